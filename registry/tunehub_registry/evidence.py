@@ -1,0 +1,85 @@
+"""`evidence.jsonl` of a package: the measurements that admit its records, one a line, told apart by `type`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import msgspec
+from msgspec import Meta
+
+from tunehub_registry import _fields, _json
+from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
+
+__all__ = [
+    "BadLine",
+    "Evidence",
+    "NetworkEvidence",
+    "RecordEvidence",
+    "encode_evidence",
+    "parse_evidence",
+    "read_evidence",
+]
+
+NotNegative = Annotated[float, Meta(ge=0.0)]
+
+
+class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="record"):
+    """The publish gate's verdict on one record. Times are in seconds; `spread` is relative to `tuned_s`.
+
+    `output_max_rel_diff` compares the tuned output with that of the default schedule, relative to the largest
+    magnitude of the default output. A record that is not admitted says why in `reason`.
+    """
+
+    exact: _fields.Key
+    default_s: _fields.Seconds
+    tuned_s: _fields.Seconds
+    speedup: _fields.Seconds
+    repeats: _fields.Positive
+    spread: NotNegative
+    output_max_rel_diff: NotNegative
+    threads: _fields.Positive
+    admitted: bool
+    reason: _fields.Text | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff"):
+            _fields.check_finite(field, getattr(self, field))
+
+
+class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="network"):
+    """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere."""
+
+    network: _fields.Label
+    default_s: _fields.Seconds
+    tuned_s: _fields.Seconds
+    onnxruntime_s: _fields.Seconds | None = None
+    repeats: _fields.Positive
+    threads: _fields.Positive
+    output_max_rel_diff: NotNegative
+
+    def __post_init__(self) -> None:
+        for field in ("default_s", "tuned_s", "onnxruntime_s", "output_max_rel_diff"):
+            _fields.check_finite(field, getattr(self, field))
+
+
+Evidence = RecordEvidence | NetworkEvidence
+
+
+def parse_evidence(data: bytes, source: str) -> Evidence:
+    """Read one line (without its newline). Raises FormatError."""
+    value = _json.decode(data, source, max_bytes=MAX_LINE_BYTES)
+    result: Evidence = _json.convert(value, Evidence, source)
+    return result
+
+
+def encode_evidence(evidence: Evidence) -> bytes:
+    """Write one line, newline included. Raises FormatError if the line could not be read again."""
+    data = _json.encode(evidence)
+    parse_evidence(data[:-1], "evidence")
+    return data
+
+
+def read_evidence(stream: BinaryIO, source: str) -> Iterator[Evidence | BadLine]:
+    """Read a file of evidence lazily; a line that is not evidence becomes a BadLine and the rest goes on."""
+    return read_lines(stream, source, parse_evidence)

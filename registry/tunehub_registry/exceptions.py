@@ -1,0 +1,81 @@
+"""Errors of the registry formats. Every message names the place, what is wrong there, and what to do about it."""
+
+from __future__ import annotations
+
+REMEDY_DAMAGED = "the file is damaged or was not written by tunehub: fetch it again or rebuild it"
+REMEDY_UPGRADE = "upgrade tunehub (`pip install -U tunehub`)"
+
+
+class RegistryError(Exception):
+    """Root of everything that this package raises on purpose."""
+
+
+class FormatError(RegistryError):
+    """Data does not have the format that it should have.
+
+    Fields: `source` (file or URL), `path` (JSON path of the value, `$` for the whole document), `reason`, `remedy`.
+    """
+
+    def __init__(self, reason: str, *, path: str = "$", source: str = "<memory>", remedy: str = REMEDY_DAMAGED) -> None:
+        self.reason = reason
+        self.path = path
+        self.source = source
+        self.remedy = remedy
+        super().__init__(f"{source}: at {path}: {reason} ({remedy})")
+
+
+class UnsupportedFormatError(FormatError):
+    """Data has a major format version that this tunehub does not know."""
+
+
+class TraceError(RegistryError):
+    """A schedule trace is outside the allow-list and must not reach TVM. Fields: `path` (in the trace), `reason`."""
+
+    def __init__(self, reason: str, *, path: str = "$") -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(f"trace at {path}: {reason} (the record is not used; tune the workload again to replace it)")
+
+
+class PackageError(RegistryError):
+    """A package file is not acceptable: not a zip, hostile, over a limit, or a member is missing.
+
+    Fields: `source` (file), `member` (name inside the package, or None), `reason`, `remedy`.
+    """
+
+    def __init__(
+        self, reason: str, *, source: str = "<memory>", member: str | None = None, remedy: str = REMEDY_DAMAGED
+    ) -> None:
+        self.reason = reason
+        self.source = source
+        self.member = member
+        self.remedy = remedy
+        place = source if member is None else f"{source}!{member}"
+        super().__init__(f"{place}: {reason} ({remedy})")
+
+
+class NotFoundError(RegistryError):
+    """A name, version or file is not in the registry."""
+
+
+class VersionConflictError(RegistryError):
+    """A published version would change, which it never may. Fields: `name`, `version`."""
+
+    def __init__(self, reason: str, *, name: str, version: str) -> None:
+        self.reason = reason
+        self.name = name
+        self.version = version
+        super().__init__(f"{name} {version}: {reason} (a published version never changes: publish a new version)")
+
+
+class NewerFormatWarning(UserWarning):
+    """Data was written by a newer tunehub (same major format version); fields that are new are ignored."""
+
+
+class FieldError(ValueError):
+    """One field of a structure breaks a rule that its type alone cannot say. Fields: `field`, `reason`."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{field}: {reason}")

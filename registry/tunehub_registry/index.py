@@ -1,0 +1,217 @@
+"""The index of a registry: `index.json` (every name, with the hash of its shard) and the shards (every version).
+
+A shard is immutable and lies under its own SHA-256; the index is the only file that changes, and its `serial` only
+grows. An entry never changes but for `yanked`. The functions that make a new state are pure: writing it is the store's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, structs
+from packaging.version import Version
+
+from tunehub_registry import _fields, _json
+from tunehub_registry.exceptions import FieldError, NotFoundError, VersionConflictError
+from tunehub_registry.package import package_filename
+from tunehub_registry.target import TargetDescriptor, TargetName
+
+SCHEMA_VERSION = "1.0"
+INDEX_PATH = "index.json"
+MAX_INDEX_BYTES = 16 << 20
+MAX_SHARD_BYTES = 4 << 20
+
+
+class IndexName(msgspec.Struct, frozen=True, kw_only=True):
+    """One name: its target (that of the newest version), and its shard by SHA-256 and size in bytes."""
+
+    target: TargetDescriptor
+    shard: _fields.Sha256
+    shard_size: Annotated[int, Meta(ge=1, le=MAX_SHARD_BYTES)]
+
+    @property
+    def shard_path(self) -> str:
+        """The path of the shard, relative to the registry's root."""
+        return shard_path(self.shard)
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """`index.json`."""
+
+    schema_version: str = SCHEMA_VERSION
+    serial: _fields.Count = 0
+    names: dict[TargetName, IndexName] = {}
+
+    def __post_init__(self) -> None:
+        for name, entry in self.names.items():
+            if entry.target.name != name:
+                raise FieldError(f"names[{name!r}].target", f"is the target {entry.target.name!r}")
+
+
+class RecordSetSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resolver needs of a record set before the package is there: its tuner and its TVM versions."""
+
+    tuner: _fields.TunerName
+    tvm: str
+
+    def __post_init__(self) -> None:
+        _fields.check_specifier("tvm", self.tvm)
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One published version: the file (relative to the registry's root), its hash and size, and the date (ISO 8601).
+
+    `yanked` is the reason why new resolutions leave the version out; locks still get it.
+    """
+
+    version: str
+    file: str
+    sha256: _fields.Sha256
+    size: _fields.Positive
+    record_sets: tuple[RecordSetSummary, ...]
+    published: str
+    yanked: _fields.Text | None = None
+
+    def __post_init__(self) -> None:
+        _fields.check_version("version", self.version)
+        _fields.check_path("file", self.file)
+        _fields.check_date("published", self.published)
+
+    @property
+    def tvm(self) -> tuple[str, ...]:
+        """The version specifiers of the record sets."""
+        return tuple(entry.tvm for entry in self.record_sets)
+
+    @property
+    def tuners(self) -> tuple[str, ...]:
+        """The tuners of the record sets."""
+        return tuple(entry.tuner for entry in self.record_sets)
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    """All versions of one name, oldest first."""
+
+    schema_version: str = SCHEMA_VERSION
+    name: TargetName
+    versions: tuple[ShardEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        for position, entry in enumerate(self.versions):
+            if entry.file != package_path(self.name, entry.version):
+                raise FieldError(f"versions[{position}].file", f"expected {package_path(self.name, entry.version)!r}")
+        versions = [Version(entry.version) for entry in self.versions]
+        if any(later <= earlier for earlier, later in itertools.pairwise(versions)):
+            raise FieldError("versions", "expected each version once, oldest first")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexUpdate:
+    """A new state of the registry, ready to be written: shard first, then the index as the commit point."""
+
+    index: Index
+    shard: Shard
+    shard_data: bytes
+
+    @property
+    def shard_path(self) -> str:
+        """Where `shard_data` belongs, relative to the registry's root."""
+        return self.index.names[self.shard.name].shard_path
+
+
+def shard_path(sha256: str) -> str:
+    """The path of a shard, relative to the registry's root."""
+    return f"packages/shards/{sha256}.json"
+
+
+def package_path(name: str, version: str) -> str:
+    """The path of a package, relative to the registry's root."""
+    return f"packages/{package_filename(name, version)}"
+
+
+def parse_index(data: bytes, source: str) -> Index:
+    """Read `index.json`.
+
+    Raises UnsupportedFormatError on an unknown major schema version and FormatError on anything else that is wrong;
+    warns NewerFormatWarning on a newer minor version.
+    """
+    value = _json.decode(data, source, max_bytes=MAX_INDEX_BYTES)
+    _json.check_version(value, "schema_version", source, major=1, minor=0)
+    return _json.convert(value, Index, source)
+
+
+def encode_index(index: Index) -> bytes:
+    """Write `index.json`, indented and sorted so that its diffs can be read. Raises FormatError on a bad index."""
+    data = _json.encode(index, indent=2)
+    parse_index(data, INDEX_PATH)
+    return data
+
+
+def parse_shard(data: bytes, source: str) -> Shard:
+    """Read a shard; raises and warns as `parse_index`. That the bytes have the expected hash is for the caller."""
+    value = _json.decode(data, source, max_bytes=MAX_SHARD_BYTES)
+    _json.check_version(value, "schema_version", source, major=1, minor=0)
+    return _json.convert(value, Shard, source)
+
+
+def encode_shard(shard: Shard) -> bytes:
+    """Write a shard, sorted and compact. Raises FormatError on a bad shard."""
+    data = _json.encode(shard)
+    parse_shard(data, f"shard of {shard.name}")
+    return data
+
+
+def add_version(index: Index, shard: Shard | None, entry: ShardEntry, *, target: TargetDescriptor) -> IndexUpdate:
+    """Add a version of the package `target.name`; `shard` is the name's present shard, None for a new name.
+
+    Adding the same version with the same hash again changes nothing, not even the serial.
+    Raises VersionConflictError when the version exists with another hash, FormatError when the entry is not valid.
+    """
+    current = _current(index, shard, target.name)
+    twin = next((old for old in current.versions if Version(old.version) == Version(entry.version)), None)
+    if twin is not None and (twin.sha256, twin.version) != (entry.sha256, entry.version):
+        raise VersionConflictError(
+            f"is published as {twin.version} with sha256 {twin.sha256}, not {entry.sha256}",
+            name=target.name, version=entry.version,
+        )  # fmt: skip
+    if twin is not None:
+        return IndexUpdate(index=index, shard=current, shard_data=encode_shard(current))
+    versions = sorted((*current.versions, entry), key=lambda item: Version(item.version))
+    newest = versions[-1] is entry or target.name not in index.names
+    shown = target if newest else index.names[target.name].target
+    return _commit(index, structs.replace(current, versions=tuple(versions)), shown)
+
+
+def yank_version(index: Index, shard: Shard, version: str, reason: str | None) -> IndexUpdate:
+    """Yank a version with a reason, or take that back with None.
+
+    Raises NotFoundError when the shard does not have the version.
+    """
+    current = _current(index, shard, shard.name)
+    if version not in (entry.version for entry in current.versions):
+        raise NotFoundError(f"{shard.name} has no version {version}: see `tunehub show {shard.name}` for its versions")
+    versions = tuple(
+        structs.replace(entry, yanked=reason) if entry.version == version else entry for entry in current.versions
+    )
+    return _commit(index, structs.replace(current, versions=versions), index.names[shard.name].target)
+
+
+def _current(index: Index, shard: Shard | None, name: str) -> Shard:
+    """The shard that an update starts from; it must be the one that the index names, or a write would be lost."""
+    known = index.names.get(name)
+    stated = None if shard is None else hashlib.sha256(encode_shard(shard)).hexdigest()
+    if (None if known is None else known.shard) != stated or (shard is not None and shard.name != name):
+        raise VersionConflictError(
+            f"the index names the shard {known and known.shard}, but the given one is {stated}", name=name, version="*"
+        )
+    return Shard(name=name) if shard is None else shard
+
+
+def _commit(index: Index, shard: Shard, target: TargetDescriptor) -> IndexUpdate:
+    data = encode_shard(shard)
+    entry = IndexName(target=target, shard=hashlib.sha256(data).hexdigest(), shard_size=len(data))
+    names = {**index.names, shard.name: entry}
+    return IndexUpdate(index=structs.replace(index, serial=index.serial + 1, names=names), shard=shard, shard_data=data)
