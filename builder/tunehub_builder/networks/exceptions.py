@@ -1,0 +1,31 @@
+"""What can go wrong with a network: an unknown name, or an ONNX file that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NetworkError(Exception):
+    """Root of the errors of `tunehub_builder.networks`."""
+
+
+class UnknownNetworkError(NetworkError):
+    """No network has this name. Fields: `name`, `known`."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"unknown network {name!r}. Known networks: {', '.join(known)}. "
+            "A path to an ONNX file (for example ./model.onnx) works too."
+        )
+        self.name = name
+        self.known = tuple(known)
+
+
+class OnnxFileError(NetworkError):
+    """An ONNX file cannot be read, or cannot be imported into Relax. Fields: `path`, `reason`, `remedy`."""
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}. {remedy}")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy

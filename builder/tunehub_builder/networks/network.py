@@ -1,0 +1,68 @@
+"""`Network`: what the tuner, the gate and the demo know about a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from tunehub_builder.networks.seeding import generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+    import tvm
+
+
+class Definition(Protocol):
+    """Where the two forms of a network come from. Both must compute the same function with the same weights."""
+
+    def relax_module(self) -> tvm.IRModule:
+        """The network as a Relax module; see `Network.relax_module`."""
+
+    def onnx_model(self) -> onnx.ModelProto:
+        """The network as an ONNX model; see `Network.onnx_model`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """One network with fixed shapes and deterministic weights.
+
+    `inputs` maps the data inputs, in order, to their shapes; the names are identifiers and are the same in both forms.
+    `dtype` is the element type of the inputs, except of those that `input_dtypes` names.
+    """
+
+    name: str
+    source: str
+    inputs: Mapping[str, tuple[int, ...]]
+    dtype: str = "float32"
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    definition: Definition = field(repr=False, compare=False)
+
+    def relax_module(self) -> tvm.IRModule:
+        """A fresh Relax module: function `main`, its parameters the data inputs, all weights bound as constants.
+
+        Raises OnnxFileError when the network comes from a file and has an operator that Relax cannot import.
+        """
+        return self.definition.relax_module()
+
+    def onnx_model(self) -> onnx.ModelProto:
+        """A fresh ONNX model of the same network with the same weights; only the data inputs are graph inputs."""
+        return self.definition.onnx_model()
+
+    def dtype_of(self, name: str) -> str:
+        """The element type of the input `name`."""
+        return self.input_dtypes.get(name, self.dtype)
+
+    def sample_inputs(self, seed: int = 0) -> dict[str, npt.NDArray[np.generic]]:
+        """An array for each input: standard normal for floats, 0 or 1 for integers and bools. Fixed by `seed`."""
+        return {name: _sample(name, shape, self.dtype_of(name), seed) for name, shape in self.inputs.items()}
+
+
+def _sample(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> npt.NDArray[np.generic]:
+    rng = generator(seed, name)
+    if dtype.startswith(("int", "uint", "bool")):
+        # 0 and 1 are valid as token ids, positions, masks and indices alike.
+        return rng.integers(0, 2, size=shape).astype(dtype)
+    return rng.standard_normal(shape, dtype="float32").astype(dtype, copy=False)

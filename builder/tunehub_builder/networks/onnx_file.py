@@ -1,0 +1,111 @@
+"""A user's ONNX file as a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import tvm
+
+from tunehub_builder.networks import onnx_model
+from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.network import Network
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxFile:
+    """Reads the file anew for each form, so that no weights stay in memory between uses."""
+
+    path: Path
+    shapes: Shapes
+
+    def relax_module(self) -> tvm.IRModule:
+        """See `Network.relax_module`."""
+        from tunehub_builder.networks.onnx_import import to_relax
+
+        return to_relax(self.onnx_model(), str(self.path))
+
+    def onnx_model(self) -> onnx.ModelProto:
+        """See `Network.onnx_model`."""
+        model = onnx_model.load(self.path)
+        onnx_model.drop_initializers_from_inputs(model)
+        _fix_shapes(model, self.shapes, str(self.path))
+        onnx_model.sanitise_interface(model)
+        return model
+
+
+def read(path: Path, shapes: Shapes | None = None) -> Network:
+    """The network in an ONNX file; see `tunehub_builder.networks.from_onnx_file`."""
+    definition = OnnxFile(path=path, shapes=dict(shapes or {}))
+    graph = definition.onnx_model().graph
+    inputs = {value.name: tuple(int(d) for d in onnx_model.shape_of(value) or ()) for value in graph.input}
+    dtypes = {value.name: onnx_model.dtype_of(value) for value in graph.input}
+    main = next((d for d in dtypes.values() if d.startswith("float")), "float32")
+    return Network(
+        name=path.stem,
+        source=f"onnx file {path.name}",
+        inputs=inputs,
+        dtype=main,
+        input_dtypes={name: dtype for name, dtype in dtypes.items() if dtype != main},
+        definition=definition,
+    )
+
+
+def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str) -> None:
+    """Set the given shapes; raise OnnxFileError unless every input then has a fixed shape."""
+    identifiers = onnx_model.identifiers(value.name for value in model.graph.input)
+    asked = {_input_named(name, identifiers, source): shape for name, shape in shapes.items()}
+    for value in model.graph.input:
+        try:
+            onnx_model.dtype_of(value)
+        except (ValueError, KeyError) as error:
+            remedy = "Only tensor inputs can be tuned; export the model without it"
+            raise OnnxFileError(source, f"input {value.name!r} is not a tensor", remedy) from error
+        if value.name in asked:
+            _check_fits(value, asked[value.name], source)
+            onnx_model.set_shape(value, asked[value.name])
+        _check_static(value, identifiers[value.name], source)
+    if asked:
+        onnx_model.forget_inferred_shapes(model)
+
+
+def _input_named(name: str, identifiers: Mapping[str, str], source: str) -> str:
+    for original, identifier in identifiers.items():
+        if name in (original, identifier):
+            return original
+    known = ", ".join(identifiers) or "none"
+    raise OnnxFileError(source, f"there is no input {name!r}", f"Give shapes for the inputs it has: {known}")
+
+
+def _check_fits(value: onnx.ValueInfoProto, shape: tuple[int, ...], source: str) -> None:
+    declared = onnx_model.shape_of(value)
+    if any(not isinstance(d, int) or d <= 0 for d in shape):
+        reason = f"the shape {shape} given for input {value.name!r} has a dimension that is not a positive integer"
+        raise OnnxFileError(source, reason, "Give positive integers")
+    if declared is None:
+        return
+    differs = any(isinstance(d, int) and d != s for d, s in zip(declared, shape, strict=False))
+    if differs or len(declared) != len(shape):
+        reason = f"the shape {shape} given for input {value.name!r} contradicts the file's {_printed(declared)}"
+        raise OnnxFileError(source, reason, "Keep the fixed dimensions and set only the open ones")
+
+
+def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str) -> None:
+    shape = onnx_model.shape_of(value)
+    if shape is not None and all(isinstance(d, int) for d in shape):
+        return
+    if shape is None:
+        reason, example = f"input {value.name!r} has no shape", "1,3,224,224"
+    else:
+        reason = f"input {value.name!r} has the dynamic shape {_printed(shape)}"
+        example = ",".join(str(d) if isinstance(d, int) else "1" for d in shape)
+    remedy = f"Schedules are tuned for fixed shapes: fix it, for example with --input-shape {identifier}:{example}"
+    raise OnnxFileError(source, reason, remedy)
+
+
+def _printed(shape: tuple[int | str, ...]) -> str:
+    return f"({', '.join(str(d) for d in shape)})"

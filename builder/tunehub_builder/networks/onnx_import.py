@@ -1,0 +1,45 @@
+"""From an ONNX model to a Relax module, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+
+import onnx
+import tvm
+from tvm.relax.frontend.onnx import from_onnx
+
+from tunehub_builder.networks.exceptions import OnnxFileError
+
+REMEDY = (
+    "Export with other operators or another opset, simplify the model (for example with onnxsim), "
+    "or move the part around this operator out of the model"
+)
+
+
+def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
+    """Import a model whose initializers are not graph inputs; its weights become constants of `main`.
+
+    Raises OnnxFileError (`path` = `source`) when the importer does not know an operator or fails on one.
+    """
+    printed = io.StringIO()
+    try:
+        # The importer warns about names and prints the node it fails on; both belong into our error or nowhere.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
+            warnings.simplefilter("ignore")
+            return from_onnx(model, keep_params_in_input=False)
+    except Exception as error:  # converters raise whatever they run into
+        raise OnnxFileError(source, _reason(error, printed.getvalue()), REMEDY) from error
+
+
+def _reason(error: Exception, printed: str) -> str:
+    said = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+    unsupported = re.search(r"not supported for frontend ONNX: (.+)", str(error))
+    if unsupported:
+        operators = ", ".join(sorted(unsupported.group(1).strip().split(", ")))
+        return f"TVM {tvm.__version__} cannot import the operators {operators}"
+    node = re.search(r"operator (\w+)", printed)
+    where = f"the operator {node.group(1)}" if node else "an operator"
+    return f"TVM {tvm.__version__} failed to import {where} ({type(error).__name__}: {said})"

@@ -1,0 +1,123 @@
+"""Reading and rewriting ONNX models. No TVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from tunehub_builder.networks.exceptions import OnnxFileError
+
+# Initializers may be left out of the graph inputs from IR version 4 on.
+FIRST_IR_WITH_FREE_INITIALIZERS = 4
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """Read a model with its external data. Raises OnnxFileError for a file that is missing, or that is not a model."""
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "no such file"
+        raise OnnxFileError(str(path), what, "Give the path of an ONNX file, for example ./model.onnx")
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf's, onnx's and the system's errors have no common root
+        reason = f"not readable as ONNX ({_first_line(error)})"
+        raise OnnxFileError(str(path), reason, "Export the model again") from error
+    if not model.graph.node:
+        raise OnnxFileError(str(path), "not an ONNX model: it has no nodes", "Export the model again")
+    return model
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def identifiers(names: Iterable[str]) -> dict[str, str]:
+    """An identifier for each name, all different: ``gpu_0/data_0`` becomes ``gpu_0_data_0``.
+
+    TVM puts the names of inputs into generated code, where anything but an identifier is a syntax error.
+    """
+    made: dict[str, str] = {}
+    for name in names:
+        base = re.sub(r"\W", "_", name, flags=re.ASCII)
+        base = base if re.match(r"[A-Za-z_]", base) else f"input_{base}"
+        fresh, count = base, 1
+        while fresh in made.values():
+            fresh, count = f"{base}_{count}", count + 1
+        made[name] = fresh
+    return made
+
+
+def drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
+    """Leave only the true data inputs in the graph's inputs."""
+    weights = {i.name for i in model.graph.initializer} | {i.values.name for i in model.graph.sparse_initializer}
+    kept = [i for i in model.graph.input if i.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, FIRST_IR_WITH_FREE_INITIALIZERS)
+
+
+def add_initializer(graph: onnx.GraphProto, name: str, array: npt.NDArray[np.generic]) -> None:
+    """Append a constant, with fewer copies than `onnx.numpy_helper.from_array`: for large weights they are the cost."""
+    tensor = graph.initializer.add(name=name, dims=array.shape)
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def sanitise_interface(model: onnx.ModelProto) -> None:
+    """Give the graph's inputs and outputs names that are identifiers."""
+    interface = [value.name for value in (*model.graph.input, *model.graph.output)]
+    others = _tensor_names(model.graph) - set(interface)
+    taken = identifiers([*(n for n in sorted(others) if n.isidentifier()), *interface])
+    rename(model.graph, {name: taken[name] for name in interface if taken[name] != name})
+
+
+def _tensor_names(graph: onnx.GraphProto) -> set[str]:
+    return {i.name for i in graph.initializer} | {o for node in graph.node for o in node.output}
+
+
+def rename(graph: onnx.GraphProto, mapping: Mapping[str, str]) -> None:
+    """Rename tensors, also where inner graphs (If, Loop) use them."""
+    if not mapping:
+        return
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = mapping.get(value.name, value.name)
+    for node in graph.node:
+        for ends in (node.input, node.output):
+            for i, name in enumerate(ends):
+                ends[i] = mapping.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.type else ():
+                rename(inner, mapping)
+
+
+def shape_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    """The shape of a graph input; an open dimension gives its name, or "?". None: not even the rank is known."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in tensor.shape.dim)
+
+
+def dtype_of(value: onnx.ValueInfoProto) -> str:
+    """The element type of a graph input as NumPy names it. Raises ValueError for an input that is not a tensor."""
+    if not value.type.HasField("tensor_type"):
+        raise ValueError(f"input {value.name!r} is not a tensor")
+    return str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+
+
+def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
+    """Fix the shape of a graph input."""
+    fixed = helper.make_tensor_type_proto(value.type.tensor_type.elem_type, tuple(shape))
+    value.type.CopyFrom(fixed)
+
+
+def forget_inferred_shapes(model: onnx.ModelProto) -> None:
+    """Remove recorded shapes that input shapes set later would contradict."""
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")

@@ -1,0 +1,83 @@
+"""The list of standard networks, and how to get one. Imports neither tvm nor onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from tunehub_builder.networks.exceptions import UnknownNetworkError
+from tunehub_builder.networks.network import Network
+
+IMAGE = (1, 3, 224, 224)
+
+# Network -> (stem after "light_" of the file in the onnx package, name of the data input as an identifier).
+# Their weights are constants there; ours are random.
+LIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "squeezenet": ("squeezenet", "data_0"),
+        "resnet50": ("resnet50", "gpu_0_data_0"),
+        "shufflenet": ("shufflenet", "gpu_0_data_0"),
+        "inception_v1": ("inception_v1", "data_0"),
+        "inception_v2": ("inception_v2", "data_0"),
+        "densenet121": ("densenet121", "data_0"),
+        "vgg19": ("vgg19", "data_0"),
+        "alexnet": ("bvlc_alexnet", "data_0"),
+        "zfnet512": ("zfnet512", "gpu_0_data_0"),
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the standard networks."""
+    return (*LIGHT, *_DEFINED)
+
+
+def get(name: str, *, seed: int = 0) -> Network:
+    """The standard network `name`, with weights made from `seed`. Raises UnknownNetworkError, which lists the names."""
+    if name in LIGHT:
+        return _light(name, seed)
+    if name in _DEFINED:
+        return _DEFINED[name](seed)
+    raise UnknownNetworkError(name, names())
+
+
+def from_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Network:
+    """The network in a user's ONNX file, with the file's own weights.
+
+    `shapes` fixes inputs whose shapes the file leaves open, by original or sanitised name.
+    Raises OnnxFileError: no such file; not an ONNX model; an input that is not a tensor, is still dynamic, or does not
+    exist; a given shape that contradicts the file. Operators that Relax cannot import raise it from `relax_module`.
+    """
+    from tunehub_builder.networks.onnx_file import read
+
+    return read(Path(path), shapes)
+
+
+def _light(name: str, seed: int) -> Network:
+    from tunehub_builder.networks.light import LightNetwork
+
+    stem, data = LIGHT[name]
+    return Network(
+        name=name,
+        source=f"onnx light_{stem} (weights seeded)",
+        inputs={data: IMAGE},
+        definition=LightNetwork(stem=stem, seed=seed),
+    )
+
+
+def _mobilenet_v2(seed: int) -> Network:
+    from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
+
+    return MobileNetV2(config=MobileNetV2Config(), seed=seed).network("mobilenet_v2")
+
+
+def _bert_base(seed: int) -> Network:
+    from tunehub_builder.networks.bert import Bert, BertConfig
+
+    return Bert(config=BertConfig(), seed=seed).network("bert_base")
+
+
+_DEFINED: Mapping[str, Callable[[int], Network]] = MappingProxyType(
+    {"mobilenet_v2": _mobilenet_v2, "bert_base": _bert_base}
+)
