@@ -72,8 +72,11 @@ class NewerFormatWarning(UserWarning):
     """Data was written by a newer tunehub (same major format version); fields that are new are ignored."""
 
 
-class FieldError(ValueError):
-    """One field of a structure breaks a rule that its type alone cannot say. Fields: `field`, `reason`."""
+class FieldError(RegistryError, ValueError):
+    """A structure is made with a value that breaks a rule of its format. Fields: `field`, `reason`.
+
+    While a file is parsed this becomes a FormatError with the path; it shows itself where code makes the structure.
+    """
 
     def __init__(self, field: str, reason: str) -> None:
         self.field = field

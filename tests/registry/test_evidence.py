@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from tunehub_registry.evidence import (
+    BadLine,
+    NetworkEvidence,
+    RecordEvidence,
+    encode_evidence,
+    parse_evidence,
+    read_evidence,
+)
+from tunehub_registry.exceptions import FormatError
+
+RECORD = RecordEvidence(
+    exact="0" * 32, default_s=0.2, tuned_s=0.1, speedup=2.0, repeats=10, spread=0.01, output_max_rel_diff=1e-6,
+    threads=2, admitted=False, reason="slower",
+)  # fmt: skip
+NETWORK = NetworkEvidence(
+    network="resnet18", default_s=3.0, tuned_s=0.02, onnxruntime_s=0.019, repeats=5, threads=2, output_max_rel_diff=0.0
+)
+
+
+def test_both_kinds_share_a_file() -> None:
+    data = encode_evidence(RECORD) + b"{}\n" + encode_evidence(NETWORK)
+    first, bad, last = read_evidence(io.BytesIO(data), "evidence.jsonl")
+    assert (first, last) == (RECORD, NETWORK)
+    assert isinstance(bad, BadLine)
+    assert (bad.line, "type" in bad.reason) == (2, True)
+    assert json.loads(encode_evidence(RECORD))["type"] == "record"
+    assert json.loads(encode_evidence(NETWORK))["type"] == "network"
+
+
+@pytest.mark.parametrize(("field", "value"), [("tuned_s", 0), ("spread", -1), ("threads", 0), ("type", "other")])
+def test_wrong_values_carry_the_path(field: str, value: object) -> None:
+    document = {**json.loads(encode_evidence(RECORD)), field: value}
+    with pytest.raises(FormatError) as caught:
+        parse_evidence(json.dumps(document).encode(), "e:1")
+    assert caught.value.path == f"$.{field}"

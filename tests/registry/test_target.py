@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub_registry.target import Accepted, Rejected, TargetDescriptor, match
+
+
+def cpu(model: str = "znver5", **changes: object) -> TargetDescriptor:
+    base = TargetDescriptor(kind="llvm", model=model, arch="x86_64", features=("avx2", "avx512f"))
+    return msgspec.structs.replace(base, **changes)
+
+
+def gpu(model: str, arch: str, **changes: object) -> TargetDescriptor:
+    base = TargetDescriptor(
+        kind="cuda", model=model, arch=arch, max_threads_per_block=1024, max_shared_memory_per_block=49152
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def test_name() -> None:
+    assert cpu("skylake-avx512").name == "llvm-skylake-avx512"
+
+
+@pytest.mark.parametrize("field", ["kind", "model", "arch"])
+@pytest.mark.parametrize("value", ["", "../x", "a/b", "a\\b", "x\n", ".a", "a\x00b", "-a"])
+def test_names_cannot_escape(field: str, value: str) -> None:
+    fields = {"kind": "llvm", "model": "m", "arch": "x86_64", field: value}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(fields, TargetDescriptor)
+
+
+def test_exact_by_model_and_by_alias_in_either_direction() -> None:
+    assert match(cpu(), cpu(features=())) == Accepted(rung="exact", distance=0)
+    assert match(cpu(aliases=("EPYC-9005",)), cpu("epyc-9005")) == Accepted(rung="exact", distance=0)
+    assert match(cpu(), cpu("other", aliases=("ZnVer5",))) == Accepted(rung="exact", distance=0)
+
+
+def test_family_counts_the_unused_features() -> None:
+    host = cpu("znver6", features=("avx2", "avx512f", "avx512vnni", "avx512bf16"))
+    assert match(cpu(), host) == Accepted(rung="family", distance=2)
+
+
+def test_generic_when_the_host_lacks_features_that_are_not_required() -> None:
+    assert match(cpu(), cpu("haswell", features=("avx2",))) == Accepted(rung="generic", distance=1)
+
+
+def test_required_features_hold_on_every_rung_and_are_named() -> None:
+    package = cpu(features=("avx512vnni",), required_features=("avx512vnni", "amx"))
+    for model in ("znver5", "haswell"):
+        assert match(package, cpu(model, features=("avx2",))) == Rejected(
+            reason="this machine lacks the required features amx, avx512vnni"
+        )
+
+
+def test_other_kind_and_other_architecture() -> None:
+    assert match(gpu("h200", "sm_90"), cpu()) == Rejected(
+        reason="the package is for kind 'cuda', this machine is 'llvm'"
+    )
+    assert match(cpu(), cpu("m1", arch="aarch64")) == Rejected(
+        reason="the package is for architecture 'x86_64', this machine is 'aarch64'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "host", "expected"),
+    [
+        ("sm_80", "sm_86", Accepted(rung="family", distance=6)),
+        ("sm_86", "sm_80", Accepted(rung="generic", distance=6)),
+        ("sm_80", "sm_90", Accepted(rung="generic", distance=10)),
+        ("sm_90a", "sm_90", Accepted(rung="family", distance=0)),
+        ("sm_100", "sm_103", Accepted(rung="family", distance=3)),
+    ],
+)
+def test_gpu_family_is_the_same_major_architecture(package: str, host: str, expected: Accepted) -> None:
+    assert match(gpu("a", package), gpu("b", host)) == expected
+
+
+def test_a_required_sm_means_that_or_later() -> None:
+    package = gpu("a", "sm_90", required_features=("sm_80",))
+    assert match(package, gpu("b", "sm_86")) == Accepted(rung="generic", distance=4)
+    assert isinstance(match(package, gpu("b", "sm_75")), Rejected)
+    special = gpu("a", "sm_90a", required_features=("sm_90a",))
+    assert isinstance(match(special, gpu("b", "sm_100")), Rejected)
+    assert match(special, gpu("b", "sm_90a", features=("sm_90a",))) == Accepted(rung="family", distance=1)
+
+
+def test_gpu_limits_are_legal_on_every_rung() -> None:
+    big = gpu("h200", "sm_90", max_shared_memory_per_block=232448)
+    for host in (gpu("h200", "sm_90"), gpu("b", "sm_90"), gpu("b", "sm_80")):
+        assert match(big, host) == Rejected(
+            reason="the package may use 232448 bytes of shared memory per block, this machine allows 49152"
+        )
+    assert isinstance(match(gpu("a", "sm_90"), gpu("b", "sm_90", max_threads_per_block=512)), Rejected)
+
+
+FEATURES = st.lists(st.sampled_from(["avx2", "avx512f", "amx", "sm_80"]), unique=True).map(tuple)
+TARGETS = st.builds(
+    TargetDescriptor,
+    kind=st.sampled_from(["llvm", "cuda"]),
+    model=st.sampled_from(["a", "b", "c"]),
+    arch=st.sampled_from(["x86_64", "aarch64", "sm_80", "sm_90"]),
+    features=FEATURES,
+    required_features=FEATURES,
+    max_threads_per_block=st.none() | st.integers(1, 4),
+)
+
+
+@given(TARGETS, TARGETS)
+def test_match_is_total_and_never_accepts_what_is_illegal(package: TargetDescriptor, host: TargetDescriptor) -> None:
+    decision = match(package, host)
+    if isinstance(decision, Accepted):
+        assert decision.distance >= 0
+        assert package.kind == host.kind
+        cpu_features = {f for f in package.required_features if not f.startswith("sm_")}
+        assert cpu_features <= set(host.features)
+    else:
+        assert decision.reason
