@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -101,7 +102,6 @@ def test_intrinsics_name_their_features(intrinsic: str, features: set[str]) -> N
         (["Annotate", ["l1", 10**9], ["meta_schedule.parallel"], []], "from 0 to 65536"),
         (["Annotate", ["l1", -1], ["meta_schedule.vectorize"], []], "from 0 to 1024"),
         (["Annotate", ["l1", 1.5], ["pragma_auto_unroll_max_step"], []], "from 0 to 4096"),
-        (["Annotate", ["l1", {"a": 1}], ["pragma_auto_unroll_max_step"], []], "no place in a trace"),
         (["Annotate", ["b0", '"SSXR"'], ["meta_schedule.tiling_structure"], []], "not allowed"),
         (["Annotate", ["b0", "SSR"], ["meta_schedule.tiling_structure"], []], "quoted text"),
         (["Annotate", ["b0", '"evil.rule"'], ["schedule_rule"], []], "not allowed"),
@@ -129,9 +129,16 @@ def test_intrinsics_name_their_features(intrinsic: str, features: set[str]) -> N
         (["ReorderBlockIterVar", ["b0", [0, 2]], [], []], "permutation"),
         (["PadEinsum", ["b0", [0]], [], []], "at least 1"),
         (["RollingBuffer", ["b0"], [10**12], []], "not allowed"),
+        (["Split", ["l1"], [True, False], []], "a loop and its factors"),
+        (["CacheWrite", ["b0"], [0, "local"], ["b4"]], "consumer blocks"),
+        (["Blockize", [], [1], ["b4"]], "a loop or a list"),
+        (["PadEinsum", ["b0"], [], []], "a list of integers"),
+        (["PadEinsum", ["b0", [-1]], [], []], "not negative"),
+        (["Annotate", ["b0"], ["schedule_rule"], []], "and a value"),
+        (["Annotate", ["b0", '"'], ["schedule_rule"], []], "quoted text"),
         ("Fuse", "expected .kind"),
         ([1, [], [], []], "is text"),
-        (["Fuse", {}, [], []], "are lists"),
+        (["Fuse", 1, [], []], "are lists"),
     ],
 )
 def test_what_is_refused(instruction: Any, why: str) -> None:
@@ -177,7 +184,7 @@ def test_every_sampling_instruction_is_decided_exactly_once() -> None:
     [
         ["SampleCategorical", [], [[1, 2], [1.0]], ["v4"]],
         ["SampleCategorical", [], [[], []], ["v4"]],
-        ["SampleCategorical", [], [[1, 2], [0.5, float("nan")]], ["v4"]],
+        ["SampleCategorical", [], [[1, 2], None], ["v4"]],
         ["SampleCategorical", [], [[1, 2], [0.5, 2.0]], ["v4"]],
         ["SampleCategorical", [], [[1, 2**40], [0.5, 0.5]], ["v4"]],
         ["SamplePerfectTile", ["l1"], [3, 64], ["v4", "v5"]],
@@ -186,9 +193,7 @@ def test_every_sampling_instruction_is_decided_exactly_once() -> None:
     ],
 )
 def test_sampling_instructions_are_checked(instruction: list[Any]) -> None:
-    refused(
-        trace(instruction, decisions=[[2, 0]]), "SampleCategorical|SamplePerfectTile|SamplePartitionedTile|out of range"
-    )
+    assert refused(trace(instruction, decisions=[[2, 0]]), "Sample").path == "$[0][2]"
 
 
 def test_a_sampled_value_is_bounded_where_it_is_used() -> None:
@@ -199,6 +204,11 @@ def test_a_sampled_value_is_bounded_where_it_is_used() -> None:
     refused(trace(TILE, unroll, decisions=[[2, [1, 1]]]), "from 0 to 4096")
     split = ["Split", ["l1", "None", "v4"], [True, False], ["l5", "l6"]]
     refused(trace(CATEGORY, split, decisions=[[2, 1]]), "less than 1")
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, float("nan"), float("inf"), 2**63, b"x"])
+def test_some_values_have_no_place_in_a_trace(value: object) -> None:
+    refused(trace(["Annotate", ["l1", value], ["pragma_auto_unroll_max_step"], []]), "no place in a trace")
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], [[]], [[], [], []], [{}, []], [[], {}], {"a": 1}])
@@ -267,5 +277,6 @@ def test_mutations_raise_nothing_but_trace_errors(
 
 @given(VALUES)
 def test_any_value_raises_nothing_but_trace_errors(value: object) -> None:
-    with pytest.raises(TraceError):
+    with contextlib.suppress(TraceError):
         validate_trace(value)
+        assert value == [[], []]  # the empty trace is harmless
