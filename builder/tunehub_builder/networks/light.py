@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunehub_builder.networks.exceptions import OnnxFileError
+
 if TYPE_CHECKING:
     import onnx
     import tvm
@@ -24,14 +26,17 @@ class LightNetwork:
     seed: int
 
     def onnx_model(self) -> onnx.ModelProto:
-        """See `Network.onnx_model`."""
+        """See `Network.onnx_model`. Raises OnnxFileError when the installed onnx does not have the file."""
         import onnx.backend.test
 
         from tunehub_builder.networks import onnx_model
         from tunehub_builder.networks.light_weights import seed_weights
 
-        folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
-        model = onnx_model.load(folder / f"light_{self.stem}.onnx")
+        path = Path(onnx.backend.test.__file__).parent / "data" / "light" / f"light_{self.stem}.onnx"
+        if not path.is_file():
+            reason = f"not among the test data of the installed onnx {onnx.__version__}"
+            raise OnnxFileError(str(path), reason, "Install a version of onnx that has it, for example 1.23")
+        model = onnx_model.load(path)
         onnx_model.drop_initializers_from_inputs(model)
         seed_weights(model.graph, self.seed)
         onnx_model.sanitise_interface(model)

@@ -1,0 +1,152 @@
+"""A user's ONNX file: what is read from it, and what each problem with it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - only if there is onnx
+
+from tunehub_builder.networks import onnx_model  # noqa: E402
+
+Dims = tuple["int | str | None", ...]
+
+
+def write(
+    path: Path,
+    dims: Dims | None = (1, 4),
+    *,
+    operator: str = "MatMul",
+    weight_is_input: bool = False,
+    **attributes: object,
+) -> Path:
+    """A model of one operator with a data input `in/put:0` and a weight."""
+    weight = numpy_helper.from_array(np.arange(12, dtype="float32").reshape(4, 3), "weight")
+    inputs = [helper.make_tensor_value_info("in/put:0", TensorProto.FLOAT, dims)]
+    if weight_is_input:
+        inputs.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, (4, 3)))
+    node = helper.make_node(operator, ["in/put:0", "weight"], ["out/put"], **attributes)
+    outputs = [helper.make_tensor_value_info("out/put", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node], "g", inputs, outputs, initializer=[weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def failure(path: Path, shapes: dict[str, tuple[int, ...]] | None = None) -> str:
+    with pytest.raises(OnnxFileError) as caught:
+        from_onnx_file(path, shapes=shapes)
+    assert caught.value.path == str(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_reads_inputs_with_sanitised_names(tmp_path: Path) -> None:
+    network = from_onnx_file(write(tmp_path / "tiny.onnx", weight_is_input=True))
+    assert network.name == "tiny"
+    assert network.inputs == {"in_put_0": (1, 4)}
+    assert network.dtype == "float32"
+    assert [value.name for value in network.onnx_model().graph.input] == ["in_put_0"]
+
+
+def test_both_forms_compute_the_same(tmp_path: Path, difference: Callable[[Network], float]) -> None:
+    assert difference(from_onnx_file(write(tmp_path / "tiny.onnx"))) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["in/put:0", "in_put_0"])
+def test_open_shapes_can_be_fixed_by_either_name(
+    tmp_path: Path, name: str, difference: Callable[[Network], float]
+) -> None:
+    network = from_onnx_file(write(tmp_path / "open.onnx", ("batch", 4)), shapes={name: (2, 4)})
+    assert network.inputs == {"in_put_0": (2, 4)}
+    assert difference(network) < 1e-4
+
+
+def test_dynamic_shape_names_the_input_and_the_option(tmp_path: Path) -> None:
+    message = failure(write(tmp_path / "m.onnx", ("batch", 4)))
+    assert "input 'in/put:0' has the dynamic shape (batch, 4)" in message
+    assert "--input-shape in_put_0:1,4" in message
+    assert "(?, 4)" in failure(write(tmp_path / "m.onnx", (None, 4)))
+    assert "has no shape" in failure(write(tmp_path / "m.onnx", None))
+
+
+def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", ("batch", 4))
+    assert "no input 'data'. Give shapes for the inputs it has: in/put:0" in failure(path, {"data": (1, 4)})
+    assert "contradicts the file's (batch, 4)" in failure(path, {"in_put_0": (1, 5)})
+    assert "contradicts the file's (batch, 4)" in failure(path, {"in_put_0": (1, 4, 1)})
+    assert "not a positive integer" in failure(path, {"in_put_0": (0, 4)})
+
+
+def test_missing_file_folder_and_foreign_content(tmp_path: Path) -> None:
+    assert "no such file" in failure(tmp_path / "absent.onnx")
+    assert "is a folder" in failure(tmp_path)
+    (tmp_path / "text.onnx").write_text("This is not a model.\n", encoding="utf-8")
+    assert "ONNX" in failure(tmp_path / "text.onnx")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    assert "not an ONNX model" in failure(tmp_path / "empty.onnx")
+
+
+def test_inputs_that_are_not_tensors(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, (1,))
+    inputs = [helper.make_value_info("items", helper.make_sequence_type_proto(tensor))]
+    outputs = [helper.make_tensor_value_info("count", TensorProto.INT64, ())]
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["items"], ["count"])], "g", inputs, outputs)
+    onnx.save(helper.make_model(graph), tmp_path / "sequence.onnx")
+    assert "input 'items' is not a tensor" in failure(tmp_path / "sequence.onnx")
+
+
+def test_unknown_operator_is_named_with_the_file_and_a_remedy(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    path = write(tmp_path / "custom.onnx", operator="MyOperator", domain="com.example")
+    network = from_onnx_file(path)
+    with pytest.raises(OnnxFileError, match="cannot import the operators MyOperator") as caught:
+        network.relax_module()
+    assert str(path) in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_operator_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tvm")
+    path = write(tmp_path / "wrong.onnx", (1, 7))
+    with pytest.raises(OnnxFileError, match=r"failed to import the operator MatMul \("):
+        from_onnx_file(path).relax_module()
+    assert capsys.readouterr().out == ""
+
+
+def test_names_inside_branches_are_renamed_too() -> None:
+    def branch(name: str) -> object:
+        output = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, (1,))
+        return helper.make_graph([helper.make_node("Neg", ["x/y"], [f"{name}_out"])], name, [], [output])
+
+    node = helper.make_node("If", ["c"], ["z"], then_branch=branch("then"), else_branch=branch("else"))
+    inputs = [
+        helper.make_tensor_value_info("c", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("x/y", TensorProto.FLOAT, (1,)),
+    ]
+    outputs = [helper.make_tensor_value_info("z", TensorProto.FLOAT, (1,))]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, outputs))
+    onnx_model.sanitise_interface(model)
+    onnx.checker.check_model(model)
+    assert {a.g.node[0].input[0] for a in model.graph.node[0].attribute} == {"x_y"}
+
+
+@given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=8))
+def test_identifiers_are_identifiers_and_differ(names: list[str]) -> None:
+    made = onnx_model.identifiers(names)
+    assert list(made) == names
+    assert len(set(made.values())) == len(names)
+    assert all(name.isidentifier() and name.isascii() for name in made.values())
+
+
+@given(st.from_regex(r"[A-Za-z_]\w{0,5}", fullmatch=True).filter(str.isascii))
+def test_an_identifier_stays(name: str) -> None:
+    assert onnx_model.identifiers([name]) == {name: name}
