@@ -1,0 +1,121 @@
+"""Packing of constant weights at compile time, with numpy.
+
+A record may give a weight the layout that its kernel reads best. TVM then splits the kernel in two functions
+(``SplitLayoutRewritePreproc``): one copies the weight into that layout, one computes. Constant weights are copied
+here, so that the executable holds the packed weight only. TVM's FoldConstant does the same by compiling each copy,
+about 45 ms a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+_Array = npt.NDArray[Any]
+_PREPACK_SUFFIX = "_weight_prepack"
+_CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")
+def pack_weights(mod: Any, _context: Any) -> Any:
+    """Module pass: replace every call of a prepacking function on constants by its result."""
+    rewriter = _Packer(mod)
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+
+@mutator
+class _Packer(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._functions = {variable.name_hint: function for variable, function in mod.functions.items()}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if getattr(call.op, "name", "") != "relax.call_tir":
+            return call
+        name = call.args[0].name_hint
+        arguments = call.args[1].fields
+        if _PREPACK_SUFFIX not in name or any(type(value).__name__ not in _CONSTANTS for value in arguments):
+            return call
+        packed = _run_copies(self._functions[name], [_array(value) for value in arguments])
+        if packed is None:
+            return call
+        constants = [relax.const(array, str(array.dtype)) for array in packed]
+        return constants[0] if len(constants) == 1 else relax.Tuple(constants)
+
+
+def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
+    """Do what ``function``, a series of copying blocks, does to ``inputs``; None when it is anything else."""
+    buffers = [_parameter(function, variable) for variable in function.params]
+    arrays = dict(zip([buffer.name for buffer in buffers], inputs, strict=False))
+    outputs = buffers[len(inputs) :]
+    for block in _blocks(function.body):
+        store = block.body
+        load = getattr(store, "value", None)
+        source = getattr(load, "buffer", None) if hasattr(load, "buffer") else getattr(load, "source", None)
+        axes = {axis.var.name: int(axis.dom.extent) for axis in block.iter_vars}
+        if source is None or source.name not in arrays or [str(index) for index in load.indices] != list(axes):
+            return None
+        shape = [int(extent) for extent in _shape(store.buffer)]
+        arrays[store.buffer.name] = _relayout(arrays[source.name], shape, list(store.indices), list(axes))
+    return [arrays[buffer.name] for buffer in outputs]
+
+
+def _relayout(source: _Array, shape: list[int], indices: list[Any], axes: list[str]) -> _Array:
+    """Return ``target`` with ``target[indices(v)] = source[v]`` for all ``v``; positions not written are 0."""
+    values = dict(zip(axes, np.ogrid[tuple(slice(extent) for extent in source.shape)], strict=True))
+    target = np.zeros(shape, source.dtype)
+    target[tuple(np.broadcast_arrays(*[_evaluate(index, values) for index in indices]))] = source
+    return target
+
+
+def _evaluate(index: Any, values: dict[str, _Array]) -> Any:
+    kind = type(index).__name__
+    if kind == "IntImm":
+        return np.asarray(int(index.value))
+    if kind == "Cast":
+        return _evaluate(index.value, values)
+    if kind == "Var":
+        return values[index.name]
+    a, b = _evaluate(index.a, values), _evaluate(index.b, values)
+    operations = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod}
+    return operations[kind](a, b)
+
+
+def _blocks(node: Any) -> Iterator[Any]:
+    """The blocks in a function body, in program order (0.27 has no statement visitor in Python)."""
+    kind = type(node).__name__
+    if kind == "SBlockRealize":
+        yield from _blocks(node.block)
+    elif kind == "SBlock":
+        if node.iter_vars:
+            yield node
+        else:
+            yield from _blocks(node.body)
+    elif kind == "SeqStmt":
+        for statement in node.seq:
+            yield from _blocks(statement)
+    elif kind == "For":
+        yield from _blocks(node.body)
+
+
+def _parameter(function: Any, variable: Any) -> Any:
+    """The buffer of a parameter; since 0.27 the parameter is the buffer."""
+    return function.buffer_map[variable] if hasattr(function, "buffer_map") else variable
+
+
+def _shape(buffer: Any) -> Any:
+    return buffer.shape if hasattr(buffer, "shape") else buffer.ty.shape
+
+
+def _array(constant: Any) -> _Array:
+    return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())

@@ -1,0 +1,301 @@
+"""Where the hub meets current TVM (0.25 and newer): the compile pipeline with records between fusion and lowering.
+
+Nothing here reads packages: records come from a :class:`tunehub.lookup.RecordLookup`, and every outcome goes to the
+hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.py``) with the hub's steps in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from tunehub.relax_schedule import schedule_function
+from tunehub.report import WorkloadReport
+
+if TYPE_CHECKING:
+    from tunehub.hub import Hub
+
+_IS_SCHEDULED = "tirx.is_scheduled"
+_DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
+
+
+def prepare(mod: Any, target: Any) -> Any:
+    """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
+
+    The builder tunes the functions of this module, so that a package and a compile agree on what a workload is.
+    On CPUs constant arguments are marked as free to change their layout (weights are packed at compile time).
+    """
+    import tvm
+    from tvm import relax
+
+    legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
+    passes = [*_simplifying_passes(mod), *relax.pipeline.library_dispatch_passes(target), *legalize]
+    if target.kind.name == "llvm":
+        passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def build_pipeline(target: Any, hub: Hub) -> Any:
+    """Return the module pass that compiles for ``target`` with the records of ``hub``.
+
+    When a step of the hub fails, the module goes through TVM's default pipeline and the hub warns
+    (``strict``: the hub raises).
+    """
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")
+    def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+        if _relies_on_side_effects(mod):
+            hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
+            return _plain_pipeline(target)(mod)
+        try:
+            return _finish(apply_records(prepare(mod, target), target, hub), target, hub)
+        except Exception as error:
+            hub.failed("compiling with records", error)
+            return _plain_pipeline(target)(mod)
+
+    return tunehub_pipeline
+
+
+def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> Any:
+    """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
+
+    ``params`` (name → array) are bound into ``main`` first: bound weights are packed once, at compile time.
+    A failure after the pipeline (code generation) leads to one more attempt with TVM's default pipeline.
+    """
+    import tvm
+    from tvm import relax
+
+    if params:
+        mod = relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
+    try:
+        return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
+    except Exception as error:
+        hub.failed("generating code for the scheduled module", error)
+        return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
+
+
+def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
+    """Return ``mod`` with every PrimFunc scheduled for which the hub has a record that applies.
+
+    A function without one stays as it is, and the report says which rung serves it.
+    """
+    import tvm
+
+    calls = _call_counts(mod)
+    scheduled = {}
+    remaining = "default" if target.kind.name == "llvm" else "dlight"
+    for variable, function in mod.functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
+            continue
+        outcome = schedule_function(function, target, hub.lookup)
+        hub.add(
+            WorkloadReport(
+                name=variable.name_hint,
+                op=variable.name_hint,
+                rung=outcome.rung or remaining,
+                package=outcome.package,
+                exact=outcome.exact,
+                anchor=outcome.anchor,
+                run_s=outcome.run_s,
+                default_s=outcome.default_s,
+                count=calls[variable.name_hint],
+                skipped=outcome.skipped,
+            )
+        )
+        if outcome.function is not None:
+            scheduled[variable] = outcome.function.with_attr(_IS_SCHEDULED, True)
+    updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+    for variable, function in scheduled.items():
+        updated.update_func(variable, function)
+    return updated
+
+
+@contextmanager
+def activate(hub: Hub) -> Iterator[None]:
+    """Make ``tvm.compile(mod, target)`` use ``hub`` inside the block, in this thread or task only."""
+    token = _active.set(hub)
+    _patch.acquire()
+    try:
+        yield
+    finally:
+        _patch.release()
+        _active.reset(token)
+
+
+def install(open_hub: Callable[[Any], Hub]) -> None:
+    """Make every later ``tvm.compile`` of this process use the hub that ``open_hub(target)`` returns. Idempotent."""
+    if _patch.open_hub is None:
+        _patch.acquire()
+    _patch.open_hub = open_hub
+
+
+def uninstall() -> None:
+    """Undo :func:`install`; TVM is left exactly as it was."""
+    if _patch.open_hub is not None:
+        _patch.open_hub = None
+        _patch.release()
+
+
+class _DefaultPipelinePatch:
+    """TVM's two entry points to the default pipeline, replaced while at least one context or install needs it.
+
+    ``relax/vm_build.py`` takes ``PIPELINE_MAP["default"]`` on CPUs and ``relax.get_default_pipeline`` on GPUs.
+    """
+
+    def __init__(self) -> None:
+        self.open_hub: Callable[[Any], Hub] | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+        self._originals: tuple[Any, Any] | None = None
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._apply()
+
+    def release(self) -> None:
+        from tvm import relax
+
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._originals is not None:
+                relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
+                self._originals = None
+
+    def originals(self) -> tuple[Any, Any]:
+        """The pair (default of the pipeline map, default by target) as TVM ships it."""
+        from tvm import relax
+
+        return self._originals or (relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline)
+
+    def _apply(self) -> None:
+        import tvm
+        from tvm import relax
+
+        default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
+        self._originals = (default, by_target)
+
+        def hub_or_default() -> Any:
+            @tvm.transform.module_pass(opt_level=0, name="tunehub.default")
+            def choose(mod: Any, _context: Any) -> Any:
+                target = tvm.target.Target.current(allow_none=True)
+                hub = self._hub_for(target)
+                return (default() if hub is None else build_pipeline(target, hub))(mod)
+
+            return choose
+
+        def hub_or_default_by_target(target: Any) -> Any:
+            hub = self._hub_for(target)
+            return by_target(target) if hub is None else build_pipeline(target, hub)
+
+        relax.pipeline.PIPELINE_MAP["default"] = hub_or_default
+        relax.get_default_pipeline = hub_or_default_by_target
+
+    def _hub_for(self, target: Any) -> Hub | None:
+        hub = _active.get()
+        if hub is not None or self.open_hub is None or target is None:
+            return hub if target is not None else None
+        return self.open_hub(target)
+
+
+_patch = _DefaultPipelinePatch()
+
+
+def _plain_pipeline(target: Any) -> Any:
+    """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
+    default, by_target = _patch.originals()
+    return by_target(target) if "gpu" in target.keys else default()
+
+
+def _finish(mod: Any, target: Any, hub: Hub) -> Any:
+    """Pack constant weights, give the remaining functions their default schedule, and lower."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name == "llvm":
+        from tunehub.relax_packing import pack_weights
+
+        passes = [relax.transform.SplitLayoutRewritePreproc(), pack_weights()]
+    else:
+        passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
+    with target:
+        return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
+
+
+def _lowering_passes(target: Any) -> list[Any]:
+    from tvm import relax
+
+    if target.kind.name == "llvm":  # 0.27: relax.pipeline.dataflow_lower_passes fails for llvm, its module does not
+        from tvm.relax.backend.cpu_generic import pipeline
+
+        return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+    return [*relax.pipeline.dataflow_lower_passes(target), *relax.pipeline.finalize_passes(target)]
+
+
+def _simplifying_passes(mod: Any) -> list[Any]:
+    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
+    from tvm import relax
+
+    from tunehub.relax_simplify import simplify
+
+    training = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm" and call.attrs.training]
+    if training:
+        return []
+    return [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldBatchnormToConv2D(),
+        simplify,
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+    ]
+
+
+def _relies_on_side_effects(mod: Any) -> bool:
+    """True when fusion could drop a call that is made for its effect (see the comment in TVM's relax/vm_build.py)."""
+    return any(_operator(call) == "relax.call_pure_packed" for call in _relax_calls(mod))
+
+
+def _relax_calls(mod: Any) -> list[Any]:
+    from tvm import relax
+
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            found.append(node)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _operator(call: Any) -> str:
+    return str(getattr(call.op, "name", ""))
+
+
+def _call_counts(mod: Any) -> Counter[str]:
+    """How often each PrimFunc is called by the graph."""
+    counts: Counter[str] = Counter()
+    for call in _relax_calls(mod):
+        if _operator(call).startswith("relax.call_tir"):
+            counts[call.args[0].name_hint] += 1
+    return counts
+
+
+def _is_scheduled(function: Any) -> bool:
+    return bool(function.attrs and function.attrs.get(_IS_SCHEDULED, False))
+
+
+def _tensor(value: Any) -> Any:
+    import tvm
+
+    return value if hasattr(value, "numpy") else tvm.runtime.tensor(value)

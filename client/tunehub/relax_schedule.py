@@ -1,0 +1,98 @@
+"""One function of current TVM: find its records, apply the first that fits, and say what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tunehub.relax_keys import anchor_key, workload_key
+from tunehub.relax_traces import import_trace
+from tunehub_registry.trace_rules import validate_trace
+
+if TYPE_CHECKING:
+    from tunehub.lookup import Candidate, RecordLookup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduled:
+    """What :func:`schedule_function` did. ``function`` and ``rung`` are None when no record served."""
+
+    exact: str
+    anchor: str | None
+    function: Any | None = None
+    rung: str | None = None
+    package: str | None = None
+    run_s: float | None = None
+    default_s: float | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> Scheduled:
+    """Return ``function`` (a PrimFunc) scheduled by the best record of ``lookup`` that applies.
+
+    Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
+    by TVM is skipped with its reason; nothing is raised for a bad record. The function's name is kept.
+    """
+    import tvm
+
+    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    exact = workload_key(mod)
+    skipped: list[str] = []
+    candidate = lookup.by_exact(exact)
+    if candidate is not None:
+        found = _try(mod, function, candidate, target, skipped)
+        if found is not None:
+            return _served(found, candidate, exact, None, skipped)
+    anchor = anchor_key(mod)
+    for candidate in lookup.by_anchor(anchor) if anchor else ():
+        found = _try(mod, function, candidate, target, skipped)
+        if found is not None:
+            return _served(found, candidate, exact, anchor, skipped)
+    return Scheduled(exact=exact, anchor=anchor, skipped=tuple(skipped))
+
+
+def apply_exact(mod: Any, trace: Any) -> Any:
+    """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule
+
+
+def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
+    """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    ms.trace_apply.schedule_using_anchor_trace(schedule, trace, target)
+    return schedule
+
+
+def _try(mod: Any, function: Any, candidate: Candidate, target: Any, skipped: list[str]) -> Any | None:
+    try:
+        validate_trace(candidate.record.trace)
+        trace = import_trace(candidate.record.trace)
+        anchored = candidate.rung == "anchor" or candidate.anchored
+        schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
+        scheduled = schedule.mod["main"]
+        symbol = function.attrs.get("global_symbol") if function.attrs else None
+        return scheduled.without_attr("global_symbol") if symbol is None else scheduled.with_attr("global_symbol", symbol)
+    except Exception as error:  # TVM raises many kinds for a trace that does not fit
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        skipped.append(f"{candidate.package}: {candidate.record.op}: {reason[-1][:200]}")
+        return None
+
+
+def _served(function: Any, candidate: Candidate, exact: str, anchor: str | None, skipped: list[str]) -> Scheduled:
+    return Scheduled(
+        exact=exact,
+        anchor=anchor,
+        function=function,
+        rung=candidate.rung,
+        package=candidate.package,
+        run_s=min(candidate.record.run_s, default=None),
+        default_s=candidate.record.default_s,
+        skipped=tuple(skipped),
+    )
