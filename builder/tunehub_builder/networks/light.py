@@ -39,6 +39,7 @@ class LightNetwork:
         model = onnx_model.load(path)
         onnx_model.drop_initializers_from_inputs(model)
         seed_weights(model.graph, self.seed)
+        onnx_model.simplify(model)
         onnx_model.sanitise_interface(model)
         return model
 

@@ -34,6 +34,7 @@ class OnnxFile:
         model = onnx_model.load(self.path)
         onnx_model.drop_initializers_from_inputs(model)
         _fix_shapes(model, self.shapes, str(self.path))
+        onnx_model.simplify(model)
         onnx_model.sanitise_interface(model)
         return model
 

@@ -15,6 +15,7 @@ from tunehub_builder.networks.exceptions import OnnxFileError
 
 # Initializers may be left out of the graph inputs from IR version 4 on.
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
+FIRST_OPSET_WITH_BROADCASTING_SUM = 8
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -61,6 +62,51 @@ def drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
     model.ir_version = max(model.ir_version, FIRST_IR_WITH_FREE_INITIALIZERS)
 
 
+def simplify(model: onnx.ModelProto) -> None:
+    """Rewrite, without changing any result, what TVM's importers take badly.
+
+    Sum becomes Add: the importers make a broadcast, a stack and a reduction of it, which no convolution takes in.
+    Dropout, the identity at inference, goes: TVM 0.25 cannot import it. Needs opset 8, the first whose Sum broadcasts.
+    """
+    if _opset(model) < FIRST_OPSET_WITH_BROADCASTING_SUM:
+        return
+    _drop_dropout(model.graph)
+    nodes = [new for node in model.graph.node for new in (_adds(node) if node.op_type == "Sum" else [node])]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+
+def _drop_dropout(graph: onnx.GraphProto) -> None:
+    """Remove the dropouts whose mask nobody asks for and that no input can switch to training."""
+    results = {value.name for value in graph.output}
+    for node in [n for n in graph.node if n.op_type == "Dropout"]:
+        output, *mask = node.output
+        if len(node.input) < 3 and output not in results and not _used(graph) & {*mask}:
+            graph.node.remove(node)
+            rename(graph, {output: node.input[0]})
+
+
+def _used(graph: onnx.GraphProto) -> set[str]:
+    """The names that nodes take, in inner graphs too, or that the graph returns."""
+    inner = [g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs)]
+    names = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    return names.union(*(_used(g) for g in inner))
+
+
+def _adds(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A chain of Add for a Sum of two or more."""
+    first, *others = node.input
+    if not others:
+        return [node]
+    partial = [*(f"{node.output[0]}_partial{i}" for i in range(len(others) - 1)), node.output[0]]
+    left = [first, *partial]
+    return [helper.make_node("Add", [a, b], [out], name=out) for a, b, out in zip(left, others, partial, strict=False)]
+
+
 def add_initializer(graph: onnx.GraphProto, name: str, array: npt.NDArray[np.generic]) -> None:
     """Append a constant, with fewer copies than `onnx.numpy_helper.from_array`: for large weights they are the cost."""
     tensor = graph.initializer.add(name=name, dims=array.shape)
@@ -91,7 +137,7 @@ def rename(graph: onnx.GraphProto, mapping: Mapping[str, str]) -> None:
             for i, name in enumerate(ends):
                 ends[i] = mapping.get(name, name)
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.type else ():
+            for inner in (attribute.g, *attribute.graphs):
                 rename(inner, mapping)
 
 

@@ -150,3 +150,49 @@ def test_identifiers_are_identifiers_and_differ(names: list[str]) -> None:
 @given(st.from_regex(r"[A-Za-z_]\w{0,5}", fullmatch=True).filter(str.isascii))
 def test_an_identifier_stays(name: str) -> None:
     assert onnx_model.identifiers([name]) == {name: name}
+
+
+def chain(nodes: list[object], outputs: list[str], opset: int = 17) -> onnx.ModelProto:
+    """A model of these nodes on the inputs a, b, c."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2,)) for name in "abc"]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2,)) for name in outputs]
+    graph = helper.make_graph(nodes, "g", inputs, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_simplify_keeps_the_results() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("Sum", ["a", "b", "c"], ["three"]),
+        helper.make_node("Dropout", ["three"], ["kept", "mask_that_nobody_reads"]),
+        helper.make_node("Sum", ["kept"], ["one"]),
+        helper.make_node("Sum", ["one", "a"], ["two"]),
+        helper.make_node("Dropout", ["two"], ["result"]),
+    ]
+    model = chain(nodes, ["result"])
+    feed = {name: np.array([i, 1.5], "float32") for i, name in enumerate("abc")}
+    before = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+    onnx_model.simplify(model)
+    onnx.checker.check_model(model, full_check=True)
+    after = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+    np.testing.assert_array_equal(before, after)
+    # A dropout whose output is the graph's keeps that name alive, and a sum of one is no addition.
+    assert [node.op_type for node in model.graph.node] == ["Add", "Add", "Sum", "Add", "Dropout"]
+
+
+def test_simplify_leaves_dropouts_that_are_more_than_the_identity() -> None:
+    with_mask = chain(
+        [helper.make_node("Dropout", ["a"], ["x", "mask"]), helper.make_node("Neg", ["x"], ["y"])], ["y", "mask"]
+    )
+    switched = chain(
+        [helper.make_node("Dropout", ["a", "", "training"], ["x"]), helper.make_node("Neg", ["x"], ["y"])], ["y"]
+    )
+    for model in (with_mask, switched):
+        onnx_model.simplify(model)
+        assert [node.op_type for node in model.graph.node] == ["Dropout", "Neg"]
+
+
+def test_simplify_leaves_old_opsets() -> None:
+    model = chain([helper.make_node("Sum", ["a", "b"], ["y"])], ["y"], opset=6)
+    onnx_model.simplify(model)
+    assert [node.op_type for node in model.graph.node] == ["Sum"]
