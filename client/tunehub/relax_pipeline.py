@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from tunehub.relax_schedule import schedule_function
-from tunehub.report import WorkloadReport
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
@@ -88,7 +87,9 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     """
     import tvm
 
-    calls = _call_counts(mod)
+    from tunehub.report import WorkloadReport
+
+    calls = call_counts(mod)
     scheduled = {}
     remaining = "default" if target.kind.name == "llvm" else "dlight"
     for variable, function in mod.functions.items():
@@ -282,7 +283,7 @@ def _operator(call: Any) -> str:
     return str(getattr(call.op, "name", ""))
 
 
-def _call_counts(mod: Any) -> Counter[str]:
+def call_counts(mod: Any) -> Counter[str]:
     """How often each PrimFunc is called by the graph."""
     counts: Counter[str] = Counter()
     for call in _relax_calls(mod):

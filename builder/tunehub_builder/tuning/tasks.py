@@ -1,0 +1,79 @@
+"""Tuning tasks: the distinct workloads of some networks, keyed as the client keys them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tunehub.relax_keys import anchor_key, workload_key
+from tunehub.relax_pipeline import call_counts, prepare
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuningTask:
+    """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``."""
+
+    name: str
+    exact: str
+    anchor: str | None
+    count: int
+    networks: tuple[str, ...]
+    mod: Any = field(repr=False, compare=False)
+
+
+def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any) -> list[TuningTask]:
+    """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
+
+    Reshapes are left out: TVM turns them into views. So are functions with dynamic shapes, which have no fixed work.
+    """
+    tasks: dict[str, TuningTask] = {}
+    for network, module in modules:
+        prepared = prepare(module, target)
+        counts = call_counts(prepared)
+        for variable, function in prepared.functions.items():
+            task = _task(network, variable.name_hint, function, counts[variable.name_hint])
+            if task is not None:
+                tasks[task.exact] = _merged(tasks.get(task.exact), task)
+    return list(tasks.values())
+
+
+def _task(network: str, name: str, function: Any, count: int) -> TuningTask | None:
+    import tvm
+    from tvm import relax
+
+    if not isinstance(function, tvm.tirx.PrimFunc) or relax.analysis.has_reshape_pattern(function):
+        return None
+    if not all(_is_static(parameter) for parameter in _buffers(function)):
+        return None
+    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return TuningTask(
+        name=name, exact=workload_key(mod), anchor=anchor_key(mod), count=count, networks=(network,), mod=mod
+    )
+
+
+def _merged(known: TuningTask | None, task: TuningTask) -> TuningTask:
+    if known is None:
+        return task
+    networks = tuple(dict.fromkeys([*known.networks, *task.networks]))
+    return replace(known, count=known.count + task.count, networks=networks)
+
+
+def _buffers(function: Any) -> list[Any]:
+    """The buffers of a function's parameters; since 0.27 a parameter is its buffer."""
+    if hasattr(function, "buffer_map"):
+        return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
+    return list(function.params)
+
+
+def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and element type of each buffer parameter of ``function``."""
+    return [(tuple(int(e) for e in _shape(buffer)), str(buffer.dtype)) for buffer in _buffers(function)]
+
+
+def _shape(buffer: Any) -> Any:
+    return buffer.shape if hasattr(buffer, "shape") else buffer.ty.shape
+
+
+def _is_static(buffer: Any) -> bool:
+    return all(type(extent).__name__ == "IntImm" for extent in _shape(buffer))
