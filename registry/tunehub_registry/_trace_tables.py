@@ -24,13 +24,12 @@ REFUSED_KINDS = {
     "UnsafeHideBufferAccess": "it hides accesses from TVM's checks",
     "AnnotateBufferAccess": "it overrides the accesses that TVM's checks rely on",
     "Merge": "a wrong use crashes TVM",
-    "TransformLayout": "it carries a serialised TVM object graph",
-    "TransformBlockLayout": "it carries a serialised TVM object graph",
     "ReindexCacheRead": "it carries a serialised TVM object graph",
     "ReindexCacheWrite": "it carries a serialised TVM object graph",
 }
 
 MAX_UNROLL = 1 << 12
+MAX_PADDING = 1 << 10  # of an axis in PadEinsum: tensor cores need 16 or 32
 MAX_EXTENT = 1 << 16  # parallel jobs; vector lanes and threads are bounded tighter below
 
 # Annotations with one integer (or a sampled variable): key -> inclusive bounds.

@@ -3,7 +3,8 @@
 A trace is `[instructions, decisions]` as `tvm.s_tir.schedule.Trace.as_json` gives it (TVM 0.25 to 0.27):
 an instruction is `[kind, inputs, attrs, outputs]`, a decision `[index of the instruction, value]`. Variables are named
 `b0` (block), `l3` (loop) and `v12` (integer) by the instruction that makes them; text among inputs is quoted twice
-(`"\\"SSRSRS\\""`), a missing input is `"None"`. Given such JSON, TVM writes out of bounds for a wrong decision index,
+(`"\\"SSRSRS\\""`), a missing input is `"None"`. Index maps are the exception: TVM writes its own objects, records
+hold the form of `_index_map`. Given such JSON, TVM writes out of bounds for a wrong decision index,
 divides by a tile factor of 0 and crashes on a few other things; hence every field of every kind is checked.
 """
 
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunehub_registry import _trace_tables as tables
+from tunehub_registry._index_map import IndexMapError, check_index_map
 from tunehub_registry.exceptions import TraceError
 
 _VARIABLE = re.compile(r"[blv](0|[1-9][0-9]{0,8})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,255}")
 _MAX_INT = 1 << 31
+_MAP_KEYS = frozenset(("index_map", "ndim", "final", "inverse"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +161,12 @@ class _Checker:
         if not all(map(_int(low, high), candidates)):
             raise it.fail(f"the value {_show(value)} is not an integer from {low} to {high}, or sampled from such")
 
+    def index_map(self, it: _Instruction, value: object, *, needs_proof: bool = True) -> None:
+        try:
+            check_index_map(value, needs_proof=needs_proof)
+        except IndexMapError as error:
+            raise it.fail(f"index map: {error}") from None
+
     def intrinsic(self, it: _Instruction, name: object) -> None:
         features = tables.intrinsic_features(name) if isinstance(name, str) else None
         if features is None:
@@ -214,6 +223,14 @@ def _int(low: int, high: int) -> Callable[[object], bool]:
 
 def _flag(value: object) -> bool:
     return isinstance(value, bool) or (_is_int(value) and value in (0, 1))
+
+
+def _off(value: object) -> bool:
+    return _flag(value) and not value
+
+
+def _missing(value: object) -> bool:
+    return value is None
 
 
 def _name(value: object) -> bool:
@@ -291,7 +308,8 @@ def _split(checker: _Checker, it: _Instruction) -> None:
             # Tile factors are at least 1 by their decision; categories may hold 0, by which TVM would divide.
             if not all(map(_factor, checker.values.get(value, [1]))):
                 raise it.fail(f"the factor {value} can be less than 1")
-    _check_attrs(it, (_flag, _flag), optional=1)
+    # The second flag drops the check that the last tile ends within the extent: it may only be false.
+    _check_attrs(it, (_flag, _off), optional=1)
     _check_outputs(it, "l*", len(factors))
 
 
@@ -325,20 +343,33 @@ def _tensorize(checker: _Checker, it: _Instruction) -> None:
     checker.intrinsic(it, it.attrs[0])
 
 
-def _int_list_input(checker: _Checker, it: _Instruction) -> None:
-    """ReorderBlockIterVar and PadEinsum: a block and a list of integers."""
+def _reorder_iter_vars(checker: _Checker, it: _Instruction) -> None:
     if len(it.inputs) != 2 or not isinstance(it.inputs[1], list) or not 1 <= len(it.inputs[1]) <= 64:
         raise it.fail("expected a block and a list of integers")
     checker.variable(it, it.inputs[0], "b")
-    values = it.inputs[1]
-    if not all(map(_int(0, _MAX_INT), values)):
-        raise it.fail("expected integers of 32 bits, not negative")
-    if it.kind == "PadEinsum" and min(values) < 1:
-        raise it.fail("paddings are at least 1")
-    if it.kind == "ReorderBlockIterVar" and sorted(values) != list(range(len(values))):
+    order = it.inputs[1]
+    if not all(map(_int(0, 64), order)) or sorted(order) != list(range(len(order))):
         raise it.fail("the new order is not a permutation")
     _check_attrs(it, ())
     _check_outputs(it, "")
+
+
+def _paddings(value: object) -> bool:
+    return isinstance(value, list) and 1 <= len(value) <= 64 and all(map(_int(1, tables.MAX_PADDING), value))
+
+
+def _transform_layout(checker: _Checker, it: _Instruction) -> None:
+    if len(it.inputs) != 2:
+        raise it.fail("expected a block and an index map")
+    checker.variable(it, it.inputs[0], "b")
+    checker.index_map(it, it.inputs[1])
+    _check_attrs(it, (_int(0, 64), _int(0, 1), _missing, _flag))
+    _check_outputs(it, "")
+
+
+def _transform_block_layout(checker: _Checker, it: _Instruction) -> None:
+    _signature("b", "", lambda _value: True)(checker, it)
+    checker.index_map(it, it.attrs[0], needs_proof=False)
 
 
 def _annotate(checker: _Checker, it: _Instruction) -> None:
@@ -404,6 +435,9 @@ def _bound_values(root: list[Any], limit: int) -> None:
         if isinstance(value, list):
             count += len(value)
             pending.extend(value if count <= limit else [])
+        elif isinstance(value, dict) and _MAP_KEYS.issuperset(value):  # where one may stand is for the rules
+            count += len(value)
+            pending.extend(value.values())
         elif isinstance(value, str):
             count += len(value) // 64
         elif value is not None and not (_is_number(value) and abs(value) < 1 << 63) and not isinstance(value, bool):
@@ -439,7 +473,9 @@ _RULES: dict[str, Callable[[_Checker, _Instruction], None]] = {
     "Fuse": _fuse,
     "Split": _split,
     "Reorder": _reorder,
-    "ReorderBlockIterVar": _int_list_input,
+    "ReorderBlockIterVar": _reorder_iter_vars,
+    "TransformLayout": _transform_layout,
+    "TransformBlockLayout": _transform_block_layout,
     "AddUnitLoop": _signature("bl", "l"),
     "Parallel": _signature("l"),
     "Vectorize": _signature("l"),
@@ -461,7 +497,7 @@ _RULES: dict[str, Callable[[_Checker, _Instruction], None]] = {
     "Annotate": _annotate,
     "Unannotate": _signature("bl", "", _one_of(tables.ANNOTATIONS)),
     "DecomposePadding": _signature("b l", "b"),
-    "PadEinsum": _int_list_input,
+    "PadEinsum": _signature("b", "", _paddings),
     "RollingBuffer": _signature("b", "", _buffer),
     "EnterPostproc": _signature(""),
 }

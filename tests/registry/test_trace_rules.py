@@ -17,6 +17,11 @@ TILE = ["SamplePerfectTile", ["l1"], [2, 64], ["v4", "v5"]]
 CATEGORY = ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v4"]]
 
 
+def index_map(final: list[Any], inverse: dict[str, Any] | None = None) -> dict[str, Any]:
+    content = {"ndim": 2, "final": final, "inverse": inverse and inverse["index_map"]}
+    return {"index_map": content}
+
+
 def trace(*more: list[Any], decisions: list[Any] | None = None) -> list[Any]:
     """A trace of a block and its loops, and `more` from index 2 on."""
     return [[BLOCK, LOOPS, *more], decisions or []]
@@ -41,6 +46,7 @@ def test_real_traces_are_accepted(llvm_trace: list[Any], cuda_trace: list[Any], 
         ["Fuse", ["l1", "l2"], [1], ["l4"]],
         ["Split", ["l1", "None", 4], [True, False], ["l4", "l5"]],
         ["Split", ["l1", None, 4], [1], ["l4", "l5"]],
+        ["Split", ["l1", 2, 4], [0, 0], ["l4", "l5"]],
         ["Reorder", ["l2", "l1"], [], []],
         ["ReorderBlockIterVar", ["b0", [1, 0, 2]], [], []],
         ["AddUnitLoop", ["b0"], [], ["l4"]],
@@ -54,13 +60,18 @@ def test_real_traces_are_accepted(llvm_trace: list[Any], cuda_trace: list[Any], 
         ["Blockize", ["l3"], [1], ["b4"]],
         ["Blockize", [["b0"]], [1], ["b4"]],
         ["DecomposePadding", ["b0", "l1"], [], ["b4"]],
-        ["PadEinsum", ["b0", [16, 16, 16]], [], []],
+        ["PadEinsum", ["b0"], [[16, 16, 16]], []],
+        ["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 1, None, 0], []],
+        ["TransformLayout", ["b0", index_map(["v1", "v0"])], [64, 0, None, True], []],
+        ["TransformBlockLayout", ["b0"], [index_map([["+", ["*", "v0", 4], "v1"]])], []],
         ["RollingBuffer", ["b0"], [0], []],
         ["ComputeInline", ["b0"], [], []],
         ["Annotate", ["l1", [0, 0, 1]], ["software_pipeline_stage"], []],
         ["Annotate", ["b0", '""'], ["meta_schedule.auto_tensorize_init"], []],
         ["Annotate", ["b0", '"wmma_sync_16x16x16_f16f16f32"'], ["meta_schedule.auto_tensorize"], []],
         ["Annotate", ["b0", True], ["meta_schedule.random_compute_producer"], []],
+        ["Annotate", ["b0", True], ["meta_schedule.layout_rewrite_preproc"], []],
+        ["Annotate", ["b0", 1], ["meta_schedule.layout_rewrite_preproc"], []],
         ["Unannotate", ["b0"], ["meta_schedule.parallel"], []],
         ["EnterPostproc", [], [], []],
     ],
@@ -93,7 +104,18 @@ def test_intrinsics_name_their_features(intrinsic: str, features: set[str]) -> N
         (["UnsafeSetDType", ["b0"], [0, "float16"], []], "changes results"),
         (["UnsafeHideBufferAccess", ["b0"], ["read", [0]], []], "hides accesses"),
         (["TransformLayout", ["b0", "{}"], [0, 0, None, True], []], "serialised"),
+        (["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 0, "{}", True], []], "not allowed"),
+        (["TransformLayout", ["b0", index_map(["v1", "v0"])], [65, 0, None, True], []], "not allowed"),
+        (["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 2, None, True], []], "not allowed"),
+        (["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 0, None, 2], []], "not allowed"),
+        (["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 0, None], []], "expected 4 attributes"),
+        (["TransformLayout", ["b0"], [0, 0, None, True], []], "a block and an index map"),
+        (["TransformLayout", ["l1", index_map(["v0"])], [0, 0, None, True], []], "kind b"),
         (["TransformBlockLayout", ["b0"], ["{}"], []], "serialised"),
+        (["TransformBlockLayout", ["b0"], [index_map(["v0"], inverse=index_map(["v0"]))], []], "not allowed"),
+        (["Split", ["l1", 7, 8], [True, True], ["l4", "l5"]], "not allowed"),
+        (["Annotate", ["b0", index_map(["v0"])], ["meta_schedule.parallel"], []], "not an integer"),
+        (["Annotate", ["b0", 2], ["meta_schedule.layout_rewrite_preproc"], []], "from 0 to 1"),
         (["Merge", ["l1", "l1"], [], ["l4"]], "crashes"),
         (["NoSuchKind", [], [], []], "not on the allow-list"),
         (["Annotate", ["b0", '"int x;"'], ["pragma_import_c"], []], "pragma_import_c"),
@@ -127,13 +149,14 @@ def test_intrinsics_name_their_features(intrinsic: str, features: set[str]) -> N
         (["Fuse", [], [1], ["l4"]], "1 or more"),
         (["Reorder", ["l1", "l1"], [], []], "twice"),
         (["ReorderBlockIterVar", ["b0", [0, 2]], [], []], "permutation"),
-        (["PadEinsum", ["b0", [0]], [], []], "at least 1"),
+        (["PadEinsum", ["b0"], [[0]], []], "not allowed"),
+        (["PadEinsum", ["b0"], [[2**20]], []], "not allowed"),
         (["RollingBuffer", ["b0"], [10**12], []], "not allowed"),
         (["Split", ["l1"], [True, False], []], "a loop and its factors"),
         (["CacheWrite", ["b0"], [0, "local"], ["b4"]], "consumer blocks"),
         (["Blockize", [], [1], ["b4"]], "a loop or a list"),
-        (["PadEinsum", ["b0"], [], []], "a list of integers"),
-        (["PadEinsum", ["b0", [-1]], [], []], "not negative"),
+        (["PadEinsum", ["b0"], [], []], "expected 1 attributes"),
+        (["ReorderBlockIterVar", ["b0"], [], []], "a list of integers"),
         (["Annotate", ["b0"], ["schedule_rule"], []], "and a value"),
         (["Annotate", ["b0", '"'], ["schedule_rule"], []], "quoted text"),
         ("Fuse", "expected .kind"),
@@ -264,7 +287,10 @@ def mutate(value: list[Any], data: st.DataObject) -> None:
 def test_mutations_raise_nothing_but_trace_errors(
     llvm_trace: list[Any], cuda_trace: list[Any], vnni_trace: list[Any], data: st.DataObject
 ) -> None:
-    value = copy.deepcopy(data.draw(st.sampled_from([llvm_trace, cuda_trace, vnni_trace])))
+    packed = trace(
+        ["TransformLayout", ["b0", index_map([["//", "v0", 16], "v1", ["%", "v0", 16]])], [0, 0, None, 0], []]
+    )
+    value = copy.deepcopy(data.draw(st.sampled_from([llvm_trace, cuda_trace, vnni_trace, packed])))
     for _ in range(data.draw(st.integers(1, 3))):
         if value:
             mutate(value, data)
