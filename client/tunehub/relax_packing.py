@@ -17,12 +17,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.relax_index import evaluate
+
 _Array = npt.NDArray[Any]
 _PREPACK_SUFFIX = "_weight_prepack"
 _CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 
 
-@tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")
+@tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")  # type: ignore[untyped-decorator]
 def pack_weights(mod: Any, _context: Any) -> Any:
     """Module pass: replace every call of a prepacking function on constants by its result."""
     rewriter = _Packer(mod)
@@ -60,7 +62,7 @@ def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
     outputs = buffers[len(inputs) :]
     for block in _blocks(function.body):
         store = block.body
-        load = getattr(store, "value", None)
+        load: Any = getattr(store, "value", None)
         source = getattr(load, "buffer", None) if hasattr(load, "buffer") else getattr(load, "source", None)
         axes = {axis.var.name: int(axis.dom.extent) for axis in block.iter_vars}
         if source is None or source.name not in arrays or [str(index) for index in load.indices] != list(axes):
@@ -74,21 +76,8 @@ def _relayout(source: _Array, shape: list[int], indices: list[Any], axes: list[s
     """Return ``target`` with ``target[indices(v)] = source[v]`` for all ``v``; positions not written are 0."""
     values = dict(zip(axes, np.ogrid[tuple(slice(extent) for extent in source.shape)], strict=True))
     target = np.zeros(shape, source.dtype)
-    target[tuple(np.broadcast_arrays(*[_evaluate(index, values) for index in indices]))] = source
+    target[tuple(np.broadcast_arrays(*[evaluate(index, values) for index in indices]))] = source
     return target
-
-
-def _evaluate(index: Any, values: dict[str, _Array]) -> Any:
-    kind = type(index).__name__
-    if kind == "IntImm":
-        return np.asarray(int(index.value))
-    if kind == "Cast":
-        return _evaluate(index.value, values)
-    if kind == "Var":
-        return values[index.name]
-    a, b = _evaluate(index.a, values), _evaluate(index.b, values)
-    operations = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod}
-    return operations[kind](a, b)
 
 
 def _blocks(node: Any) -> Iterator[Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tunehub.relax_guard import changes_layout, check_features, check_function, layout_provider
 from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_traces import import_trace
-from tunehub_registry.trace_rules import validate_trace
+from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
     from tunehub.lookup import Candidate, RecordLookup
@@ -52,33 +53,43 @@ def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> Sched
 
 
 def apply_exact(mod: Any, trace: Any) -> Any:
-    """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit."""
+    """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit.
+
+    Raises GuardError when the trace changes a layout in a way that gives wrong results.
+    """
     from tvm.s_tir import Schedule
 
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    trace.apply_to_schedule(schedule, remove_postproc=False)
+    schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
+    provider = layout_provider(schedule) if changes_layout(trace) else None
+    trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=provider)
     return schedule
 
 
 def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
-    """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block."""
+    """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block.
+
+    What TVM made of the trace is replayed once more if it changes layouts, for the sake of :func:`apply_exact`'s check.
+    """
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
     ms.trace_apply.schedule_using_anchor_trace(schedule, trace, target)
-    return schedule
+    return apply_exact(mod, schedule.trace) if changes_layout(schedule.trace) else schedule
 
 
 def _try(mod: Any, function: Any, candidate: Candidate, target: Any, skipped: list[str]) -> Any | None:
     try:
-        validate_trace(candidate.record.trace)
+        check_features(required_features(candidate.record.trace), target)
         trace = import_trace(candidate.record.trace)
         anchored = candidate.rung == "anchor" or candidate.anchored
         schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
         scheduled = schedule.mod["main"]
+        check_function(scheduled, function, target)
         symbol = function.attrs.get("global_symbol") if function.attrs else None
-        return scheduled.without_attr("global_symbol") if symbol is None else scheduled.with_attr("global_symbol", symbol)
+        if symbol is None:
+            return scheduled.without_attr("global_symbol")
+        return scheduled.with_attr("global_symbol", symbol)
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         reason = str(error).strip().splitlines() or [type(error).__name__]
         skipped.append(f"{candidate.package}: {candidate.record.op}: {reason[-1][:200]}")

@@ -32,7 +32,7 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
 }
 
 
-@tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")
+@tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")  # type: ignore[untyped-decorator]
 def simplify(mod: Any, _context: Any) -> Any:
     """Module pass: simplify every Relax function of ``mod``; PrimFuncs stay as they are."""
     rewriter = _Simplifier(mod)
@@ -87,10 +87,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _without_broadcast(self, expression: Any) -> Any:
         value = self._value(expression)
-        if getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to":
-            if _shape(value) == _shape(value.args[0]):
-                return value.args[0]
-        return expression
+        broadcast = getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to"
+        return value.args[0] if broadcast and _shape(value) == _shape(value.args[0]) else expression
 
     def _fold(self, name: str, call: Any) -> _Array | None:
         if name in _ARITHMETIC:

@@ -21,9 +21,10 @@ def export_trace(trace: Any) -> list[Any]:
     """
     instructions, decisions = _plain(trace.as_json())
     for encoded, instruction in zip(instructions, trace.insts, strict=True):
-        for position, value in enumerate(instruction.inputs):
-            if type(value).__name__ == "IndexMap":
-                encoded[1][position] = _export_index_map(value)
+        for field, values in ((1, instruction.inputs), (2, instruction.attrs)):
+            for position, value in enumerate(values):
+                if type(value).__name__ == "IndexMap":
+                    encoded[field][position] = _export_index_map(value)
     return [instructions, decisions]
 
 
@@ -41,7 +42,8 @@ def import_trace(data: Any) -> Any:
     for kind, inputs, attrs, outputs in instructions:
         operands = [_operand(value, variables) for value in inputs]
         results = [variables.setdefault(name, _variable(name)) for name in outputs]
-        built.append(Instruction(InstructionKind.get(kind), operands, attrs, results))
+        attributes = [_import_index_map(value["index_map"]) if isinstance(value, dict) else value for value in attrs]
+        built.append(Instruction(InstructionKind.get(kind), operands, attributes, results))
     return Trace(built, {built[index]: decision for index, decision in decisions})
 
 
@@ -68,7 +70,9 @@ def _operand(value: Any, variables: dict[str, Any]) -> Any:
 
 def _plain(value: Any) -> Any:
     """Turn TVM's JSON-like objects into Python's."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        return str(value)  # not TVM's subclass of str, which 0.25 frees twice when it is copied
+    if value is None or isinstance(value, bool | int | float):
         return value
     if hasattr(value, "value"):
         return value.value
@@ -101,13 +105,13 @@ def _export_index(expression: Any, names: dict[Any, str]) -> Any:
 
 
 def _import_index_map(content: dict[str, Any]) -> Any:
+    """The map without the inverse of the record: TVM would believe it, and derives one that is right."""
     import tvm
 
     indices = [tvm.tirx.Var(f"v{i}", _INDEX_DTYPE) for i in range(content["ndim"])]
     names = {f"v{i}": index for i, index in enumerate(indices)}
-    inverse = content.get("inverse")
     final = [_import_index(expression, names) for expression in content["final"]]
-    return tvm.tirx.IndexMap(indices, final, None if inverse is None else _import_index_map(inverse))
+    return tvm.tirx.IndexMap(indices, final, None)
 
 
 def _import_index(expression: Any, names: dict[str, Any]) -> Any:

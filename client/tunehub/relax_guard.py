@@ -1,0 +1,262 @@
+"""What TVM (0.25 and newer) does not check about a schedule that came from outside.
+
+A trace that passes :mod:`tunehub_registry.trace_rules` can still fit a function badly. TVM applies an index map that
+is not a bijection on the buffer's shape, or that changes the layout of a parameter, and the results are wrong; it
+schedules loops that its code generator refuses afterwards, or takes minutes for. Found by trying each on TVM 0.27.
+Everything here raises :class:`GuardError`, and the record is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tunehub.relax_index import evaluate
+
+_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
+_PREPROC = "meta_schedule.layout_rewrite_preproc"
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
+
+MAX_LANES = {"cpu": 1024, "gpu": 16}
+MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
+MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
+MAX_THREADS = 1024  # per block: the limit of every NVIDIA GPU so far
+MAX_NUMERIC_CHECK = 1 << 20  # elements of a layout that is checked one by one
+_WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
+
+
+class GuardError(ValueError):
+    """A record would give wrong results, no code, or code that cannot be built in reasonable time."""
+
+
+def layout_provider(schedule: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` beforehand."""
+
+    def provide(instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+        if instruction.kind.name == "TransformLayout":
+            _check_layout(schedule, schedule.get(inputs[0]), inputs[1], int(attrs[0]), int(attrs[1]))
+        return decision
+
+    return provide
+
+
+def changes_layout(trace: Any) -> bool:
+    """True when ``trace`` has an instruction that :func:`layout_provider` checks."""
+    return any(instruction.kind.name == "TransformLayout" for instruction in trace.insts)
+
+
+def check_features(features: frozenset[str], target: Any) -> None:
+    """Raise GuardError when ``target`` lacks a machine feature that a record's intrinsics need.
+
+    LLVM ends the process when it is told to generate an instruction that the target does not have.
+    """
+    from tvm.target import codegen
+
+    if target.kind.name == "llvm":
+        missing = sorted(name for name in features if not codegen.target_has_features([name], target))
+    else:
+        arch = _architecture(str(target.attrs.get("arch", "")))
+        missing = sorted(name for name in features if not 0 < _architecture(name) <= arch)
+    if missing:
+        raise GuardError(f"the record needs {', '.join(missing)}, which the target does not have")
+
+
+def check_function(scheduled: Any, original: Any, target: Any) -> None:
+    """Raise GuardError unless ``scheduled`` keeps the parameters of ``original`` and code can be generated for it."""
+    before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
+    if before != after:
+        raise GuardError("the record changes the parameters of the function")
+    device = "cpu" if target.kind.name == "llvm" else "gpu"
+    allowed = _WORKSPACE_FACTOR * (_workspace(original) + sum(map(_bytes, parameters(original)))) + _WORKSPACE_FREE
+    if _workspace(scheduled) > allowed:
+        raise GuardError(f"the record allocates {_workspace(scheduled)} bytes, {allowed} are allowed")
+    for node, path in _walk(scheduled.body, _Path()):
+        _check_annotations(node, scheduled, device)
+        if type(node).__name__ == "For":
+            _check_loop(node, path, device)
+        elif type(node).__name__ in ("BufferStore", "Evaluate"):
+            _check_code_size(path)
+
+
+def parameters(function: Any) -> list[Any]:
+    """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
+    if hasattr(function, "buffer_map"):
+        return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
+    return [parameter for parameter in function.params if hasattr(getattr(parameter, "ty", None), "shape")]
+
+
+# -- layouts
+
+
+def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind: int) -> None:
+    regions = block.reads if kind == 0 else block.writes
+    if position >= len(regions):
+        raise GuardError(f"the block {block.name_hint} has no buffer {position}")
+    buffer = _buffer(regions[position])
+    if any(buffer.same_as(parameter) for parameter in parameters(schedule.mod["main"])):
+        raise GuardError("the record changes the layout of a parameter, which callers rely on")
+    shape = _shape(buffer)
+    if len(shape) != len(index_map.initial_indices):
+        raise GuardError(f"an index map of {len(index_map.initial_indices)} dimensions for a buffer of {len(shape)}")
+    if not _is_bijection(index_map, shape):
+        raise GuardError(f"the index map is not a bijection on a buffer of shape {shape}")
+
+
+def _is_bijection(index_map: Any, shape: list[int]) -> bool:
+    """Proven by TVM's analysis of affine maps, or else tried for every element of a small buffer."""
+    import tvm
+
+    ranges = [tvm.ir.Range(tvm.tirx.IntImm("int64", 0), tvm.tirx.IntImm("int64", extent)) for extent in shape]
+    bare = tvm.tirx.IndexMap(index_map.initial_indices, index_map.final_indices, None)
+    try:
+        bare.inverse(ranges)
+        return True
+    except Exception:  # TVM has several kinds for "cannot prove"
+        return math.prod(shape) <= MAX_NUMERIC_CHECK and _is_bijection_by_trying(index_map, shape)
+
+
+def _is_bijection_by_trying(index_map: Any, shape: list[int]) -> bool:
+    names = [variable.name for variable in index_map.initial_indices]
+    points = dict(zip(names, np.indices(shape, np.int64, sparse=True), strict=True))
+    images = np.broadcast_arrays(*[evaluate(e, points) for e in index_map.final_indices], np.empty(shape))[:-1]
+    if any(int(image.min()) < 0 for image in images):
+        return False
+    extents = [int(image.max()) + 1 for image in images]
+    if math.prod(extents) != math.prod(shape):
+        return False
+    return np.unique(np.ravel_multi_index([image.ravel() for image in images], extents)).size == math.prod(shape)
+
+
+# -- the scheduled function
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Path:
+    """What the loops around a statement are."""
+
+    parallel: bool = False
+    lanes: int = 1
+    copies: int = 1
+    threads: tuple[tuple[str, int], ...] = ()
+
+
+def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
+    """All statements of a function body with the loops around them (0.27 has no statement visitor in Python)."""
+    yield node, path
+    if type(node).__name__ == "For":
+        path = _inside(node, path)
+    for name in ("block", "init", "body", "then_case", "else_case"):
+        child = getattr(node, name, None)
+        if child is not None:
+            yield from _walk(child, path)
+    for child in getattr(node, "seq", ()):
+        yield from _walk(child, path)
+
+
+def _inside(loop: Any, path: _Path) -> _Path:
+    extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
+    kind = int(loop.kind)
+    if kind == _PARALLEL:
+        return replace(path, parallel=True)
+    if kind == _VECTORIZED:
+        return replace(path, lanes=path.lanes * extent)
+    if kind == _UNROLLED:
+        return replace(path, copies=path.copies * extent)
+    if kind == _BOUND:
+        return replace(path, threads=(*path.threads, (str(loop.thread_binding.thread_tag), extent)))
+    return path
+
+
+def _check_loop(loop: Any, path: _Path, device: str) -> None:
+    kind = int(loop.kind)
+    if kind in (_PARALLEL, _VECTORIZED) and type(loop.extent).__name__ != "IntImm":
+        raise GuardError("a vector or parallel loop of unknown extent")
+    if kind == _PARALLEL and (path.parallel or device == "gpu"):
+        raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
+    if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
+        raise GuardError(f"vectors are nested or longer than {MAX_LANES[device]} elements")
+    if kind == _BOUND:
+        if device == "cpu":
+            raise GuardError("the record binds loops to GPU threads")
+        inner = _inside(loop, path).threads
+        if math.prod(extent for tag, extent in inner if tag.startswith("threadIdx")) > MAX_THREADS:
+            raise GuardError(f"a block has more than {MAX_THREADS} threads")
+
+
+def _check_code_size(path: _Path) -> None:
+    virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
+    if path.copies * virtual > MAX_UNROLLED or path.copies * virtual * path.lanes > MAX_ELEMENTS:
+        raise GuardError(f"a statement is unrolled {path.copies * virtual} times with {path.lanes} vector lanes")
+
+
+def _check_annotations(node: Any, function: Any, device: str) -> None:
+    for key in getattr(node, "annotations", None) or ():
+        if device == "cpu" and str(key).startswith(_GPU_ONLY):
+            raise GuardError(f"the annotation {key} is for GPUs")
+        if str(key) == _PREPROC and not _copies_free_parameter(node, function):
+            raise GuardError("a block is marked as packing of a weight, but does not copy one")
+
+
+def _copies_free_parameter(block: Any, function: Any) -> bool:
+    """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
+    load: Any = getattr(block.body, "value", None)
+    if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in _LOADS:
+        return False
+    own = parameters(function)
+    free = [own[int(i)] for i in (function.attrs or {}).get("layout_free_buffers", ()) if int(i) < len(own)]
+    source, target = (_buffer(access) for access in (load, block.body))
+    return (
+        any(source.same_as(parameter) for parameter in free)
+        and not any(target.same_as(parameter) for parameter in own)
+        and [str(index) for index in load.indices] == [str(axis.var) for axis in block.iter_vars]
+        and [int(axis.dom.extent) for axis in block.iter_vars] == _shape(source)
+    )
+
+
+def _workspace(function: Any) -> int:
+    """The bytes of all buffers that blocks of ``function`` allocate."""
+    blocks = (node for node, _ in _walk(function.body, _Path()) if hasattr(node, "alloc_buffers"))
+    return sum(_bytes(buffer) for block in blocks for buffer in block.alloc_buffers)
+
+
+def _buffer(access: Any) -> Any:
+    """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
+    return access.buffer if hasattr(access, "buffer") else access.source
+
+
+def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
+    return [str(extent) for extent in _extents(buffer)], str(_kind(buffer).dtype)
+
+
+def _bytes(buffer: Any) -> int:
+    import tvm
+
+    extents = [int(e.value) if type(e).__name__ == "IntImm" else 1 for e in _extents(buffer)]
+    return math.prod(extents) * max(1, int(tvm.DataType(str(_kind(buffer).dtype)).itemsize))
+
+
+def _shape(buffer: Any) -> list[int]:
+    extents = list(_extents(buffer))
+    if any(type(extent).__name__ != "IntImm" for extent in extents):
+        raise GuardError("the layout of a buffer of dynamic shape is changed")
+    return [int(extent.value) for extent in extents]
+
+
+def _extents(buffer: Any) -> Any:
+    return _kind(buffer).shape
+
+
+def _kind(buffer: Any) -> Any:
+    """What has the shape and element type: the buffer, or since 0.27 its type."""
+    return buffer if hasattr(buffer, "shape") else buffer.ty
+
+
+def _architecture(name: str) -> int:
+    """The number in ``sm_90a``; 0 for anything else."""
+    digits = "".join(c for c in name.removeprefix("sm_") if c.isdigit())
+    return int(digits) if name.startswith("sm_") and digits else 0
