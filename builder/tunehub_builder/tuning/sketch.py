@@ -162,6 +162,8 @@ def _tiles_on(
     tiles = _divisors(loops.spatial[tile_axis])
     for lanes in _lanes(extent, vector, loops.kind):
         for vectors in _divisors(extent // lanes):
+            if fused and loops.spatial[3] % (vectors * lanes) and (vectors * lanes) % loops.spatial[3]:
+                continue  # a vector across rows that ends inside one: its copy out has no constant extent
             for tile in tiles:
                 registers = vectors * tile * max(1, -(-lanes // vector))
                 if registers > _MAX_TILES_IN_REGISTERS or vectors * tile * lanes > _MAX_ACCUMULATORS or vectors > 8:
@@ -174,11 +176,12 @@ def _tiles_on(
 
 
 def _lanes(extent: int, vector: int, kind: str) -> list[int]:
-    """Vector lengths for an axis: the machine's, half of it, and the widest divisor where neither divides."""
-    whole = [lanes for lanes in (vector, vector // 2) if extent % lanes == 0]
-    if whole and kind != "depthwise":
-        return whole[:1]
-    return sorted({*whole, *[d for d in _divisors(extent) if vector // 4 <= d <= 2 * vector][-2:]}, reverse=True) or [1]
+    """Vector lengths for an axis: the machine's if it divides, else the divisors that fill registers best."""
+    if extent % vector == 0 and kind != "depthwise":
+        return [vector]
+    fitting = [d for d in _divisors(extent) if vector // 4 <= d <= 4 * vector] or [1]
+    fullest = sorted(fitting, key=lambda d: (d / (vector * -(-d // vector)), -d), reverse=True)[:2]
+    return list(dict.fromkeys([*fullest, *[d for d in (vector // 2, vector // 4) if extent % d == 0][:1]]))
 
 
 def _divisors(extent: int) -> list[int]:
