@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -19,3 +20,36 @@ class WorkDirectoryError(BuilderError):
 
 class TuningError(BuilderError):
     """Tuning cannot start or go on."""
+
+
+class UnknownTargetError(TuningError):
+    """No target has this name. Fields: `name`, `alike` (names that exist)."""
+
+    def __init__(self, name: str, alike: Sequence[str]) -> None:
+        super().__init__(
+            f"unknown target {name!r}: expected 'host' or 'llvm-' and LLVM's name of a CPU, such as {', '.join(alike)}"
+        )
+        self.name = name
+        self.alike = tuple(alike)
+
+
+class UnsuitableTargetError(TuningError):
+    """This machine cannot measure for the target. Fields: `name`, `reason`."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"cannot tune for {name}: {reason}; tune on a machine that has them, or for 'host'")
+        self.name = name
+        self.reason = reason
+
+
+class RecipeError(BuilderError):
+    """A recipe file cannot be used. Fields: `path`, `reason`."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path}: {reason}; {remedy}")
+        self.path = path
+        self.reason = reason
+
+
+class PackingError(BuilderError):
+    """There is nothing to pack, or the result cannot be written."""

@@ -45,23 +45,27 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise WorkDirectoryError(self.path, f"cannot append a trial: {error}", "free some space and resume") from error
+            raise WorkDirectoryError(
+                self.path, f"cannot append a trial: {error}", "free some space and resume"
+            ) from error
 
     def trials(self) -> Iterator[Trial]:
-        """Yield the trials written so far. Raises WorkDirectoryError for a line, not the last, that is no trial."""
+        """Yield the trials written so far, one line in memory at a time.
+
+        Raises WorkDirectoryError for a line, not the last, that is no trial.
+        """
         if not self.path.exists():
             return
-        lines = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, 1):
-            if not line:
-                continue
-            try:
-                yield msgspec.json.decode(line, type=Trial)
-            except msgspec.DecodeError as error:
-                if number == len(lines):  # no newline after it: torn by a kill
-                    return
-                remedy = "delete that line, or start a new work directory"
-                raise WorkDirectoryError(self.path, f"line {number} is not a trial: {error}", remedy) from error
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    if line.strip():
+                        yield msgspec.json.decode(line, type=Trial)
+                except msgspec.DecodeError as error:
+                    if not line.endswith(b"\n"):  # the last line, torn by a kill
+                        return
+                    remedy = "delete that line, or start a new work directory"
+                    raise WorkDirectoryError(self.path, f"line {number} is not a trial: {error}", remedy) from error
 
     def heal(self) -> None:
         """Cut a torn last line off, so that the next trial starts on a line of its own."""

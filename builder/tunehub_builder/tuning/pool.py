@@ -10,7 +10,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.worker import MeasureOptions, serve
+
+_SPAWN = multiprocessing.get_context("spawn")
+_START_LIMIT_S = 180.0  # importing TVM on a busy machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +27,16 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolOptions:
-    """Sizes and limits. ``threads`` is TVM's pool while measuring; limits in seconds for one candidate."""
+    """Sizes and limits. ``threads`` is TVM's pool while measuring; limits in seconds for one candidate.
+
+    ``log`` is the file that gets what workers print.
+    """
 
     workers: int
     threads: int
     build_limit_s: float = 60.0
     measure_limit_s: float = 60.0
+    log: str | None = None
 
 
 class WorkerPool:
@@ -41,15 +49,17 @@ class WorkerPool:
         self._options = options
         self._target = target
         self._measure = measure or MeasureOptions()
-        self._workers = [_Worker(options) for _ in range(options.workers)]
+        self._workers = [Worker(options) for _ in range(options.workers)]
         self._modules: dict[str, str] = {}
 
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.stop(at_once=kind is not None)
 
     def add_task(self, task: str, module: str) -> None:
         """Make a workload known: ``module`` is its IRModule as TVM's JSON."""
@@ -61,21 +71,20 @@ class WorkerPool:
         for number, worker in builders.items():
             if number in outcomes:  # lost with a crashed worker, and its second build failed
                 continue
-            outcome = worker.measure(number, best_s, self._measure)
-            if outcome.error is not None and not worker.alive:
-                self._rebuild_lost(task, traces, worker, number, builders, outcomes)
-            outcomes[number] = outcome
+            outcomes[number] = outcome = worker.measure(number, best_s, self._measure)
+            if not worker.alive:
+                self._rebuild_lost(task, traces, worker, builders, outcomes)
             if outcome.run_s:
                 best_s = min(best_s or float("inf"), min(outcome.run_s))
         for worker in self._workers:
             worker.drop()
         return [outcomes[number] for number in range(len(traces))]
 
-    def _build(self, task: str, traces: Sequence[Any]) -> tuple[dict[int, _Worker], dict[int, Outcome]]:
+    def _build(self, task: str, traces: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, Outcome]]:
         """Build all; return which worker holds each candidate that was built, and the failures."""
         waiting = list(enumerate(traces))[::-1]
-        running: dict[_Worker, int] = {}
-        built: dict[int, _Worker] = {}
+        running: dict[Worker, int] = {}
+        built: dict[int, Worker] = {}
         failed: dict[int, Outcome] = {}
         while waiting or running:
             for worker in self._workers:
@@ -101,21 +110,26 @@ class WorkerPool:
         self,
         task: str,
         traces: Sequence[Any],
-        worker: _Worker,
-        crashed: int,
-        builders: dict[int, _Worker],
+        worker: Worker,
+        builders: dict[int, Worker],
         outcomes: dict[int, Outcome],
     ) -> None:
-        """The crashed worker held other candidates that are not measured yet: build them again."""
-        for number in [n for n, owner in builders.items() if owner is worker and n > crashed and n not in outcomes]:
+        """The crashed worker held candidates that are not measured yet: build them again, all but those that crash."""
+        lost = [number for number, owner in builders.items() if owner is worker and number not in outcomes]
+        position = 0
+        while position < len(lost):
+            number = lost[position]
             worker.start_build(number, task, self._modules[task], self._target, traces[number])
             _ready({worker: number}, self._options.build_limit_s)
             error = worker.finish_build()
+            position += 1
             if error is not None:
                 outcomes[number] = Outcome(error=error)
+                lost.remove(number)
+                position = position - 1 if worker.alive else 0
 
 
-def _ready(running: dict[_Worker, int], limit_s: float) -> list[_Worker]:
+def _ready(running: dict[Worker, int], limit_s: float) -> list[Worker]:
     """Wait until at least one worker has answered, died or used up its time; return those."""
     now = monotonic()
     timeout = max(0.0, min(worker.started + limit_s - now for worker in running))
@@ -124,13 +138,14 @@ def _ready(running: dict[_Worker, int], limit_s: float) -> list[_Worker]:
     return [w for w in running if w.connection in answered or late - w.started >= limit_s]
 
 
-class _Worker:
-    """The parent's end of one worker process."""
+class Worker:
+    """The parent's end of one worker process. A request that kills the process or takes too long is an error."""
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
-        self._context = multiprocessing.get_context("spawn")
         self.started = 0.0
+        self._process: Any = None
+        self._known: set[str] = set()
         self._start()
 
     @property
@@ -139,13 +154,23 @@ class _Worker:
         return self._process is not None
 
     def start_build(self, number: int, task: str, module: str, target: Any, trace: Any) -> None:
-        if self._process is None:
-            self._start()
-        if task not in self._known:
-            if self._ask(("task", task, module), self._options.build_limit_s)[0] == "ok":
-                self._known.add(task)
+        """Ask for a build without waiting. Raises TuningError when the process does not take the workload."""
+        self.load(task, module)
         self.started = monotonic()
         self._send(("build", number, task, target, trace))
+
+    def load(self, task: str, module: str) -> None:
+        """Make a workload known to the process. Raises TuningError when that fails: no candidate is to blame."""
+        if self._process is None:
+            self._start()
+        if task in self._known:
+            return
+        kind, value = self.ask(("task", task, module), _START_LIMIT_S)
+        if kind != "ok":
+            raise TuningError(
+                f"a worker process cannot load a workload: {value}; see {self._options.log or 'its output'}"
+            )
+        self._known.add(task)
 
     def finish_build(self) -> str | None:
         """The error of the build in progress, or None. Ends a process that is out of time."""
@@ -153,29 +178,37 @@ class _Worker:
         return None if kind == "ok" else str(value)
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> Outcome:
-        kind, value = self._ask(("measure", number, best_s, options), self._options.measure_limit_s)
+        kind, value = self.ask(("measure", number, best_s, options), self._options.measure_limit_s)
         return Outcome(run_s=value) if kind == "ok" else Outcome(error=str(value))
 
     def drop(self) -> None:
         if self._process is not None:
-            self._ask(("drop",), self._options.measure_limit_s)
+            self.ask(("drop",), self._options.measure_limit_s)
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the process; ``at_once`` does not wait for what it is doing."""
         if self._process is not None:
             self.connection.close()
-            self._process.join(2)
+            self._process.join(0 if at_once else 2)
             if self._process.is_alive():
                 self._process.kill()
+                self._process.join()
             self._process = None
 
     def _start(self) -> None:
-        self.connection, child = self._context.Pipe()
-        self._process: Any = self._context.Process(target=serve, args=(child, self._options.threads), daemon=True)
+        self.connection, child = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(
+            target=serve, args=(child, self._options.threads, self._options.log), daemon=True
+        )
         self._process.start()
         child.close()
-        self._known: set[str] = set()
+        self._known = set()
 
-    def _ask(self, request: tuple[Any, ...], limit_s: float) -> tuple[str, Any]:
+    def ask(self, request: tuple[Any, ...], limit_s: float) -> tuple[str, Any]:
+        """Send a request of ``tuning.worker.Session`` and wait: ("ok", value) or ("error", text).
+
+        Only after :meth:`load`; a process that crashes or passes the limit is no longer :attr:`alive`.
+        """
         self._send(request)
         return self._receive(limit_s, request[0])
 
@@ -198,4 +231,3 @@ class _Worker:
         self.connection.close()
         code, self._process = self._process.exitcode, None
         return "error", reason if "longer" in reason else f"{reason} (exit code {code})"
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from tunehub_builder.tuning.journal import Journal, Trial
-from tunehub_builder.tuning.pool import WorkerPool
+from tunehub_builder.tuning.pool import Outcome, WorkerPool
 from tunehub_builder.tuning.search import CandidateSource, EvolutionarySearch, SketchSearch
 from tunehub_builder.tuning.tasks import TuningTask
 
@@ -29,15 +31,22 @@ class TunerOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """One step of tuning, for whoever shows it: counts of trials, seconds since the start, the task's best time."""
+    """One step of tuning, for whoever shows it: counts of trials, seconds since the start, the task's best time.
+
+    ``planned`` is an estimate: how many candidates a task has shows when it is tuned. ``finished``: the step ends the
+    task, number ``position`` (from 1) of ``tasks``.
+    """
 
     task: TuningTask
+    position: int
+    tasks: int
     done: int
     planned: int
     failed: int
     measured_now: int
     elapsed_s: float
     best_s: float
+    finished: bool
 
 
 def tune(
@@ -52,61 +61,100 @@ def tune(
 
     Raises WorkDirectoryError when the journal cannot be read or written.
     """
-    import tvm
-
     journal = Journal(directory)
     journal.heal()
     known: dict[str, list[Trial]] = defaultdict(list)
     for trial in journal.trials():
         known[trial.task].append(trial)
-    start = monotonic()
-    measured = 0
-    for position, task in enumerate(tasks):
-        trials = known[task.exact]
-        pool.add_task(task.exact, tvm.ir.save_json(task.mod))
-        for source, limit in _plan(task, target, options):
-            while True:
-                spent = sum(trial.source == source.name for trial in trials)
-                batch = source.propose(trials, min(options.batch, limit - spent)) if spent < limit else []
-                if not batch:
-                    break
-                best = min((trial.mean_s for trial in trials), default=float("inf"))
-                outcomes = pool.run(task.exact, batch, best if best < float("inf") else None)
-                for trace, outcome in zip(batch, outcomes, strict=True):
-                    trial = Trial(
-                        task=task.exact, trace=trace, source=source.name, run_s=outcome.run_s, error=outcome.error
-                    )
-                    journal.append(trial)
-                    trials.append(trial)
-                measured += len(batch)
-                show(_progress(task, tasks, position, known, measured, monotonic() - start))
+    state = _State(tasks, {task.exact: known[task.exact] for task in tasks}, options)
+    for task in tasks:
+        _tune_task(task, target, journal, pool, options, state, show)
+        show(state.finish(task))
+
+
+def _tune_task(
+    task: TuningTask,
+    target: Any,
+    journal: Journal,
+    pool: WorkerPool,
+    options: TunerOptions,
+    state: _State,
+    show: Callable[[Progress], None],
+) -> None:
+    import tvm
+
+    trials = state.known[task.exact]
+    pool.add_task(task.exact, tvm.ir.save_json(task.mod))
+    for source, limit in _plan(task, target, options):
+        while True:
+            spent = sum(trial.source == source.name for trial in trials)
+            batch = source.propose(trials, min(options.batch, limit - spent)) if spent < limit else []
+            if not batch:
+                break
+            outcomes = pool.run(task.exact, batch, _best_s(trials))
+            for trace, outcome in zip(batch, outcomes, strict=True):
+                trial = _trial(task, trace, source.name, outcome)
+                journal.append(trial)
+                state.add(trial)
+            show(state.progress(task))
+
+
+def _best_s(trials: Sequence[Trial]) -> float | None:
+    return min((trial.mean_s for trial in trials if trial.run_s), default=None)
+
+
+def _trial(task: TuningTask, trace: Any, source: str, outcome: Outcome) -> Trial:
+    run_s, error = outcome.run_s, outcome.error
+    if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
+        run_s, error = (), f"the timer gave {run_s} s"  # JSON has no NaN, and a time of 0 would win
+    return Trial(task=task.exact, trace=trace, source=source, run_s=run_s, error=error)
 
 
 def _plan(task: TuningTask, target: Any, options: TunerOptions) -> list[tuple[CandidateSource, int]]:
-    import os
-
     threads = os.cpu_count() or 1
     search = EvolutionarySearch(task.mod, target, seed=options.seed, threads=threads, batch=options.batch)
     return [(SketchSearch(task.mod, options.vector), options.trials), (search, options.search_trials)]
 
 
-def _progress(
-    task: TuningTask,
-    tasks: Sequence[TuningTask],
-    position: int,
-    known: dict[str, list[Trial]],
-    measured: int,
-    elapsed_s: float,
-) -> Progress:
-    trials = [trial for other in tasks for trial in known[other.exact]]
-    done = len(trials)
-    finished = sum(len(known[other.exact]) for other in tasks[: position + 1])
-    return Progress(
-        task=task,
-        done=done,
-        planned=max(done, round(finished / (position + 1) * len(tasks))),
-        failed=sum(trial.error is not None for trial in trials),
-        measured_now=measured,
-        elapsed_s=elapsed_s,
-        best_s=min((trial.mean_s for trial in known[task.exact]), default=float("inf")),
-    )
+class _State:
+    """Trials by task, and the counts that progress needs."""
+
+    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: TunerOptions) -> None:
+        self.known = known
+        self._count = len(tasks)
+        self._options = options
+        self._start = monotonic()
+        self._finished: list[int] = []
+        self._measured = 0
+        self._done = sum(map(len, known.values()))
+        self._failed = sum(trial.error is not None for trials in known.values() for trial in trials)
+
+    def add(self, trial: Trial) -> None:
+        self.known[trial.task].append(trial)
+        self._measured += 1
+        self._done += 1
+        self._failed += trial.error is not None
+
+    def finish(self, task: TuningTask) -> Progress:
+        self._finished.append(len(self.known[task.exact]))
+        return self.progress(task, finished=True)
+
+    def progress(self, task: TuningTask, *, finished: bool = False) -> Progress:
+        left = self._count - len(self._finished)
+        each = sum(self._finished) / len(self._finished) if self._finished else self._first_guess()
+        already = self._done - sum(self._finished)
+        return Progress(
+            task=task,
+            position=len(self._finished) + (not finished),
+            tasks=self._count,
+            done=self._done,
+            planned=max(self._done, round(self._done - already + each * left)),
+            failed=self._failed,
+            measured_now=self._measured,
+            elapsed_s=monotonic() - self._start,
+            best_s=_best_s(self.known[task.exact]) or math.inf,
+            finished=finished,
+        )
+
+    def _first_guess(self) -> int:
+        return self._options.trials + self._options.search_trials

@@ -8,9 +8,14 @@ process dies when the code that it builds or runs crashes.
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+
+_REFERENCE_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,18 +27,22 @@ class MeasureOptions:
     cutoff: float = 3.0
 
 
-def serve(connection: Connection, threads: int) -> None:
+def serve(connection: Connection, threads: int, log: str | None = None) -> None:
     """Answer requests until the parent closes the pipe. ``threads`` is the size of TVM's pool in this process.
 
-    Requests are tuples: ("task", id, module as JSON), ("build", number, task id, target as JSON, trace),
-    ("measure", number, best seconds or None, MeasureOptions), ("drop",). Answers: ("ok", value) or ("error", text).
+    A request is a tuple of the name of a method of :class:`Session` and its arguments. Answers: ("ok", value) or
+    ("error", text). What TVM and the code under test print goes to the file ``log``.
     """
     os.environ["TVM_NUM_THREADS"] = str(threads)
-    session = _Session()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if log is not None:
+        _print_to(log)
+    session = Session()
     while True:
         try:
             request = connection.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
             connection.send(("ok", getattr(session, request[0])(*request[1:])))
@@ -42,31 +51,53 @@ def serve(connection: Connection, threads: int) -> None:
             connection.send(("error", text[-1][:300]))
 
 
-class _Session:
-    """What a worker remembers between requests: modules by task, built candidates by number."""
+def _end_with_parent() -> None:
+    """End this process soon after its parent, also when the code under test never returns."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _print_to(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+class Session:
+    """What a worker remembers between requests: modules by task, built candidates by number.
+
+    Its public methods are the requests. A candidate stays built until it is measured or dropped.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[str, Any] = {}
         self._built: dict[int, tuple[Any, list[Any]]] = {}
         self._arguments: dict[Any, Any] = {}
+        self._reference: tuple[int, list[Any], list[Any]] | None = None
 
     def task(self, task: str, module: str) -> None:
+        """Remember the workload ``task``, an IRModule as TVM's JSON."""
         import tvm
 
         self._modules[task] = tvm.ir.load_json(module)
 
     def build(self, number: int, task: str, target: Any, trace: Any) -> None:
-        import tvm
+        """Build the candidate as a compile does it: constant weights come in the layout that the kernel reads."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-        from tunehub.relax_schedule import apply_exact
-        from tunehub.relax_traces import import_trace
-        from tunehub_builder.tuning.tasks import buffer_shapes
+        packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(self._scheduled(task, trace))
+        self._keep(number, packed, target)
 
-        scheduled = apply_exact(self._modules[task], import_trace(trace)).mod
-        packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(scheduled)
-        library = tvm.tirx.build(packed, target=tvm.target.Target(target))
-        self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(packed["main"])])
+    def build_unpacked(self, number: int, task: str, target: Any, trace: Any) -> None:
+        """Build the candidate with the workload's own interface: it packs its weights itself, at every call."""
+        self._keep(number, self._scheduled(task, trace), target)
+
+    def build_default(self, number: int, task: str, target: Any) -> None:
+        """Build the workload without a schedule, as TVM compiles what has no record."""
+        self._keep(number, self._modules[task], target)
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         import tvm
@@ -79,8 +110,63 @@ class _Session:
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=options.repeats)
         return tuple(float(seconds) for seconds in timer(*arguments).results)
 
+    def time(self, number: int, runs: int) -> float:
+        """Mean seconds of ``runs`` runs of a candidate, which stays built."""
+        import tvm
+
+        library, arguments = self._built[number]
+        timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=1)
+        return float(timer(*arguments).results[0])
+
+    def difference(self, number: int, reference: int) -> float:
+        """Largest difference of the outputs of two candidates on the same input, relative to the reference's largest.
+
+        Both need the workload's own interface. Infinite when an output of one of them is not finite.
+        """
+        if self._reference is None or self._reference[0] != reference:
+            self._reference = (reference, *self._reference_run(reference))
+        _, inputs, expected = self._reference
+        return max(map(_relative_difference, self._outputs(number, inputs), expected), default=0.0)
+
     def drop(self) -> None:
+        """Forget all candidates."""
         self._built.clear()
+        self._reference = None
+
+    def _scheduled(self, task: str, trace: Any) -> Any:
+        from tunehub.relax_schedule import apply_exact
+        from tunehub.relax_traces import import_trace
+
+        return apply_exact(self._modules[task], import_trace(trace)).mod
+
+    def _keep(self, number: int, mod: Any, target: Any) -> None:
+        import tvm
+
+        from tunehub_builder.tuning.tasks import buffer_shapes
+
+        library = tvm.tirx.build(mod, target=tvm.target.Target(target))
+        self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
+
+    def _reference_run(self, number: int) -> tuple[list[Any], list[Any]]:
+        """Inputs, and what the candidate makes of them. Signed ones first; roots and logarithms need positive ones."""
+        import numpy as np
+
+        shapes = [(array.shape, array.dtype) for array in self._built[number][1]]
+        for positive in (False, True):
+            rng = np.random.default_rng(_REFERENCE_SEED)
+            inputs = [_random(rng, tuple(map(int, shape)), str(dtype), positive) for shape, dtype in shapes]
+            outputs = self._outputs(number, inputs)
+            if all(np.isfinite(output).all() for output in outputs):
+                break
+        return inputs, outputs
+
+    def _outputs(self, number: int, inputs: list[Any]) -> list[Any]:
+        """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
+        import tvm
+
+        tensors = [tvm.runtime.tensor(array) for array in inputs]
+        self._built[number][0]["main"](*tensors)
+        return [tensor.numpy() for tensor in tensors]
 
     def _argument(self, shape: tuple[int, ...], dtype: str) -> Any:
         """An array of random numbers, kept for the next candidate of the same task."""
@@ -93,3 +179,23 @@ class _Session:
             values = np.random.default_rng(0).uniform(0.1, 1.0, shape).astype(dtype)
             self._arguments[shape, dtype] = tvm.runtime.tensor(values)
         return self._arguments[shape, dtype]
+
+
+def _random(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -> Any:
+    import numpy as np
+
+    if not dtype.startswith(("float", "bfloat")):
+        return rng.integers(0, 2, size=shape).astype(dtype)  # valid as indices and as masks
+    values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape, dtype="float32")
+    return np.asarray(values).astype(dtype)
+
+
+def _relative_difference(found: Any, expected: Any) -> float:
+    import numpy as np
+
+    a, b = found.astype("float64"), expected.astype("float64")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return float("inf")
+    scale = np.abs(b).max(initial=0.0)
+    difference = np.abs(a - b).max(initial=0.0)
+    return float(difference / scale) if scale else float(difference)

@@ -1,0 +1,232 @@
+"""The builder's commands. `tunehub` attaches them by name and imports one only when it is called.
+
+Exit codes: 0 done, 1 the thing asked for failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tunehub_builder.exceptions import BuilderError, UnknownTargetError
+from tunehub_builder.recipe import Job, ModelFile, Recipe, jobs, parse_shape, read_recipe
+
+if TYPE_CHECKING:
+    from tunehub_builder.sitting import Resources, Summary
+
+COMMANDS = {
+    "networks": "tunehub_builder.cli:networks",
+    "tune": "tunehub_builder.cli:tune",
+    "distill": "tunehub_builder.cli:distill",
+}
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_COUNT = click.IntRange(min=0)
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def networks(as_json: bool) -> None:
+    """List the networks that `tune` knows by name."""
+    from tunehub_builder import networks as known
+
+    found = [known.get(name) for name in known.names()]
+    if as_json:
+        rows = [{"name": n.name, "source": n.source, "inputs": n.inputs, "dtype": n.dtype} for n in found]
+        click.echo(json.dumps({"networks": rows}, indent=2))
+        return
+    for network in found:
+        shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in network.inputs.items())
+        click.echo(f"{network.name:<14} {network.source:<40} {shapes}")
+
+
+@click.command()
+@click.option("--target", "targets", multiple=True, metavar="NAME", help="host, or llvm-CPU as LLVM names the CPU.")
+@click.option("--network", "names", multiple=True, metavar="NAME", help="A network of `tunehub networks`.")
+@click.option("--model", "models", multiple=True, type=_FILE, help="Your own ONNX file.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
+@click.option("--recipe", "recipe_file", type=_FILE, help="TOML file with targets, networks and trials.")
+@click.option("--work", required=True, type=_FOLDER, help="Work directory; give it again to go on.")
+@click.option("--trials", type=_COUNT, help="Most trials of a convolution's or matrix product's sketches.  [64]")
+@click.option("--search-trials", type=_COUNT, help="Most trials of MetaSchedule's search per workload.  [32]")
+@click.option("--seed", type=_COUNT, help="Seed of the search.  [0]")
+@click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
+@click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+def tune(
+    targets: tuple[str, ...],
+    names: tuple[str, ...],
+    models: tuple[Path, ...],
+    shapes: tuple[str, ...],
+    recipe_file: Path | None,
+    work: Path,
+    trials: int | None,
+    search_trials: int | None,
+    seed: int | None,
+    threads: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Tune networks into a work directory. It can be ended at any time; the same call goes on."""
+    with _errors():
+        files = tuple(ModelFile(path=str(path), input_shapes=_shapes(shapes, models)) for path in models)
+        recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
+            targets=targets, networks=names, models=files, trials=trials, search_trials=search_trials, seed=seed
+        )
+        _require(recipe)
+        summaries = _run_jobs(jobs(recipe, work), _resources(threads, workers))
+    if as_json:
+        click.echo(json.dumps({"targets": [_as_json(summary) for summary in summaries]}, indent=2))
+        return
+    for summary in summaries:
+        click.echo(
+            f"{summary.target}: {summary.measured_now} trials measured now, {summary.trials} in {summary.directory} "
+            f"({summary.failed} failed) for {summary.tasks} workloads. Next: tunehub check {summary.directory}"
+        )
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=_FOLDER)
+@click.option("-o", "--output", type=_FILE, help="Write the records to this file (JSON lines).")
+@click.option("--top", type=_POSITIVE, default=1, show_default=True, help="Records of each workload, fastest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def distill(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
+    """Take the best records out of the trials in DIR. Their times are those of tuning; `check` measures again."""
+    from tunehub_builder.distill import as_record
+    from tunehub_builder.distill import distill as best_of
+    from tunehub_builder.work_directory import WorkDirectory, write_atomically
+    from tunehub_registry.record import encode_record
+
+    with _errors():
+        work = WorkDirectory(directory)
+        work.existing_run()
+        found = best_of(work, top)
+        if output is not None:
+            records = [as_record(entry.task, trial) for entry in found for trial in entry.best]
+            write_atomically(output, map(encode_record, records))
+    rows = [
+        {
+            "exact": entry.task.exact,
+            "name": entry.task.name,
+            "networks": list(entry.task.counts),
+            "trials": entry.trials,
+            "best_s": entry.best[0].mean_s if entry.best else None,
+            "source": entry.best[0].source if entry.best else None,
+        }
+        for entry in found
+    ]
+    if as_json:
+        click.echo(json.dumps({"records": rows}, indent=2))
+        return
+    for entry in found:
+        winner = entry.best[0] if entry.best else None
+        best = "no trial succeeded" if winner is None else f"{winner.mean_s * 1e3:.4g} ms ({winner.source})"
+        click.echo(f"{entry.task.exact[:8]}  {entry.task.name:<48} {entry.trials:>5} trials  {best}")
+
+
+def _run_jobs(todo: Sequence[Job], resources: Resources) -> list[Summary]:
+    """Tune one target after the other. Whatever can be wrong with a target or a network is found before the first."""
+    from tunehub_builder import machine
+    from tunehub_builder.progress import native_output_to, reporter
+    from tunehub_builder.sitting import find_networks, tune_job
+    from tunehub_builder.work_directory import WorkDirectory
+
+    targets = [machine.find_target(job.target) for job in todo]
+    found = find_networks(todo[0])  # the same for every target
+    summaries = []
+    for job, target in zip(todo, targets, strict=True):
+        with (
+            WorkDirectory(job.directory).locked(create=True) as directory,
+            _resumable(job.directory),
+            native_output_to(directory.log) as stream,
+            reporter(stream) as shown,
+        ):
+            summaries.append(tune_job(directory, job, target, found, resources, shown.show))
+    return summaries
+
+
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end tuning with a message instead of a traceback."""
+    stopped = False
+
+    def stop(_signal: int, _frame: Any) -> None:
+        nonlocal stopped
+        stopped = True
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException as error:
+        # An interrupt inside a callback of TVM comes back as an error of TVM.
+        if stopped or isinstance(error, KeyboardInterrupt):
+            message = f"interrupted; what was measured is in {directory}: run the same command again to go on"
+            raise click.ClickException(message) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Expected errors become one line: exit code 2 for a name that does not exist, else 1."""
+    from tunehub_builder.networks import NetworkError, UnknownNetworkError
+    from tunehub_registry.exceptions import RegistryError
+
+    try:
+        yield
+    except (UnknownTargetError, UnknownNetworkError) as error:
+        raise click.UsageError(str(error)) from error
+    except (BuilderError, NetworkError, RegistryError) as error:
+        raise click.ClickException(str(error)) from error
+    except ImportError as error:
+        message = f"{error}: the builder's packages are missing; pip install 'tunehub[builder]'"
+        raise click.ClickException(message) from error
+
+
+def _resources(threads: int | None, workers: int | None) -> Resources:
+    """Fill the defaults in, and size TVM's pool: it reads the variable once, when it is first used."""
+    from tunehub_builder.machine import physical_cores
+    from tunehub_builder.sitting import Resources
+
+    cores = physical_cores()
+    resources = Resources(threads=threads or cores, workers=workers or cores)
+    os.environ["TVM_NUM_THREADS"] = str(resources.threads)
+    return resources
+
+
+def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    if texts and len(models) != 1:
+        raise click.UsageError("--input-shape goes with exactly one --model; for several models write a --recipe")
+    try:
+        return dict(map(parse_shape, texts))
+    except ValueError as error:
+        raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
+
+
+def _require(recipe: Recipe) -> None:
+    if not recipe.targets:
+        raise click.UsageError("which target? Give --target host, or a --recipe")
+    if not recipe.networks and not recipe.models:
+        raise click.UsageError("nothing to tune: give --network (see `tunehub networks`), --model or --recipe")
+    twice = {target for target in recipe.targets if recipe.targets.count(target) > 1}
+    if twice:
+        raise click.UsageError(f"the target {twice.pop()} is given twice")
+
+
+def _as_json(summary: Summary) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    rate = summary.measured_now / summary.elapsed_s * 3600 if summary.elapsed_s else 0.0
+    return {**asdict(summary), "directory": str(summary.directory), "trials_per_hour": rate}

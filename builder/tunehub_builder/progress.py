@@ -1,0 +1,147 @@
+"""What a person sees while tuning: a bar on a terminal, plain lines elsewhere; nothing of what TVM's C++ prints."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from tunehub_builder.tuning.tuner import Progress
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Reporter(Protocol):
+    """Shows the steps of a tuning run. Use it as a context manager."""
+
+    def __enter__(self) -> Reporter: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, progress: Progress) -> None:
+        """Show one step; called after every batch and at the end of every task."""
+
+
+@contextmanager
+def native_output_to(log: Path) -> Iterator[TextIO]:
+    """Send file descriptor 2 to ``log``, where TVM's C++ warnings go then; yields a stream to the real one."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        with os.fdopen(os.dup(real), "w", buffering=1, encoding="utf-8", errors="replace") as stream:
+            yield stream
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+
+
+def reporter(stream: TextIO) -> Reporter:
+    """The bar when ``stream`` is a terminal, else lines."""
+    return BarReporter(stream) if stream.isatty() else LineReporter(stream)
+
+
+class LineReporter:
+    """One line for every finished task, and for the task at work at most one every 5 s."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last = -math.inf
+
+    def __enter__(self) -> LineReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.flush()
+
+    def show(self, progress: Progress) -> None:
+        """See :class:`Reporter`."""
+        if not progress.finished and monotonic() - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = monotonic()
+        what = "finished" if progress.finished else "tuning"
+        parts = [
+            f"[{progress.position}/{progress.tasks}] {what} {progress.task.name}",
+            f"best {milliseconds(progress.best_s)}",
+            f"{progress.done}/{progress.planned} trials",
+            f"{progress.failed} failed",
+            f"{trials_per_hour(progress):.0f} trials/h",
+            f"{duration(seconds_left(progress))} left",
+        ]
+        self._stream.write(", ".join(parts) + "\n")
+        self._stream.flush()
+
+
+class BarReporter:
+    """A live bar; finished tasks stay above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        columns = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
+        self._bar: Bar = Progress(*columns, TextColumn("{task.fields[figures]}"), console=Console(file=stream))
+        self._row = self._bar.add_task("preparing", total=None, figures="")
+
+    def __enter__(self) -> BarReporter:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        """See :class:`Reporter`."""
+        name = progress.task.name
+        if progress.finished:
+            text = f"[{progress.position}/{progress.tasks}] {name}: {milliseconds(progress.best_s)}"
+            self._bar.console.print(text, markup=False, highlight=False)
+        figures = (
+            f"best {milliseconds(progress.best_s)} · {trials_per_hour(progress):.0f} trials/h · "
+            f"{progress.failed} failed · {duration(seconds_left(progress))} left"
+        )
+        short = name if len(name) <= 32 else name[:31] + "…"
+        self._bar.update(self._row, description=short, completed=progress.done, total=progress.planned, figures=figures)
+
+
+def trials_per_hour(progress: Progress) -> float:
+    """The rate of this sitting, searching included."""
+    return progress.measured_now / progress.elapsed_s * 3600 if progress.elapsed_s > 0 else 0.0
+
+
+def seconds_left(progress: Progress) -> float:
+    """An estimate from this sitting's rate; infinite while nothing is measured."""
+    rate = trials_per_hour(progress) / 3600
+    left = progress.planned - progress.done
+    return left / rate if rate else (math.inf if left else 0.0)
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03`` or ``?``."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def milliseconds(seconds: float) -> str:
+    """``0.123 ms``, or ``none`` for no time at all."""
+    return f"{seconds * 1e3:.4g} ms" if math.isfinite(seconds) else "none"

@@ -1,0 +1,245 @@
+"""One call of `tunehub tune` for one target: networks in, trials in the work directory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tunehub_builder import machine
+from tunehub_builder.exceptions import TuningError, WorkDirectoryError
+from tunehub_builder.recipe import Job, ModelFile
+from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory, check_same_run, merge_tasks
+from tunehub_registry.manifest import NetworkEntry
+
+if TYPE_CHECKING:
+    from tunehub_builder.networks import Network
+    from tunehub_builder.tuning.tasks import TuningTask
+    from tunehub_builder.tuning.tuner import Progress, TunerOptions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """``threads`` measure, ``workers`` build."""
+
+    threads: int
+    workers: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What a sitting did. Counts are of trials; those of the directory include earlier sittings."""
+
+    target: str
+    directory: Path
+    tasks: int
+    trials: int
+    failed: int
+    measured_now: int
+    elapsed_s: float
+
+
+def find_networks(job: Job) -> list[Network]:
+    """The networks of a job. Raises NetworkError for an unknown name or a file that is no model, TuningError when two
+    have one name."""
+    from tunehub_builder import networks
+
+    found = [networks.get(name) for name in job.recipe.networks]
+    found += [networks.from_onnx_file(model.path, shapes=model.input_shapes) for model in job.recipe.models]
+    names = [network.name for network in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TuningError(f"two networks are called {twice!r}: name it once, or rename the model file")
+    return found
+
+
+def tune_job(
+    directory: WorkDirectory,
+    job: Job,
+    target: machine.TuningTarget,
+    networks: Sequence[Network],
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> Summary:
+    """Tune ``networks`` in ``directory``, which the caller holds locked.
+
+    Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
+    TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
+    """
+    run = _begin(directory, job, target, networks, resources)
+    try:
+        tasks = _extract(directory, networks, target)
+        return _tune(directory, tasks, run, _tuner_options(job, target), resources, show)
+    finally:
+        with suppress(WorkDirectoryError):  # on a full disk the first error says more
+            directory.save_run(_touched(run))
+
+
+def command_line(job: Job, resources: Resources) -> str:
+    """The call as anyone would type it: work directory, recipe and models by their last name only."""
+    recipe = job.recipe
+    words = ["tunehub", "tune", "--target", job.target]
+    for name in recipe.networks:
+        words += ["--network", name]
+    for model in recipe.models:
+        words += ["--model", Path(model.path).name, *_shape_words(model)]
+    words += ["--trials", str(recipe.trials), "--search-trials", str(recipe.search_trials), "--seed", str(recipe.seed)]
+    words += ["--threads", str(resources.threads), "--workers", str(resources.workers)]
+    return shlex.join([*words, "--work", job.directory.resolve().name])
+
+
+def _shape_words(model: ModelFile) -> list[str]:
+    shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in model.input_shapes.items()]
+    return [word for shape in shapes for word in ("--input-shape", shape)]
+
+
+def _tuner_options(job: Job, target: machine.TuningTarget) -> TunerOptions:
+    from tunehub_builder.tuning.tuner import TunerOptions
+
+    recipe = job.recipe
+    return TunerOptions(
+        trials=recipe.trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed
+    )
+
+
+def _begin(
+    directory: WorkDirectory,
+    job: Job,
+    target: machine.TuningTarget,
+    networks: Iterable[Network],
+    resources: Resources,
+) -> Run:
+    """Write down what this sitting is, unless its trials could not be compared with those that are there."""
+    tvm_version, ffi_version = machine.tvm_versions()
+    new = Run(target_name=target.name, target=target.config, tvm_version=tvm_version, tvm_ffi_version=ffi_version)
+    known = directory.run()
+    if known is not None:
+        check_same_run(directory.path, known, new)
+    run = _with_sitting(known or new, job, target, list(networks), resources)
+    directory.save_run(run)
+    return run
+
+
+def _with_sitting(
+    run: Run, job: Job, target: machine.TuningTarget, networks: list[Network], resources: Resources
+) -> Run:
+    import msgspec
+
+    options = _tuner_options(job, target)
+    sitting = Sitting(
+        command=command_line(job, resources),
+        started=_now(),
+        updated=_now(),
+        seed=job.recipe.seed,
+        threads=resources.threads,
+        networks=tuple(network.name for network in networks),
+        options={
+            "trials": options.trials,
+            "search_trials": options.search_trials,
+            "batch": options.batch,
+            "vector": options.vector,
+            "workers": resources.workers,
+        },
+        machine=machine.describe_machine(),
+    )
+    entries = {entry.name: entry for entry in run.networks}
+    entries.update((network.name, _entry(network)) for network in networks)
+    return msgspec.structs.replace(run, networks=tuple(entries.values()), sittings=(*run.sittings, sitting))
+
+
+def _entry(network: Network) -> NetworkEntry:
+    return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=network.dtype)
+
+
+def _touched(run: Run) -> Run:
+    import msgspec
+
+    last = msgspec.structs.replace(run.sittings[-1], updated=_now())
+    return msgspec.structs.replace(run, sittings=(*run.sittings[:-1], last))
+
+
+def _extract(directory: WorkDirectory, networks: Sequence[Network], target: machine.TuningTarget) -> list[TuningTask]:
+    """The workloads of ``networks``, heaviest first; ``tasks.jsonl`` gets those that it does not have."""
+    import tvm
+
+    from tunehub_builder.tuning.order import heaviest_first
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    tvm_target = tvm.target.Target(target.config)
+    entries = list(directory.tasks())
+    found: list[TuningTask] = []
+    for network in networks:
+        tasks = extract_tasks([(network.name, network.relax_module())], tvm_target)
+        entries = merge_tasks(entries, network.name, [_task_entry(task, network.name) for task in tasks])
+        found += tasks
+    directory.save_tasks(entries)
+    return heaviest_first(_merged(found))
+
+
+def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
+    """Each workload once, with the calls of all networks."""
+    from dataclasses import replace
+
+    merged: dict[str, TuningTask] = {}
+    for task in tasks:
+        known = merged.get(task.exact)
+        if known is not None:
+            task = replace(known, count=known.count + task.count, networks=known.networks + task.networks)
+        merged[task.exact] = task
+    return list(merged.values())
+
+
+def _task_entry(task: TuningTask, network: str) -> TaskEntry:
+    import tvm
+
+    return TaskEntry(
+        name=str(task.name),  # TVM's own kind of string
+        exact=task.exact,
+        anchor=task.anchor,
+        counts={network: task.count},
+        module=str(tvm.ir.save_json(task.mod)),
+    )
+
+
+def _tune(
+    directory: WorkDirectory,
+    tasks: Sequence[TuningTask],
+    run: Run,
+    options: TunerOptions,
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> Summary:
+    import tvm
+
+    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+    from tunehub_builder.tuning.tuner import tune
+
+    last: list[Progress] = []
+
+    def step(progress: Progress) -> None:
+        last[:] = [progress]
+        if progress.finished:
+            directory.save_run(_touched(run))
+        show(progress)
+
+    pool_options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))
+    with WorkerPool(pool_options, run.target) as pool:
+        tune(tasks, tvm.target.Target(run.target), directory.path, pool, options, step)
+    end = last[0] if last else None
+    return Summary(
+        target=run.target_name,
+        directory=directory.path,
+        tasks=len(tasks),
+        trials=end.done if end else 0,
+        failed=end.failed if end else 0,
+        measured_now=end.measured_now if end else 0,
+        elapsed_s=end.elapsed_s if end else 0.0,
+    )
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
