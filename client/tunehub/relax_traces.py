@@ -24,14 +24,15 @@ def export_trace(trace: Any) -> list[Any]:
         for field, values in ((1, instruction.inputs), (2, instruction.attrs)):
             for position, value in enumerate(values):
                 if type(value).__name__ == "IndexMap":
-                    encoded[field][position] = _export_index_map(value)
+                    encoded[field][position] = export_index_map(value)
     return [instructions, decisions]
 
 
 def import_trace(data: Any) -> Any:
     """Build a ``tvm.s_tir.Trace`` from portable JSON that ``tunehub_registry.trace_rules`` has accepted.
 
-    No workload is needed. Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
+    No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
+    :func:`tunehub.relax_guard.layout_provider`. Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
     """
     from tvm.s_tir import Trace
     from tvm.s_tir.schedule import Instruction, InstructionKind
@@ -42,6 +43,10 @@ def import_trace(data: Any) -> Any:
     for kind, inputs, attrs, outputs in instructions:
         operands = [_operand(value, variables) for value in inputs]
         results = [variables.setdefault(name, _variable(name)) for name in outputs]
+        # Layouts are judged by relax_guard before TVM sees them. TVM itself would refuse those that leave gaps, unless
+        # it is given an inverse, as its own RewriteLayout does.
+        if kind == "TransformLayout":
+            attrs = [*attrs[:3], True]
         attributes = [_import_index_map(value["index_map"]) if isinstance(value, dict) else value for value in attrs]
         built.append(Instruction(InstructionKind.get(kind), operands, attributes, results))
     return Trace(built, {built[index]: decision for index, decision in decisions})
@@ -79,13 +84,14 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value]
 
 
-def _export_index_map(index_map: Any) -> dict[str, Any]:
+def export_index_map(index_map: Any) -> dict[str, Any]:
+    """Return the portable form of ``index_map`` (a ``tvm.tirx.IndexMap``). Raises ValueError as export_trace."""
     names = {variable: f"v{i}" for i, variable in enumerate(index_map.initial_indices)}
     inverse = getattr(index_map, "inverse_index_map", None)
     content = {
         "ndim": len(names),
         "final": [_export_index(expression, names) for expression in index_map.final_indices],
-        "inverse": None if inverse is None else _export_index_map(inverse)["index_map"],
+        "inverse": None if inverse is None else export_index_map(inverse)["index_map"],
     }
     return {"index_map": content}
 

@@ -4,13 +4,14 @@ A map is `{"index_map": {"ndim": n, "final": [expression...], "inverse": {the sa
 integer, `"v<i>"`, or `[operator, expression, expression]` with one of `+ - * // %`. TVM believes an inverse that it is
 given and a map that is said to be injective: one that is not makes wrong results or writes out of bounds. Whether a
 map fits a buffer depends on the buffer's shape and is decided where the trace is applied; here every map is refused
-that loses elements whatever the shape is.
+that loses elements whatever the shape is. The inverse is only evidence for that: readers let TVM derive their own.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,22 @@ def check_index_map(value: object, *, needs_proof: bool = True) -> None:
     backward = None if inverse is None else _inverse(inverse, ndim, len(final))
     _check_use(ndim, final, backward)
     _check_samples(ndim, final, backward)
+
+
+def splits_only(value: object, shape: Sequence[int]) -> bool:
+    """True when `value` only splits, permutes and keeps the indices of `shape`, so that no two elements meet.
+
+    The result may have more places than elements: 96 elements in tiles of 64 take 128. False when it merges indices.
+    Raises IndexMapError when it is not an index map of this many dimensions.
+    """
+    ndim, final, _ = _structure(value)
+    if ndim != len(shape):
+        raise IndexMapError(f"an index map of {ndim} dimensions for a buffer of {len(shape)}")
+    parts = [_part(expression) for expression in final]
+    return all(part is not None for part in parts) and all(
+        _covers([part for part in parts if isinstance(part, _Part) and part.variable == f"v{position}"], extent)
+        for position, extent in enumerate(shape)
+    )
 
 
 def _structure(value: object) -> tuple[int, list[Any], object]:
@@ -149,14 +166,14 @@ def _part(expression: Any) -> _Part | int | None:
     return 0 if high == inner.low else _Part(variable=inner.variable, low=inner.low, high=high)
 
 
-def _covers(parts: list[_Part]) -> bool:
-    """True when the parts are all digits of an index, each once."""
+def _covers(parts: list[_Part], extent: int | None = None) -> bool:
+    """True when the parts are all digits of an index, each once; up to `extent` if it is known."""
     expected: int | None = 1
     for part in sorted(parts, key=lambda part: part.low):
         if part.low != expected:
             return False
         expected = part.high
-    return bool(parts) and expected is None
+    return expected is None or (extent is not None and extent <= expected)
 
 
 def _indices(expression: Any) -> set[str]:
@@ -165,16 +182,20 @@ def _indices(expression: Any) -> set[str]:
     return {expression} if isinstance(expression, str) else set()
 
 
+def _has_remainder(expression: Any) -> bool:
+    return isinstance(expression, list) and ("%" in expression[:1] or any(map(_has_remainder, expression[1:])))
+
+
 def _check_samples(ndim: int, final: list[Any], backward: list[Any] | None) -> None:
     """Try the map: no negative result, no two equal ones, and the inverse leads back.
 
     An index that occurs has at least the values 0 and 1 (TVM drops those with an extent of 1), so these are tried;
-    larger values only without merges, which are right for one shape only.
+    larger values only where nothing depends on the shape: merges do, and a remainder in an inverse often is by an extent.
     """
     used = set().union(*map(_indices, final))
     box = [(0, 1) if f"v{i}" in used else (0,) for i in range(ndim)]
     samples = list(itertools.islice(itertools.product(*box), _MAX_SAMPLES))
-    if all(_part(expression) is not None for expression in final):
+    if all(_part(expression) is not None for expression in final) and not any(map(_has_remainder, backward or ())):
         samples += [tuple((a * i + b) * (f"v{i}" in used) for i in range(ndim)) for a, b in _LARGE_SAMPLES]
     seen = set()
     for point in samples:

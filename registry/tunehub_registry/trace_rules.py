@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunehub_registry import _trace_tables as tables
-from tunehub_registry._index_map import IndexMapError, check_index_map
+from tunehub_registry._index_map import IndexMapError, check_index_map, splits_only
 from tunehub_registry.exceptions import TraceError
+
+__all__ = ["DEFAULT_LIMITS", "TraceLimits", "required_features", "splits_only", "validate_trace"]
 
 _VARIABLE = re.compile(r"[blv](0|[1-9][0-9]{0,8})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,255}")

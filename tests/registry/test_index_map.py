@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunehub_registry._index_map import IndexMapError, _evaluate, check_index_map
+from tunehub_registry._index_map import IndexMapError, _evaluate, check_index_map, splits_only
 
 PACKED = [["//", "v0", 16], "v1", "v2", "v3", ["%", "v0", 16]]
 UNPACK = [["+", ["*", "v0", 16], "v4"], "v1", "v2", "v3"]
@@ -32,6 +32,8 @@ def index_map(ndim: int, final: list[Any], inverse: list[Any] | None = None) -> 
         index_map(1, [0, "v0"]),
         index_map(4, [["//", "v1", 16], ["%", "v1", 16]], [0, ["+", ["*", "v0", 16], "v1"], 0, 0]),
         index_map(2, [["+", ["*", "v0", 3], "v1"]], [["//", "v0", 3], ["%", "v0", 3]]),
+        # TVM's own for 96 elements in tiles of 64: the remainder is by the extent
+        index_map(1, [["//", "v0", 64], ["%", "v0", 64]], [["%", ["+", ["*", "v0", 64], "v1"], 96]]),
         {"index_map": {"ndim": 1, "final": ["v0"]}},
     ],
 )
@@ -85,6 +87,25 @@ def test_layouts_that_keep_every_element_are_accepted(value: object) -> None:
 def test_what_is_refused(value: object, why: str) -> None:
     with pytest.raises(IndexMapError, match=why):
         check_index_map(value)
+
+
+@pytest.mark.parametrize(
+    ("final", "shape", "expected"),
+    [
+        (["v1", "v0"], [3, 5], True),
+        ([["//", "v0", 4], ["%", "v0", 4], "v1"], [10, 5], True),
+        ([["%", "v0", 4], "v1"], [4, 5], True),
+        ([["%", "v0", 4], "v1"], [5, 5], False),
+        (["v1"], [1, 5], True),
+        (["v1"], [2, 5], False),
+        ([["+", ["*", "v0", 5], "v1"]], [3, 5], False),
+        (["v0", "v1", "v1"], [3, 5], False),
+    ],
+)
+def test_shapes_decide_what_is_lost(final: list[Any], shape: list[int], expected: bool) -> None:
+    assert splits_only(index_map(2, final), shape) is expected
+    with pytest.raises(IndexMapError, match="2 dimensions for a buffer of 1"):
+        splits_only(index_map(2, final), shape[:1])
 
 
 def test_deep_and_long_expressions_are_refused() -> None:
