@@ -1,0 +1,144 @@
+"""Latency of one network three ways in one process: TVM's default, tunehub and onnxruntime.
+
+Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all three;
+before each measurement there is a pause, because idle worker threads of one runtime spin for a while and would take
+the cores from the next, and one untimed run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tunehub_builder.networks import Network
+
+_PAUSE_S = 0.05
+_MOST_S_OF_DEFAULT = 12.0
+_TIMED_RUNS = 3
+_Arrays = list[npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Medians in milliseconds, compile times in seconds. ``max_rel_diff``: the largest |difference| of any output
+    between tunehub and either of the others, over the largest |value| of that output."""
+
+    name: str
+    default_ms: float
+    tunehub_ms: float
+    onnxruntime_ms: float
+    max_rel_diff: float
+    compile_default_s: float
+    compile_tunehub_s: float
+    report: Any
+
+
+def physical_cores() -> int:
+    """The number of physical cores that this process may use."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def use_threads(threads: int) -> None:
+    """Size TVM's pool. It is made at TVM's first use, so this must come before; TVM alone takes half of the cores."""
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+
+
+def compare(
+    network: Network,
+    target: Any,
+    *,
+    threads: int,
+    rounds: int = 7,
+    hub_options: dict[str, Any] | None = None,
+    with_default: bool = True,
+) -> Comparison:
+    """Compile and measure ``network``. ``threads`` must be the size that :func:`use_threads` set."""
+    import tvm
+
+    import tunehub
+
+    module, inputs = network.relax_module(), network.sample_inputs()
+    began = time.perf_counter()
+    default = tvm.compile(module, target) if with_default else None
+    compile_default_s = time.perf_counter() - began
+    began = time.perf_counter()
+    with tunehub.context(target, **(hub_options or {})) as hub:
+        tuned = tvm.compile(module, target)
+    compile_tunehub_s = time.perf_counter() - began
+
+    runners = {"tunehub": _tvm_runner(tuned, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
+    if default is not None:
+        runners["default"] = _tvm_runner(default, inputs)
+    outputs = {name: run() for name, run in runners.items()}
+    others = [outputs[name] for name in runners if name != "tunehub"]
+    times = _interleaved(runners, rounds)
+    return Comparison(
+        name=network.name,
+        default_ms=times.get("default", float("nan")),
+        tunehub_ms=times["tunehub"],
+        onnxruntime_ms=times["onnxruntime"],
+        max_rel_diff=max(_difference(outputs["tunehub"], other) for other in others),
+        compile_default_s=compile_default_s if with_default else float("nan"),
+        compile_tunehub_s=compile_tunehub_s,
+        report=hub.report(),
+    )
+
+
+def _interleaved(runners: dict[str, Callable[[], _Arrays]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each runner; a slow default takes part in as many rounds as its share of time allows."""
+    samples: dict[str, list[float]] = {name: [] for name in runners}
+    for number in range(rounds):
+        for name, run in runners.items():
+            slow = name == "default"
+            if slow and number and (number + 1) * 2 * max(samples[name]) > _MOST_S_OF_DEFAULT:
+                continue
+            time.sleep(_PAUSE_S)
+            if not slow:
+                run()
+            for _ in range(1 if slow else _TIMED_RUNS):
+                began = time.perf_counter()
+                run()
+                samples[name].append(time.perf_counter() - began)
+    return {name: median(seconds) * 1e3 for name, seconds in samples.items()}
+
+
+def _tvm_runner(executable: Any, inputs: dict[str, npt.NDArray[Any]]) -> Callable[[], _Arrays]:
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(value) for value in inputs.values()]
+
+    def run() -> _Arrays:
+        result = machine["main"](*arguments)
+        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+    return run
+
+
+def _onnxruntime_runner(network: Network, inputs: dict[str, npt.NDArray[Any]], threads: int) -> Callable[[], _Arrays]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    model = network.onnx_model().SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    feeds = {argument.name: value for argument, value in zip(session.get_inputs(), inputs.values(), strict=True)}
+    return lambda: list(session.run(None, feeds))
+
+
+def _difference(ours: _Arrays, theirs: _Arrays) -> float:
+    return max(
+        float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30)) for a, b in zip(ours, theirs, strict=True)
+    )
