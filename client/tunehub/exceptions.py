@@ -1,0 +1,98 @@
+"""What the client raises and warns. Every message names the thing, what is wrong with it, and what to do."""
+
+from __future__ import annotations
+
+
+class TunehubError(Exception):
+    """Root of everything that the client raises on purpose."""
+
+
+class HubWarning(UserWarning):
+    """Something in the hub went wrong and the compile goes on with the next rung. In strict mode it is an error."""
+
+
+class UnsupportedTVMError(TunehubError):
+    """TVM is missing, of an unsupported version, or paired with an apache-tvm-ffi that does not work with it.
+
+    Fields: `found` (what is installed, or None), `reason`, `remedy`.
+    """
+
+    def __init__(self, reason: str, *, remedy: str, found: str | None = None) -> None:
+        self.found = found
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{reason}: {remedy}")
+
+
+class UsageError(TunehubError, ValueError):
+    """A value given by the user is wrong. Raised in every mode: going on would silently do something else.
+
+    Fields: `value`, `place` (the argument or variable it came from), `reason`, `remedy`.
+    """
+
+    def __init__(self, value: object, reason: str, *, place: str, remedy: str) -> None:
+        self.value = value
+        self.place = place
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{place}: {str(value)[:200]!r}: {reason} ({remedy})")
+
+
+class UnknownTargetError(UsageError):
+    """The target is not one that TVM or tunehub knows."""
+
+    def __init__(self, value: object, reason: str, *, remedy: str) -> None:
+        super().__init__(value, reason, place="target", remedy=remedy)
+
+
+class RequirementError(UsageError):
+    """A package requirement (`require`, `TUNEHUB_REQUIRE`) is not a name with a PEP 440 specifier."""
+
+
+class SettingError(UsageError):
+    """An environment variable or option has a value that tunehub cannot read."""
+
+
+class HubError(TunehubError):
+    """Root of the failures that the policy decides on: raised in strict mode, a HubWarning otherwise.
+
+    Fields: `reason`, `remedy`, `cause` (what to warn about once).
+    """
+
+    def __init__(self, reason: str, *, remedy: str, cause: str | None = None) -> None:
+        self.reason = reason
+        self.remedy = remedy
+        self.cause = cause or reason
+        super().__init__(f"{reason} ({remedy})")
+
+
+class RegistryUnreadableError(HubError):
+    """A registry, or a file of it, cannot be read or is damaged. Fields: `registry`, and those of HubError."""
+
+    def __init__(self, registry: str, reason: str, *, remedy: str) -> None:
+        self.registry = registry
+        super().__init__(f"registry {registry}: {reason}", remedy=remedy)
+
+
+class UnsupportedRegistryError(RegistryUnreadableError):
+    """The registry's address has a scheme that this version of tunehub cannot read."""
+
+
+class ResolutionError(HubError):
+    """No package serves the target. The message has every candidate with the reason why it was rejected."""
+
+
+class PackageUnusableError(HubError):
+    """A package was found but cannot be used: wrong hash, damaged, or none of its records fit the installed TVM."""
+
+
+class RecordUnusableError(HubError):
+    """A record is malformed or outside the allow-list; it never reaches TVM."""
+
+
+class UserRecordsError(HubError):
+    """The user's own records cannot be read."""
+
+
+class CompileStepError(HubError):
+    """A step of the compile with records failed, and TVM's own pipeline has to take over."""

@@ -1,0 +1,255 @@
+"""The hub: one target's records, the policy for failures, and the report."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub.blob_cache import BlobCache
+from tunehub.chain import Chain, open_chain
+from tunehub.exceptions import (
+    CompileStepError,
+    HubError,
+    HubWarning,
+    PackageUnusableError,
+    RegistryUnreadableError,
+    ResolutionError,
+    TunehubError,
+)
+from tunehub.host import descriptor_of, missing_mcpu
+from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
+from tunehub.package_records import open_package_records, open_user_records
+from tunehub.report import Report, WorkloadReport
+from tunehub.resolution import Requirement, Resolution, parse_requirement
+from tunehub.settings import Settings, load_settings, with_options
+from tunehub.tvm_generation import find_tvm
+from tunehub_registry.target import TargetDescriptor
+
+_NO_PACKAGE_REMEDY = (
+    "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
+    "`tunehub resolve` explains"
+)
+
+
+class Policy:
+    """Strict: the first problem is raised. Default: warn once per cause, and remember it for the report."""
+
+    def __init__(self, *, strict: bool) -> None:
+        """`strict` decides for good."""
+        self.strict = strict
+        self.notes: list[str] = []
+        self._seen: set[str] = set()
+        self._held: list[str] | None = None
+        self._lock = threading.Lock()
+
+    def problem(self, error: HubError) -> None:
+        """Raise `error` in strict mode, warn otherwise."""
+        if self.strict:
+            raise error
+        self.warn(str(error), error.cause)
+
+    def warn(self, text: str, cause: str | None = None) -> None:
+        """Warn in any mode, once per cause."""
+        with self._lock:
+            if (cause or text) in self._seen:
+                return
+            self._seen.add(cause or text)
+            self.notes.append(text)
+            if self._held is not None:
+                self._held.append(text)
+                return
+        _warn(text)
+
+    def hold(self) -> None:
+        """Keep warnings back until `release`: what goes wrong in one opening is one warning."""
+        self._held = []
+
+    def release(self) -> None:
+        """Give the warnings kept back as one."""
+        held, self._held = self._held, None
+        if held:
+            _warn("; ".join(held))
+
+
+class Hub:
+    """What `tunehub.context` yields.
+
+    `target` is the target as it was given, `host` its description, `resolution` how the package was found, `lookup`
+    where the records are. Compiling reports to it by `add`, `failed` and `fall_back`.
+    """
+
+    def __init__(
+        self, *, target: Any, host: TargetDescriptor, resolution: Resolution, lookup: RecordLookup, policy: Policy
+    ) -> None:
+        """Use `open_hub`."""
+        self.target = target
+        self.host = host
+        self.resolution = resolution
+        self.lookup = lookup
+        self._policy = policy
+        self._workloads: list[WorkloadReport] = []
+
+    @property
+    def strict(self) -> bool:
+        """Whether problems are errors."""
+        return self._policy.strict
+
+    def add(self, workload: WorkloadReport) -> None:
+        """Put one compiled workload into the report."""
+        self._workloads.append(workload)
+
+    def failed(self, step: str, error: BaseException) -> None:
+        """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode."""
+        if isinstance(error, HubError):
+            self._policy.problem(error)
+            return
+        lines = str(error).strip().splitlines() or [""]
+        reason = f"{step} failed: {type(error).__name__}: {lines[-1][:300]}"
+        problem = CompileStepError(reason, remedy="TVM's own pipeline is used instead; please report it", cause=step)
+        problem.__cause__ = error
+        self._policy.problem(problem)
+
+    def fall_back(self, reason: str) -> None:
+        """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
+        self._policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)
+
+    def report(self) -> Report:
+        """What was compiled so far."""
+        chosen = self.resolution.chosen
+        return Report(
+            target=self.host.name,
+            package=chosen.label if chosen else None,
+            workloads=tuple(self._workloads),
+            notes=tuple(self._policy.notes),
+        )
+
+    def close(self) -> None:
+        """Close the files of the records. Lookups afterwards find nothing or fail."""
+        for layer in getattr(self.lookup, "layers", ()):
+            if isinstance(layer, IndexLookup):
+                layer.close()
+
+
+def open_hub(
+    target: Any = None,
+    *,
+    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    require: str | None = None,
+    user_records: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    offline: bool | None = None,
+    tvm_version: str | None = None,
+) -> Hub:
+    """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
+
+    Options that are None come from the environment; `tvm_version` is that of the installed TVM by default.
+    Whatever goes wrong with registries, cache or packages ends in a hub with fewer records and one HubWarning, or in
+    a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError) raise in any mode.
+    """
+    settings = with_options(
+        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
+    )
+    requirement = parse_requirement(settings.require, settings.require_place)
+    host = descriptor_of(target)
+    if tvm_version is None:
+        installed = find_tvm()
+        tvm_version = installed.version if installed else None
+    policy = Policy(strict=settings.strict)
+    policy.hold()
+    try:
+        return _open(target, host, settings, requirement, tvm_version, policy)
+    finally:
+        policy.release()
+
+
+def resolve_host(
+    host: TargetDescriptor, settings: Settings, policy: Policy, tvm_version: str | None
+) -> tuple[Chain, Resolution]:
+    """Resolve without opening the package. Raises as `open_hub`."""
+    chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+    requirement = parse_requirement(settings.require, settings.require_place)
+    return chain, chain.resolve(host, requirement, tvm_version)
+
+
+def _open(
+    target: Any,
+    host: TargetDescriptor,
+    settings: Settings,
+    requirement: Requirement,
+    tvm_version: str | None,
+    policy: Policy,
+) -> Hub:
+    slow = missing_mcpu(target)
+    if slow is not None:
+        policy.warn(slow)
+    cache = BlobCache(settings.cache)
+    layers: list[RecordLookup] = []
+    resolution = Resolution(host=host, chosen=None)
+    try:
+        user = _open_user(settings, cache, host, policy)
+        layers += [user] if user else []
+        chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+        resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
+        layers += [package] if package else []
+    except TunehubError:
+        raise
+    except Exception as error:  # a bug of ours must not break a compile
+        policy.problem(_unexpected(error))
+    lookup = LayeredLookup(layers) if layers else EmptyLookup()
+    return Hub(target=target, host=host, resolution=resolution, lookup=lookup, policy=policy)
+
+
+def _open_user(settings: Settings, cache: BlobCache, host: TargetDescriptor, policy: Policy) -> IndexLookup | None:
+    try:
+        return open_user_records(
+            settings.records, cache, host=host, given=settings.records_given, on_problem=policy.problem
+        )
+    except HubError as error:
+        policy.problem(error)
+        return None
+
+
+def _open_nearest(
+    chain: Chain,
+    host: TargetDescriptor,
+    requirement: Requirement,
+    tvm_version: str | None,
+    cache: BlobCache,
+    policy: Policy,
+) -> tuple[Resolution, IndexLookup | None]:
+    """Go down the ladder until a package opens; one that does not is a problem, and the next is tried."""
+    unusable: dict[tuple[str, str, str], str] = {}
+    while True:
+        resolution = chain.resolve(host, requirement, tvm_version, unusable)
+        chosen = resolution.chosen
+        if chosen is None:
+            policy.problem(_nothing_found(resolution))
+            return resolution, None
+        registry = chain.registries[chosen.position]
+        try:
+            return resolution, open_package_records(
+                chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem
+            )
+        except (PackageUnusableError, RegistryUnreadableError) as error:
+            policy.problem(error)
+            unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
+
+
+def _nothing_found(resolution: Resolution) -> ResolutionError:
+    return ResolutionError(resolution.explain(), remedy=_NO_PACKAGE_REMEDY, cause="no package")
+
+
+def _unexpected(error: Exception) -> HubError:
+    problem = CompileStepError(
+        f"opening the hub failed: {type(error).__name__}: {error}", remedy="compiling without records; please report it"
+    )
+    problem.__cause__ = error
+    return problem
+
+
+def _warn(text: str) -> None:
+    # Warnings made errors by the user (`-W error`) stay what they are: that is asked for.
+    warnings.warn(text, HubWarning, stacklevel=4)

@@ -1,0 +1,147 @@
+"""Records by key: the port `RecordLookup` that compiling asks, and its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tunehub.exceptions import HubError, RecordUnusableError
+from tunehub.record_index import IndexDamagedError, RecordIndex
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.record import ScheduleRecord, parse_record
+from tunehub_registry.trace_rules import validate_trace
+
+Rung = Literal["user", "exact", "anchor"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A record that may serve a workload.
+
+    `rung` is `user` for the user's own records whatever their key; `anchored` says that the record was found by its
+    anchor key, so that its trace was made for another function with the same anchor block. `package` is name and
+    version (`llvm-znver5 0.1.0`), or the path of the user's file.
+    """
+
+    record: ScheduleRecord
+    rung: Rung
+    package: str
+    anchored: bool = False
+
+
+class RecordLookup(Protocol):
+    """Where compiling gets its records. Neither method raises in default mode: a problem is a miss and a warning."""
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """The best sound record for the very workload with this key, or None."""
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """Sound records for workloads with the same anchor block, best first; none for a malformed key."""
+
+
+class EmptyLookup:
+    """No records at all."""
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """Always None."""
+        return None
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """Always empty."""
+        return ()
+
+
+class IndexLookup:
+    """The records of one package, or of the user's own file, through its index.
+
+    Every record passes the parser and the allow-list before it is returned; one that does not is left out and given
+    to `on_problem`. An index that turns out to be damaged is opened anew once.
+    """
+
+    def __init__(
+        self,
+        index: RecordIndex,
+        *,
+        sets: Sequence[int],
+        package: str,
+        reopen: Callable[[], RecordIndex],
+        on_problem: Callable[[HubError], None],
+        user: bool = False,
+    ) -> None:
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
+        self._index = index
+        self._sets = tuple(sets)
+        self._package = package
+        self._reopen = reopen
+        self._on_problem = on_problem
+        self._user = user
+        self._reopened = False
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """As the port says."""
+        lines = self._lines(lambda index: index.exact(key, self._sets))
+        return next((found for line in lines if (found := self._candidate(line, key, anchored=False))), None)
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """As the port says; at most `record_index.MAX_CANDIDATES`."""
+        lines = self._lines(lambda index: index.anchor(key, self._sets))
+        return tuple(found for line in lines if (found := self._candidate(line, key, anchored=True)))
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
+
+    def _lines(self, ask: Callable[[RecordIndex], list[bytes]]) -> list[bytes]:
+        try:
+            return ask(self._index)
+        except IndexDamagedError as error:
+            if self._reopened:
+                return []
+            self._reopened = True
+            return self._ask_again(ask, error)
+
+    def _ask_again(self, ask: Callable[[RecordIndex], list[bytes]], error: IndexDamagedError) -> list[bytes]:
+        try:
+            fresh = self._reopen()
+        except HubError as problem:
+            self._on_problem(problem)
+            return []
+        self._index.close()
+        self._index = fresh
+        try:
+            return ask(fresh)
+        except IndexDamagedError:
+            reason = f"{self._package}: the index of its records is damaged, and again after it was rebuilt: {error}"
+            self._on_problem(RecordUnusableError(reason, remedy="check the disk, then run `tunehub cache clear`"))
+            return []
+
+    def _candidate(self, line: bytes, key: str, *, anchored: bool) -> Candidate | None:
+        try:
+            record = parse_record(line, self._package)
+            validate_trace(record.trace)
+        except RegistryError as error:
+            reason = f"{self._package}: the record {key} is not used: {error}"
+            self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
+            return None
+        rung: Rung = "user" if self._user else "anchor" if anchored else "exact"
+        return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
+
+    def _remedy(self) -> str:
+        return "remove the line from your records" if self._user else "report it to the publisher of the package"
+
+
+class LayeredLookup:
+    """Layers in order of preference, the user's first. Any exact record comes before any anchored one."""
+
+    def __init__(self, layers: Sequence[RecordLookup]) -> None:
+        """`layers`: most preferred first."""
+        self.layers = tuple(layers)
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """The exact record of the first layer that has one."""
+        return next((found for layer in self.layers if (found := layer.by_exact(key))), None)
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """The anchored records of all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.by_anchor(key))

@@ -1,0 +1,256 @@
+"""From a resolved package, or the user's file, to open records: cache, verify, index; with a way on when each fails."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
+from tunehub.key_scheme import KEY_SCHEME
+from tunehub.lookup import IndexLookup
+from tunehub.record_index import (
+    INDEX_FORMAT,
+    IndexDamagedError,
+    RecordIndex,
+    SetInfo,
+    index_in_memory,
+    open_index,
+    write_index,
+)
+from tunehub.registry_source import Registry
+from tunehub.resolution import TUNER, Chosen, tvm_allowed
+from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
+from tunehub_registry.package import Package, open_package
+from tunehub_registry.target import Rejected, TargetDescriptor, match
+
+OnProblem = Callable[[HubError], None]
+
+
+def open_package_records(
+    chosen: Chosen,
+    registry: Registry,
+    cache: BlobCache,
+    *,
+    host: TargetDescriptor,
+    tvm_version: str | None,
+    on_problem: OnProblem,
+) -> IndexLookup:
+    """Open the records of a package that the installed TVM can use.
+
+    Raises PackageUnusableError (wrong hash, damaged, no records for this TVM) or RegistryUnreadableError. A cache
+    that cannot be written is reported to `on_problem`; the index is then made in memory.
+    """
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    index = opener.open()
+    usable = [info for info in index.sets if _set_problem(info, tvm_version) is None]
+    if not usable:
+        reasons = "; ".join(str(_set_problem(info, tvm_version)) for info in index.sets) or "it has no record sets"
+        index.close()
+        raise PackageUnusableError(f"{chosen.label}: none of its records can be used: {reasons}", remedy=_NEWER)
+    bad = sum(info.bad for info in usable)
+    if bad:
+        reason = f"{chosen.label}: {bad} of {bad + sum(info.good for info in usable)} lines are not records: left out"
+        on_problem(PackageUnusableError(reason, remedy="report it to the publisher of the package"))
+    return IndexLookup(
+        index,
+        sets=[info.id for info in usable],
+        package=chosen.label,
+        reopen=lambda: opener.open(rebuild=True),
+        on_problem=on_problem,
+    )
+
+
+def open_user_records(
+    path: Path, cache: BlobCache, *, host: TargetDescriptor, given: bool, on_problem: OnProblem
+) -> IndexLookup | None:
+    """Open the user's own records: a file, or `<target name>.jsonl` in a folder. None when there are none.
+
+    A file whose name starts with the kind of another target (`cuda-…`) does not count. Raises UserRecordsError when
+    they were asked for (`given`) and are missing, or cannot be read.
+    """
+    file = path / f"{host.name}.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        if given and not path.is_dir():
+            remedy = "correct TUNEHUB_RECORDS or user_records: a JSONL file, or a folder with <target name>.jsonl"
+            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        return None
+    if _is_for_other_kind(file, host):
+        return None
+    index = _open_user_index(file, cache)
+    bad = sum(info.bad for info in index.sets)
+    if bad:
+        reason = f"your own records: {bad} lines of {file} are not records: left out"
+        on_problem(UserRecordsError(reason, remedy="remove them, or write the file with `tunehub tune`"))
+    return IndexLookup(
+        index,
+        sets=[0],
+        package=str(file),
+        reopen=lambda: _open_user_index(file, cache, rebuild=True),
+        on_problem=on_problem,
+        user=True,
+    )
+
+
+_NEWER = "install a TVM that they are made for, or upgrade tunehub; `tunehub show` lists both"
+_OTHER_KINDS = frozenset({"llvm", "cuda", "rocm", "metal", "vulkan", "opencl", "hexagon", "webgpu"})
+
+
+class _PackageOpener:
+    """The steps from a chosen package to its index; the index alone is enough once it is there."""
+
+    def __init__(
+        self, chosen: Chosen, registry: Registry, cache: BlobCache, host: TargetDescriptor, on_problem: OnProblem
+    ) -> None:
+        self._chosen = chosen
+        self._registry = registry
+        self._cache = cache
+        self._host = host
+        self._on_problem = on_problem
+        self._sha256 = chosen.entry.sha256
+        self._stamp = f"tunehub-index {INDEX_FORMAT} {KEY_SCHEME} {self._sha256}"
+
+    def open(self, *, rebuild: bool = False) -> RecordIndex:
+        path = self._cache.index_path(self._sha256)
+        try:
+            if not rebuild:
+                return open_index(path, self._stamp)
+        except (OSError, IndexDamagedError):
+            pass  # not there, or to be replaced
+        try:
+            with self._cache.lock(path):
+                return self._build(path, rebuild=rebuild)
+        except OSError as error:
+            self._on_problem(_cache_problem(self._cache, error))
+            return self._in_memory()
+
+    def _build(self, path: Path, *, rebuild: bool) -> RecordIndex:
+        """Under the lock: another process may have been faster; else fetch, verify, index."""
+        try:
+            if not rebuild:
+                return open_index(path, self._stamp)
+        except (FileNotFoundError, IndexDamagedError):
+            pass
+        try:
+            blob = self._cache.blob(self._sha256, self._fetch)
+        except HashMismatchError as error:
+            raise self._unusable(str(error)) from error
+        with self._opened(blob) as package, _record_sets(package) as sources:
+            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources))
+        try:
+            return open_index(path, self._stamp)
+        except IndexDamagedError as error:
+            raise OSError(f"{path} is damaged right after it was written: {error}") from error
+
+    def _in_memory(self) -> RecordIndex:
+        """Without a cache: from the blob if a sound one is there, else straight from the registry."""
+        blob = self._cache.blob_path(self._sha256)
+        try:
+            data = blob if is_sound(blob, self._sha256) else fetch_verified(self._sha256, self._fetch)
+        except HashMismatchError as error:
+            raise self._unusable(str(error)) from error
+        with self._opened(data) as package, _record_sets(package) as sources:
+            return index_in_memory(self._stamp, sources)
+
+    def _fetch(self) -> bytes:
+        return self._registry.fetch_package(self._chosen.entry)
+
+    @contextmanager
+    def _opened(self, data: Path | bytes) -> Iterator[Package]:
+        """The package, its manifest checked against what was resolved. Raises PackageUnusableError."""
+        try:
+            with _quiet(), open_package(data, source=self._chosen.entry.file) as package:
+                self._check_manifest(package)
+                yield package
+        except RegistryError as error:
+            raise self._unusable(str(error)) from error
+
+    def _check_manifest(self, package: Package) -> None:
+        manifest = package.manifest
+        if (manifest.name, manifest.version) != (self._chosen.name, self._chosen.entry.version):
+            raise self._unusable(f"its manifest is that of {manifest.name} {manifest.version}")
+        outcome = match(manifest.target, self._host)
+        if isinstance(outcome, Rejected):
+            raise self._unusable(outcome.reason)
+
+    def _unusable(self, reason: str) -> PackageUnusableError:
+        text = f"{self._chosen.label} from {self._registry.address} is not used: {reason}"
+        return PackageUnusableError(text, remedy="the registry has to publish it again; another one is tried")
+
+
+@contextmanager
+def _record_sets(package: Package) -> Iterator[list[tuple[SetInfo, BinaryIO]]]:
+    """The record files that this client has keys for, open. Others are listed without their lines."""
+    with ExitStack() as stack:
+        sources: list[tuple[SetInfo, BinaryIO]] = []
+        for number, item in enumerate(package.manifest.record_sets):
+            info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
+            readable = item.tuner == TUNER and info.known
+            name = item.file if readable else None
+            sources.append((info, stack.enter_context(package.open(name)) if name else _nothing()))
+        yield sources
+
+
+def _nothing() -> BinaryIO:
+    import io
+
+    return io.BytesIO()
+
+
+def _set_problem(info: SetInfo, tvm_version: str | None) -> str | None:
+    if info.tuner != TUNER:
+        return f"{info.tuner} records are for another generation of TVM"
+    if not info.known:
+        return f"the key scheme {info.key_scheme!r} is not known, only {KEY_SCHEME!r}"
+    if tvm_version is not None and not tvm_allowed(info.tvm, tvm_version):
+        return f"the records are for TVM {info.tvm}, installed is {tvm_version}"
+    return None
+
+
+def _is_for_other_kind(file: Path, host: TargetDescriptor) -> bool:
+    kind = file.name.partition("-")[0]
+    return kind in _OTHER_KINDS and kind != host.kind
+
+
+def _open_user_index(file: Path, cache: BlobCache, *, rebuild: bool = False) -> RecordIndex:
+    """The index of the user's file as it is now: another size or time of change makes another stamp."""
+    try:
+        state = file.stat()
+        stamp = f"tunehub-user {INDEX_FORMAT} {KEY_SCHEME} {state.st_size} {state.st_mtime_ns} {state.st_ino}"
+        path = cache.user_index_path(file)
+        with ExitStack() as stack:
+            try:
+                if not rebuild:
+                    return open_index(path, stamp)
+            except (OSError, IndexDamagedError):
+                pass
+            stream = stack.enter_context(file.open("rb"))
+            info = SetInfo(id=0, tuner=TUNER, tvm="", key_scheme=KEY_SCHEME)
+            try:
+                with cache.lock(path):
+                    cache.write(path, lambda temporary: write_index(temporary, stamp, [(info, stream)]))
+                return open_index(path, stamp)
+            except (OSError, IndexDamagedError):
+                stream.seek(0)
+                return index_in_memory(stamp, [(info, stream)])
+    except OSError as error:
+        reason = f"your own records: {file}: {os.strerror(error.errno) if error.errno else error}"
+        raise UserRecordsError(reason, remedy="make the file readable, or unset TUNEHUB_RECORDS") from error
+
+
+def _cache_problem(cache: BlobCache, error: OSError) -> HubError:
+    reason = f"the cache {cache.root} cannot be used: {error}"
+    return HubError(reason, remedy="set TUNEHUB_CACHE to a writable folder; records are indexed in memory until then",
+                    cause="cache")  # fmt: skip
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A newer minor format is fine for reading; `tunehub show` says so, a compile need not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NewerFormatWarning)
+        yield

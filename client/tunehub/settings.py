@@ -1,0 +1,99 @@
+"""Settings from the environment and from options. Options win; both are read when a hub is opened, never at import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunehub.exceptions import SettingError
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How hubs are opened.
+
+    `registries` come before the embedded one. `records` is the user's own file, or a folder with one
+    `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
+    """
+
+    registries: tuple[str, ...]
+    cache: Path
+    records: Path
+    records_given: bool
+    strict: bool
+    offline: bool
+    require: str | None
+    require_place: str = "TUNEHUB_REQUIRE"
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE` and `_REQUIRE`. Raises SettingError."""
+    env = os.environ if environ is None else environ
+    records = env.get("TUNEHUB_RECORDS", "").strip()
+    cache = env.get("TUNEHUB_CACHE", "").strip()
+    return Settings(
+        registries=_split(env.get("TUNEHUB_REGISTRY", "")),
+        cache=Path(cache).expanduser() if cache else _platform_folder("user_cache_path"),
+        records=Path(records).expanduser() if records else _platform_folder("user_data_path") / "records",
+        records_given=bool(records),
+        strict=_flag(env, "TUNEHUB_STRICT"),
+        offline=_flag(env, "TUNEHUB_OFFLINE"),
+        require=env.get("TUNEHUB_REQUIRE", "").strip() or None,
+    )
+
+
+def with_options(
+    settings: Settings,
+    *,
+    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    require: str | None = None,
+    user_records: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    offline: bool | None = None,
+) -> Settings:
+    """Return `settings` with the options that are not None put over them. Raises SettingError."""
+    result = settings
+    if registry is not None:
+        result = replace(result, registries=_registries(registry))
+    if require is not None:
+        result = replace(result, require=require, require_place="require")
+    if user_records is not None:
+        result = replace(result, records=Path(user_records).expanduser(), records_given=True)
+    if strict is not None:
+        result = replace(result, strict=strict)
+    return result if offline is None else replace(result, offline=offline)
+
+
+def _registries(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return _split(value)
+    if isinstance(value, os.PathLike):
+        return (os.fspath(value),)
+    if isinstance(value, Sequence) and all(isinstance(item, (str, os.PathLike)) for item in value):
+        return tuple(os.fspath(item) for item in value)
+    raise SettingError(
+        value, "is neither an address nor a sequence of addresses", place="registry", remedy="give a folder or a list"
+    )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "").strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise SettingError(env[name], "is not a yes or no", place=name, remedy="set it to 1 or 0, or unset it")
+    return text in _TRUE
+
+
+def _platform_folder(kind: str) -> Path:
+    import platformdirs
+
+    folder: Path = getattr(platformdirs, kind)("tunehub", appauthor=False)
+    return folder

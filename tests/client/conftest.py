@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunehub.key_scheme import KEY_SCHEME
+from tunehub_registry.index import Index, ShardEntry, add_version, encode_index, parse_index, parse_shard
+from tunehub_registry.index import RecordSetSummary, package_path
+from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.package import pack
+from tunehub_registry.record import ScheduleRecord, encode_record
+from tunehub_registry.target import TargetDescriptor
+
+TRACE = Path(__file__).parents[1] / "registry" / "data" / "trace_matmul_llvm.json"
+RECORDS = "records/meta_schedule.jsonl"
+ZNVER5 = TargetDescriptor(
+    kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"), num_cores=2
+)
+SKYLAKE = TargetDescriptor(kind="llvm", model="skylake", arch="x86_64", features=("avx", "avx2"))
+A76 = TargetDescriptor(kind="llvm", model="cortex-a76", arch="aarch64", features=("neon", "dotprod"))
+
+
+def key(number: int) -> str:
+    return f"{number:032x}"
+
+
+def make_record(number: int = 1, **changes: Any) -> ScheduleRecord:
+    fields: dict[str, Any] = {
+        "exact": key(number),
+        "anchor": key(1000 + number),
+        "op": f"matmul{number}",
+        "trace": tuple(json.loads(TRACE.read_text())),
+        "run_s": (0.001, 0.002),
+        "default_s": 0.03,
+        "source": "meta_schedule",
+        **changes,
+    }
+    return ScheduleRecord(**fields)
+
+
+def lines(*records: ScheduleRecord) -> bytes:
+    return b"".join(encode_record(record) for record in records)
+
+
+def make_package(
+    target: TargetDescriptor = ZNVER5,
+    version: str = "0.1.0",
+    data: bytes | None = None,
+    *,
+    tvm: str = ">=0.25,<0.28",
+    key_scheme: str = KEY_SCHEME,
+    tuner: str = "meta_schedule",
+) -> bytes:
+    manifest = Manifest(
+        name=target.name,
+        version=version,
+        target=target,
+        record_sets=(RecordSet(tuner=tuner, file=RECORDS, tvm=tvm, key_scheme=key_scheme, count=1),),
+        provenance=Provenance(
+            machine={"cpu": "test"},
+            tvm_version="0.27.0.post1",
+            tvm_ffi_version="0.1.14.post1",
+            tuner_options={},
+            trials=1,
+            seed=0,
+            command="test",
+            started="2026-01-31T10:00:00Z",
+            finished="2026-01-31T12:00:00Z",
+            threads=2,
+        ),
+    )
+    return pack(manifest, {RECORDS: lines(make_record()) if data is None else data})
+
+
+class RegistryFolder:
+    """A registry in a folder, published to by the rules of tunehub_registry."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "packages" / "shards").mkdir(parents=True)
+        (root / "index.json").write_bytes(encode_index(Index()))
+
+    def index(self) -> Index:
+        return parse_index((self.root / "index.json").read_bytes(), "index.json")
+
+    def publish(
+        self,
+        target: TargetDescriptor = ZNVER5,
+        version: str = "0.1.0",
+        data: bytes | None = None,
+        *,
+        yanked: str | None = None,
+        stated: TargetDescriptor | None = None,
+        **options: str,
+    ) -> Path:
+        """`stated`: what the index says the target is, if not the truth."""
+        package = make_package(target, version, data, **options)
+        index = self.index()
+        known = index.names.get(target.name)
+        shard = None if known is None else parse_shard((self.root / known.shard_path).read_bytes(), "shard")
+        entry = ShardEntry(
+            version=version,
+            file=package_path(target.name, version),
+            sha256=hashlib.sha256(package).hexdigest(),
+            size=len(package),
+            record_sets=(
+                RecordSetSummary(tuner=options.get("tuner", "meta_schedule"), tvm=options.get("tvm", ">=0.25,<0.28")),
+            ),
+            published="2026-01-31T12:00:00Z",
+            yanked=yanked,
+        )
+        update = add_version(index, shard, entry, target=stated or target)
+        path = self.root / entry.file
+        path.write_bytes(package)
+        (self.root / update.shard_path).write_bytes(update.shard_data)
+        (self.root / "index.json").write_bytes(encode_index(update.index))
+        return path
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> RegistryFolder:
+    return RegistryFolder(tmp_path / "registry")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    """No test reads this machine's settings, cache, records or the real embedded registry."""
+    for name in ("REGISTRY", "RECORDS", "STRICT", "OFFLINE", "REQUIRE"):
+        monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
+    monkeypatch.setenv("TUNEHUB_CACHE", str(cache))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    empty = RegistryFolder(tmp_path / "embedded")
+    monkeypatch.setattr("tunehub.chain.embedded_registry", lambda: empty.root)
