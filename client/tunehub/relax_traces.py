@@ -32,7 +32,8 @@ def import_trace(data: Any) -> Any:
     """Build a ``tvm.s_tir.Trace`` from portable JSON that ``tunehub_registry.trace_rules`` has accepted.
 
     No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
-    :func:`tunehub.relax_guard.layout_provider`. Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
+    :func:`tunehub.relax_guard.layout_provider`.
+    Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
     """
     from tvm.s_tir import Trace
     from tvm.s_tir.schedule import Instruction, InstructionKind

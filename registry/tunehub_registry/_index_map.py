@@ -190,7 +190,7 @@ def _check_samples(ndim: int, final: list[Any], backward: list[Any] | None) -> N
     """Try the map: no negative result, no two equal ones, and the inverse leads back.
 
     An index that occurs has at least the values 0 and 1 (TVM drops those with an extent of 1), so these are tried;
-    larger values only where nothing depends on the shape: merges do, and a remainder in an inverse often is by an extent.
+    larger values only where nothing depends on the shape: merges do, and so may a remainder in an inverse.
     """
     used = set().union(*map(_indices, final))
     box = [(0, 1) if f"v{i}" in used else (0,) for i in range(ndim)]
