@@ -25,6 +25,8 @@ COMMANDS = {
     "networks": "tunehub_builder.cli:networks",
     "tune": "tunehub_builder.cli:tune",
     "distill": "tunehub_builder.cli:distill",
+    "check": "tunehub_builder.cli:check",
+    "pack": "tunehub_builder.cli:pack",
 }
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -131,6 +133,59 @@ def distill(directory: Path, output: Path | None, top: int, as_json: bool) -> No
         winner = entry.best[0] if entry.best else None
         best = "no trial succeeded" if winner is None else f"{winner.mean_s * 1e3:.4g} ms ({winner.source})"
         click.echo(f"{entry.task.exact[:8]}  {entry.task.name:<48} {entry.trials:>5} trials  {best}")
+
+
+@click.command()
+@click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.option("--work", type=_FOLDER, help="With FILE: the work directory that has the records' workloads.")
+@click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
+@click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
+def check(path: Path, work: Path | None, threads: int | None, workers: int | None, as_json: bool) -> None:
+    """Decide which records may be published; leave the machine alone meanwhile.
+
+    DIR is a work directory: its three best candidates of each workload are compared with the default schedule, and the
+    verdicts are kept there for `pack`. FILE holds records as `distill -o` writes them: without --work only their format
+    and their traces are checked. With FILE, any rejected record means exit code 1.
+    """
+    from tunehub_builder import gate
+
+    with _errors():
+        resources = _resources(threads, workers)
+        if path.is_dir():
+            with _resumable(path):
+                outcome = gate.check_work_directory(path, resources)
+        else:
+            outcome = gate.check_file(path, work, resources)
+    if as_json:
+        click.echo(json.dumps(outcome.as_json(), indent=2))
+    else:
+        click.echo(outcome.text())
+    if outcome.rejected and not path.is_dir():
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=_FOLDER)
+@click.option("--name", help="The package's name, to be sure: it must be that of the target.  [the target's]")
+@click.option("--version", required=True, help="The package's version, such as 0.1.0.")
+@click.option("-o", "--output", type=_FOLDER, default=Path("packages"), show_default=True, help="Where to write it.")
+@click.option("--index", type=_FILE, help="Add the version to this index; the package goes to `packages` beside it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def pack(directory: Path, name: str | None, version: str, output: Path, index: Path | None, as_json: bool) -> None:
+    """Write the admitted records of DIR, with their evidence, as a package."""
+    from tunehub_builder.pack import pack_directory, publish_locally
+    from tunehub_builder.work_directory import WorkDirectory
+
+    with _errors(), WorkDirectory(directory).locked() as work:
+        built = pack_directory(work, version, name=name)
+        path = publish_locally(built, output, index)
+    summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    click.echo(f"{path}: {built.counts['records']} records, {len(built.data)} bytes, sha256 {built.sha256}")
+    click.echo(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")
 
 
 def _run_jobs(todo: Sequence[Job], resources: Resources) -> list[Summary]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from tunehub_builder.exceptions import WorkDirectoryError
+
+T = TypeVar("T")
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,29 +32,29 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(self.run_s) / len(self.run_s) if self.run_s else float("inf")
 
 
-class Journal:
-    """Trials of one work directory, in ``trials.jsonl``. One process writes at a time (the tuner holds a lock)."""
+class LineJournal(Generic[T]):
+    """Structures of one type, a line each, in a file that only grows. One process writes at a time."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "trials.jsonl"
+    def __init__(self, path: Path, kind: type[T]) -> None:
+        self.path = path
+        self._kind = kind
 
-    def append(self, trial: Trial) -> None:
+    def append(self, entry: T) -> None:
         """Write one line and sync it. Raises WorkDirectoryError when the disk refuses."""
-        line = msgspec.json.encode(trial) + b"\n"
+        line = msgspec.json.encode(entry) + b"\n"
         try:
             with self.path.open("ab") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise WorkDirectoryError(
-                self.path, f"cannot append a trial: {error}", "free some space and resume"
-            ) from error
+            remedy = "free some space and run the same command again: it goes on from what is written"
+            raise WorkDirectoryError(self.path, f"cannot append a line: {error}", remedy) from error
 
-    def trials(self) -> Iterator[Trial]:
-        """Yield the trials written so far, one line in memory at a time.
+    def entries(self) -> Iterator[T]:
+        """Yield what was written so far, one line in memory at a time.
 
-        Raises WorkDirectoryError for a line, not the last, that is no trial.
+        Raises WorkDirectoryError for a line, not the last, that is something else.
         """
         if not self.path.exists():
             return
@@ -60,19 +62,43 @@ class Journal:
             for number, line in enumerate(file, 1):
                 try:
                     if line.strip():
-                        yield msgspec.json.decode(line, type=Trial)
+                        yield msgspec.json.decode(line, type=self._kind)
                 except msgspec.DecodeError as error:
                     if not line.endswith(b"\n"):  # the last line, torn by a kill
                         return
                     remedy = "delete that line, or start a new work directory"
-                    raise WorkDirectoryError(self.path, f"line {number} is not a trial: {error}", remedy) from error
+                    reason = f"line {number} is not a {self._kind.__name__.lower()}: {error}"
+                    raise WorkDirectoryError(self.path, reason, remedy) from error
 
     def heal(self) -> None:
-        """Cut a torn last line off, so that the next trial starts on a line of its own."""
+        """Cut a torn last line off, so that the next entry starts on a line of its own."""
         if not self.path.exists():
             return
-        content = self.path.read_bytes()
-        end = content.rfind(b"\n") + 1
-        if end != len(content):
-            with self.path.open("r+b") as file:
+        with self.path.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            end = _end_of_last_line(file, size)
+            if end != size:
                 file.truncate(end)
+
+
+class Journal(LineJournal[Trial]):
+    """Trials of one work directory, in ``trials.jsonl``."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / "trials.jsonl", Trial)
+
+    def trials(self) -> Iterator[Trial]:
+        """The trials written so far; see :meth:`entries`."""
+        return self.entries()
+
+
+def _end_of_last_line(file: BinaryIO, size: int) -> int:
+    """The position after the last newline, found from the end."""
+    block = 1 << 16
+    for start in range(max(0, size - block), -block, -block):
+        begin = max(0, start)
+        file.seek(begin)
+        found = file.read(block).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+    return 0

@@ -61,6 +61,11 @@ class WorkerPool:
         for worker in self._workers:
             worker.stop(at_once=kind is not None)
 
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers, for requests other than :meth:`run`."""
+        return self._workers
+
     def add_task(self, task: str, module: str) -> None:
         """Make a workload known: ``module`` is its IRModule as TVM's JSON."""
         self._modules[task] = module
@@ -157,7 +162,7 @@ class Worker:
         """Ask for a build without waiting. Raises TuningError when the process does not take the workload."""
         self.load(task, module)
         self.started = monotonic()
-        self._send(("build", number, task, target, trace))
+        self.send(("build", number, task, target, trace))
 
     def load(self, task: str, module: str) -> None:
         """Make a workload known to the process. Raises TuningError when that fails: no candidate is to blame."""
@@ -174,7 +179,7 @@ class Worker:
 
     def finish_build(self) -> str | None:
         """The error of the build in progress, or None. Ends a process that is out of time."""
-        kind, value = self._receive(0.0, "build")
+        kind, value = self.receive(0.0, "build")
         return None if kind == "ok" else str(value)
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> Outcome:
@@ -209,16 +214,18 @@ class Worker:
 
         Only after :meth:`load`; a process that crashes or passes the limit is no longer :attr:`alive`.
         """
-        self._send(request)
-        return self._receive(limit_s, request[0])
+        self.send(request)
+        return self.receive(limit_s, request[0])
 
-    def _send(self, request: tuple[Any, ...]) -> None:
+    def send(self, request: tuple[Any, ...]) -> None:
+        """The first half of :meth:`ask`."""
         try:
             self.connection.send(request)
         except (BrokenPipeError, OSError):
             return  # the process is gone; receiving says so
 
-    def _receive(self, limit_s: float, what: str) -> tuple[str, Any]:
+    def receive(self, limit_s: float, what: str) -> tuple[str, Any]:
+        """The second half of :meth:`ask`; ``what`` names the request in an error."""
         try:
             if self.connection.poll(limit_s):
                 kind, value = self.connection.recv()

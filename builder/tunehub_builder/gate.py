@@ -1,0 +1,187 @@
+"""`tunehub check`: the publish gate on a work directory or on a file of records, and what it says."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from tunehub_builder.check import GateOptions, Verdict, check_directory, judge_all, static_reason
+from tunehub_builder.distill import Distilled
+from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
+from tunehub_builder.machine import tvm_versions
+from tunehub_builder.progress import milliseconds, native_output_to
+from tunehub_builder.sitting import Resources
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.work_directory import Run, WorkDirectory
+from tunehub_registry.record import BadLine, ScheduleRecord, read_records
+
+_BUSY = 0.7  # load that other programs may put on the machine before we say that it is busy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """A record, by its workload or its line, that may not be published."""
+
+    where: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a check found. `measured` is False when only formats and traces were looked at."""
+
+    admitted: int
+    rejected: tuple[Rejection, ...]
+    measured: bool
+    speedups: tuple[float, ...] = ()
+
+    def text(self) -> str:
+        """For people: every rejection, then the counts."""
+        lines = [f"rejected {item.name} ({item.where}): {item.reason}" for item in self.rejected]
+        how = "" if self.measured else " by format and trace only; give --work DIR to measure them"
+        lines.append(f"{self.admitted} admitted, {len(self.rejected)} rejected{how}")
+        if self.speedups:
+            mean = statistics.geometric_mean(self.speedups)
+            lines.append(f"admitted records are {mean:.1f} times faster than the default (geometric mean)")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        rejected = [{"where": item.where, "name": item.name, "reason": item.reason} for item in self.rejected]
+        geomean = statistics.geometric_mean(self.speedups) if self.speedups else None
+        return {
+            "admitted": self.admitted,
+            "rejected": rejected,
+            "measured": self.measured,
+            "geomean_speedup": geomean,
+        }
+
+
+def check_work_directory(path: Path, resources: Resources) -> Outcome:
+    """Judge the finalists in a work directory. Raises WorkDirectoryError and TuningError."""
+    with WorkDirectory(path).locked() as directory:
+        _check_versions(directory, directory.existing_run())
+        with native_output_to(directory.log) as stream:
+            _warn_if_busy(stream)
+            verdicts = check_directory(directory, resources, _Shown(stream).show)
+    return _outcome(verdicts)
+
+
+def check_file(path: Path, work: Path | None, resources: Resources) -> Outcome:
+    """Judge a file of records; with ``work``, whose workloads they are for, also by building and measuring.
+
+    Raises WorkDirectoryError when ``path`` or ``work`` cannot be read, TuningError as :func:`check_work_directory`.
+    """
+    records, rejected = _read(path)
+    if work is None:
+        return Outcome(admitted=len(records), rejected=tuple(rejected), measured=False)
+    with WorkDirectory(work).locked() as directory:
+        run = directory.existing_run()
+        _check_versions(directory, run)
+        entries, unknown = _entries(directory, records)
+        with native_output_to(directory.log) as stream:
+            _warn_if_busy(stream)
+            verdicts = list(_measured(directory, run, entries, resources, stream))
+    outcome = _outcome(verdicts)
+    return Outcome(
+        admitted=outcome.admitted,
+        rejected=(*rejected, *unknown, *outcome.rejected),
+        measured=True,
+        speedups=outcome.speedups,
+    )
+
+
+class _Shown:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, verdict: Verdict, position: int, count: int) -> None:
+        self._stream.write(f"[{position}/{count}] {describe(verdict)}\n")
+        self._stream.flush()
+
+
+def describe(verdict: Verdict) -> str:
+    """One line on a verdict."""
+    times = ""
+    if verdict.winner is not None and verdict.default_s:
+        default_s = statistics.median(verdict.default_s)
+        tuned_s = statistics.median(verdict.finalists[verdict.winner].run_s)
+        times = f": {milliseconds(default_s)} → {milliseconds(tuned_s)} ({verdict.speedup:.1f}×)"
+    return f"{'admitted' if verdict.admitted else 'rejected'} {verdict.name}{times}" + (
+        f", {verdict.reason}" if verdict.reason else ""
+    )
+
+
+def _measured(
+    directory: WorkDirectory, run: Run, entries: Sequence[Distilled], resources: Resources, stream: TextIO
+) -> Iterator[Verdict]:
+    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+
+    shown = _Shown(stream)
+    options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))
+    with WorkerPool(options, run.target) as pool:
+        verdicts = judge_all(entries, pool.workers, run.target, resources.threads, GateOptions())
+        for position, verdict in enumerate(verdicts, 1):
+            shown.show(verdict, position, len(entries))
+            yield verdict
+
+
+def _read(path: Path) -> tuple[list[ScheduleRecord], list[Rejection]]:
+    """The records of a file whose format and trace are good, and the others."""
+    good, bad = [], []
+    try:
+        with path.open("rb") as file:
+            for number, record in enumerate(read_records(file, str(path)), 1):
+                name = f"line {number}" if isinstance(record, BadLine) else record.op
+                reason = record.reason if isinstance(record, BadLine) else static_reason(list(record.trace))
+                if isinstance(record, ScheduleRecord) and reason is None:
+                    good.append(record)
+                else:
+                    bad.append(Rejection(where=f"{path.name}:{number}", name=name, reason=str(reason)))
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a work directory or a file of records") from error
+    return good, bad
+
+
+def _entries(directory: WorkDirectory, records: Sequence[ScheduleRecord]) -> tuple[list[Distilled], list[Rejection]]:
+    tasks = {task.exact: task for task in directory.tasks()}
+    entries, unknown = [], []
+    for record in records:
+        if record.exact in tasks:
+            trial = Trial(task=record.exact, trace=list(record.trace), source=record.source, run_s=record.run_s)
+            entries.append(Distilled(task=tasks[record.exact], best=(trial,), trials=1))
+        else:
+            reason = f"{directory.path} has no such workload"
+            unknown.append(Rejection(where=record.exact, name=record.op, reason=reason))
+    return entries, unknown
+
+
+def _outcome(verdicts: Sequence[Verdict]) -> Outcome:
+    rejected = [
+        Rejection(where=verdict.exact, name=verdict.name, reason=verdict.reason or "")
+        for verdict in verdicts
+        if not verdict.admitted
+    ]
+    speedups = tuple(verdict.speedup for verdict in verdicts if verdict.admitted and verdict.speedup)
+    return Outcome(admitted=len(speedups), rejected=tuple(rejected), measured=True, speedups=speedups)
+
+
+def _check_versions(directory: WorkDirectory, run: Run) -> None:
+    """The default schedule is TVM's: another TVM may have a faster or a slower one."""
+    found = tvm_versions()
+    expected = (run.tvm_version, run.tvm_ffi_version)
+    if found != expected:
+        reason = f"was tuned with apache-tvm {' and apache-tvm-ffi '.join(expected)}, this is {' and '.join(found)}"
+        raise WorkDirectoryError(directory.path, reason, "check it with the same versions")
+
+
+def _warn_if_busy(stream: TextIO) -> None:
+    load = os.getloadavg()[0] if sys.platform != "win32" else 0.0
+    if load > _BUSY:
+        stream.write(f"warning: other programs are at work here (load {load:.1f}): times will be noisy\n")

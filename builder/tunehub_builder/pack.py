@@ -1,0 +1,196 @@
+"""From a checked work directory to a package file and an index. The same directory gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from tunehub.key_scheme import KEY_SCHEME
+from tunehub_builder.check import Verdict, evidence, static_reason, verdict_journal
+from tunehub_builder.exceptions import PackingError
+from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory, write_atomically
+from tunehub_registry import index as registry_index
+from tunehub_registry.evidence import encode_evidence
+from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.package import EVIDENCE, pack, package_filename
+from tunehub_registry.record import ScheduleRecord, encode_record
+from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.trace_rules import required_features
+
+TUNER = "meta_schedule"
+RECORDS = "records/meta_schedule.jsonl"
+TVM_VERSIONS = ">=0.25,<0.28"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltPackage:
+    """A package in memory. ``counts``: records, and workloads that were rejected or not checked."""
+
+    manifest: Manifest
+    data: bytes
+    counts: dict[str, int]
+
+    @property
+    def sha256(self) -> str:
+        """Of the package file, in hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def pack_directory(directory: WorkDirectory, version: str, *, name: str | None = None) -> BuiltPackage:
+    """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
+
+    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``; WorkDirectoryError: a damaged file.
+    """
+    run = directory.existing_run()
+    tasks = {task.exact: task for task in directory.tasks()}
+    verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
+    admitted = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
+    if not admitted:
+        reason = "the gate admitted no record" if verdicts else "nothing is checked yet"
+        raise PackingError(f"{directory.path}: {reason}; run `tunehub check {directory.path}` first")
+    records = [_record(verdict, tasks[verdict.exact]) for verdict in admitted]
+    trials = sum(trial.task in tasks for trial in Journal(directory.path).trials())
+    manifest = _manifest(run, _descriptor(run, records), records, _version(version), trials)
+    if name is not None and name != manifest.name:
+        raise PackingError(f"the package of target {run.target_name} is called {manifest.name}, not {name}")
+    lines = filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))
+    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, lines))}
+    counts = {
+        "records": len(records),
+        "rejected": len(verdicts) - len(records),
+        "not_checked": len(tasks) - len(verdicts),
+    }
+    return BuiltPackage(manifest=manifest, data=pack(manifest, files), counts=counts)
+
+
+def publish_locally(built: BuiltPackage, output: Path, index: Path | None) -> Path:
+    """Write the package, and with ``index`` also its new shard and index, the index last.
+
+    Raises VersionConflictError when the index has this version with other content, FormatError for an index that
+    cannot be read, WorkDirectoryError when the disk refuses.
+    """
+    if index is None:
+        output.mkdir(parents=True, exist_ok=True)
+        path = output / package_filename(built.manifest.name, built.manifest.version)
+        write_atomically(path, [built.data])
+        return path
+    root = index.parent
+    before = _read_index(index)
+    update = registry_index.add_version(
+        before, _read_shard(root, before, built.manifest.name), _shard_entry(built), target=built.manifest.target
+    )
+    path = root / registry_index.package_path(built.manifest.name, built.manifest.version)
+    (root / update.shard_path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, [built.data])
+    write_atomically(root / update.shard_path, [update.shard_data])
+    write_atomically(index, [registry_index.encode_index(update.index)])
+    return path
+
+
+def _is_publishable(verdict: Verdict) -> bool:
+    """Admitted, and by today's rules too, which may be stricter than on the day of the verdict."""
+    return verdict.admitted and verdict.winner is not None and static_reason(verdict.trace) is None
+
+
+def _record(verdict: Verdict, task: TaskEntry) -> ScheduleRecord:
+    registered = evidence(verdict)
+    if registered is None or verdict.winner is None:
+        raise PackingError(f"{task.name}: the verdict has no measurements; run `tunehub check` again")
+    winner = verdict.finalists[verdict.winner]
+    return ScheduleRecord(
+        exact=task.exact,
+        anchor=task.anchor,
+        op=task.name,
+        trace=tuple(verdict.trace),
+        run_s=winner.run_s,
+        default_s=registered.default_s,
+        networks=tuple(sorted(task.counts)),
+        source=winner.source,
+    )
+
+
+def _manifest(run: Run, target: TargetDescriptor, records: list[ScheduleRecord], version: str, trials: int) -> Manifest:
+    return Manifest(
+        name=target.name,
+        version=version,
+        target=target,
+        record_sets=(
+            RecordSet(tuner=TUNER, file=RECORDS, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),
+        ),
+        networks=tuple(sorted(run.networks, key=lambda network: network.name)),
+        provenance=_provenance(run, trials),
+    )
+
+
+def _provenance(run: Run, trials: int) -> Provenance:
+    """How the records were made. Options and machine are those of the last sitting, the commands those of all."""
+    last = run.sittings[-1]
+    seeds = sorted({sitting.seed for sitting in run.sittings})
+    commands = dict.fromkeys(sitting.command for sitting in run.sittings)
+    return Provenance(
+        machine=last.machine,
+        tvm_version=run.tvm_version,
+        tvm_ffi_version=run.tvm_ffi_version,
+        tuner_options={**last.options, "sittings": len(run.sittings), "seeds": ", ".join(map(str, seeds))},
+        trials=trials,
+        seed=last.seed,
+        command="\n".join(commands),
+        started=run.sittings[0].started,
+        finished=last.updated,
+        threads=last.threads,
+    )
+
+
+def _descriptor(run: Run, records: Iterable[ScheduleRecord]) -> TargetDescriptor:
+    """The target as the client describes it, with the features that a record cannot do without."""
+    from tunehub.host import descriptor_of
+
+    needed = frozenset[str]().union(*(required_features(list(record.trace)) for record in records))
+    descriptor: TargetDescriptor = descriptor_of(run.target)
+    return msgspec.structs.replace(descriptor, required_features=tuple(sorted(needed)))
+
+
+def _version(text: str) -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise PackingError(f"{text!r} is not a version; give one such as 0.1.0 (PEP 440)") from error
+
+
+def _read_index(path: Path) -> registry_index.Index:
+    try:
+        return registry_index.parse_index(path.read_bytes(), str(path))
+    except OSError as error:
+        remedy = 'create it with {"schema_version": "1.0", "serial": 0, "names": {}}, or leave --index out'
+        raise PackingError(f"{path}: {error.strerror}; {remedy}") from error
+
+
+def _read_shard(root: Path, index: registry_index.Index, name: str) -> registry_index.Shard | None:
+    known = index.names.get(name)
+    if known is None:
+        return None
+    path = root / known.shard_path
+    try:
+        return registry_index.parse_shard(path.read_bytes(), str(path))
+    except OSError as error:
+        raise PackingError(f"{path}: {error.strerror}; the index names this shard: restore it") from error
+
+
+def _shard_entry(built: BuiltPackage) -> registry_index.ShardEntry:
+    manifest = built.manifest
+    sets = tuple(registry_index.RecordSetSummary(tuner=s.tuner, tvm=s.tvm) for s in manifest.record_sets)
+    return registry_index.ShardEntry(
+        version=manifest.version,
+        file=registry_index.package_path(manifest.name, manifest.version),
+        sha256=built.sha256,
+        size=len(built.data),
+        record_sets=sets,
+        published=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
