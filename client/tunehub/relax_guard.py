@@ -83,6 +83,8 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
             _check_loop(node, path, device)
         elif type(node).__name__ in ("BufferStore", "Evaluate"):
             _check_code_size(path)
+            if device == "gpu" and not path.threads:
+                raise GuardError("a statement is not bound to GPU threads")
 
 
 def parameters(function: Any) -> list[Any]:
@@ -145,6 +147,8 @@ class _Path:
     parallel: bool = False
     lanes: int = 1
     copies: int = 1
+    unroll_step: int = 0  # inner loops are unrolled by TVM while the number of steps is at most this
+    steps: int = 1
     threads: tuple[tuple[str, int], ...] = ()
 
 
@@ -164,6 +168,10 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
 def _inside(loop: Any, path: _Path) -> _Path:
     extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
     kind = int(loop.kind)
+    if int(loop.annotations.get("pragma_unroll_explicit", 0)):
+        path = replace(path, unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
+    if kind == _SERIAL and path.unroll_step:
+        return replace(path, steps=path.steps * extent)
     if kind == _PARALLEL:
         return replace(path, parallel=True)
     if kind == _VECTORIZED:
@@ -193,8 +201,9 @@ def _check_loop(loop: Any, path: _Path, device: str) -> None:
 
 def _check_code_size(path: _Path) -> None:
     virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
-    if path.copies * virtual > MAX_UNROLLED or path.copies * virtual * path.lanes > MAX_ELEMENTS:
-        raise GuardError(f"a statement is unrolled {path.copies * virtual} times with {path.lanes} vector lanes")
+    copies = path.copies * virtual * max(1, min(path.steps, path.unroll_step))
+    if copies > MAX_UNROLLED or copies * path.lanes > MAX_ELEMENTS:
+        raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
 
 
 def _check_annotations(node: Any, function: Any, device: str) -> None:

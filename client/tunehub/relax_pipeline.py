@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax_schedule import schedule_function
 
@@ -48,8 +48,11 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
     """
     import tvm
 
-    @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
     def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+        if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
+            hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
+            return _plain_pipeline(target)(mod)
         if _relies_on_side_effects(mod):
             hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
             return _plain_pipeline(target)(mod)
@@ -91,7 +94,7 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
 
     calls = call_counts(mod)
     scheduled = {}
-    remaining = "default" if target.kind.name == "llvm" else "dlight"
+    remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
     for variable, function in mod.functions.items():
         if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
             continue
@@ -185,7 +188,7 @@ class _DefaultPipelinePatch:
         self._originals = (default, by_target)
 
         def hub_or_default() -> Any:
-            @tvm.transform.module_pass(opt_level=0, name="tunehub.default")
+            @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
             def choose(mod: Any, _context: Any) -> Any:
                 target = tvm.target.Target.current(allow_none=True)
                 hub = self._hub_for(target)
@@ -224,7 +227,7 @@ def _finish(mod: Any, target: Any, hub: Hub) -> Any:
     if target.kind.name == "llvm":
         from tunehub.relax_packing import pack_weights
 
-        passes = [relax.transform.SplitLayoutRewritePreproc(), pack_weights()]
+        passes = [relax.transform.SplitLayoutRewritePreproc(), pack_weights]
     else:
         passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
     with target:

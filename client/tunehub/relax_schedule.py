@@ -11,7 +11,7 @@ from tunehub.relax_traces import import_trace
 from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
-    from tunehub.lookup import Candidate, RecordLookup
+    from tunehub.lookup import Candidate, RecordLookup, Rung
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class Scheduled:
     exact: str
     anchor: str | None
     function: Any | None = None
-    rung: str | None = None
+    rung: Rung | None = None
     package: str | None = None
     run_s: float | None = None
     default_s: float | None = None
