@@ -1,0 +1,214 @@
+"""What the client costs: import, opening packages of 1,000 to 100,000 records, lookups, and added compile time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from benchmarks.table import Row
+from tunehub.key_scheme import KEY_SCHEME
+from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
+from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.package import open_package, pack
+from tunehub_registry.record import ScheduleRecord, encode_record, read_records
+from tunehub_registry.target import TargetDescriptor
+
+_SIZES = (1_000, 10_000, 100_000)
+_QUERIES = 200
+_RECORDS = "records/meta_schedule.jsonl"
+_NETWORK = "squeezenet"
+
+
+def run() -> list[Row]:
+    """All rows. The JSONDatabase of 10,000 records is opened once: that takes a minute."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [*_import_rows(), *_package_rows(Path(folder)), *_compile_rows()]
+
+
+def _import_rows() -> list[Row]:
+    """Start of a process that imports tunehub over one that imports nothing, interleaved."""
+    bare, ours = [], []
+    for _ in range(15):
+        bare.append(_process_ms("pass"))
+        ours.append(_process_ms("import tunehub"))
+    return [Row(name="import_ms", value=median(ours) - median(bare), unit="ms", note="over bare Python")]
+
+
+def _process_ms(code: str) -> float:
+    return _ms(lambda: subprocess.run([sys.executable, "-c", code], check=True))
+
+
+def _package_rows(folder: Path) -> list[Row]:
+    from tunehub.embedded import embedded_registry
+    from tunehub.hub import open_hub
+
+    samples = _embedded_records(embedded_registry())
+    rows, opened = [], {}
+    for size in _SIZES:
+        registry = folder / str(size)
+        keys = _make_registry(registry, samples, size)
+        began = time.perf_counter()
+        open_hub("llvm-benchmark", registry=[registry]).close()
+        rows.append(Row(name=f"index_{size // 1000}k_s", value=time.perf_counter() - began, unit="s", note="first use"))
+        opened[size] = median(_ms(lambda: open_hub("llvm-benchmark", registry=[registry]).close()) for _ in range(20))  # noqa: B023
+        hub = open_hub("llvm-benchmark", registry=[registry])
+        query = median(_ms(lambda: hub.lookup.by_exact(key)) for key in keys[:_QUERIES])  # noqa: B023
+        assert hub.lookup.by_exact(keys[0]) is not None
+        hub.close()
+        rows.append(Row(name=f"open_{size // 1000}k_ms", value=opened[size], unit="ms", note="indexed before"))
+        rows.append(Row(name=f"query_{size // 1000}k_ms", value=query, unit="ms", note="one exact record"))
+    stock = {size: _json_database_ms(folder / f"json{size}", size) for size in (1_000, 10_000)}
+    for size, value in stock.items():
+        name = f"{size // 1000}k"
+        rows.append(Row(name=f"jsondatabase_open_{name}_ms", value=value, unit="ms"))
+        rows.append(Row(name=f"open_{name}_vs_jsondatabase", value=value / opened[size], unit="times"))
+    return rows
+
+
+def _embedded_records(registry: Path) -> list[ScheduleRecord]:
+    package = open_package(next(iter(sorted((registry / "packages").glob("*.tunepkg")))))
+    with package.open(_RECORDS) as stream:
+        return [record for record in read_records(stream, _RECORDS) if isinstance(record, ScheduleRecord)]
+
+
+def _make_registry(folder: Path, samples: list[ScheduleRecord], size: int) -> list[str]:
+    """A folder registry with one package of ``size`` records under keys of their own; returns the keys."""
+    records = list(_renamed(samples, size))
+    target = TargetDescriptor(kind="llvm", model="benchmark", arch="x86_64")
+    manifest = Manifest(
+        format_version="1.0", name="llvm-benchmark", version="1.0", target=target, networks=(),
+        record_sets=(
+            RecordSet(tuner="meta_schedule", file=_RECORDS, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=size),
+        ),
+        provenance=_provenance(),
+    )  # fmt: skip
+    data = pack(manifest, {_RECORDS: b"".join(map(encode_record, records))})
+    entry = ShardEntry(
+        version="1.0", file=package_path("llvm-benchmark", "1.0"), sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data), record_sets=(RecordSetSummary(tuner="meta_schedule", tvm=">=0.25,<0.28"),),
+        published="2026-01-01",
+    )  # fmt: skip
+    update = add_version(Index(schema_version="1.0", serial=0, names={}), None, entry, target=target)
+    for path, content in (
+        (entry.file, data), (update.shard_path, update.shard_data), ("index.json", encode_index(update.index)),
+    ):  # fmt: skip
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return [record.exact for record in records]
+
+
+def _renamed(samples: list[ScheduleRecord], size: int) -> Iterator[ScheduleRecord]:
+    for number in range(size):
+        digest = hashlib.sha256(str(number).encode()).hexdigest()
+        sample = samples[number % len(samples)]
+        yield msgspec.structs.replace(sample, exact=digest[:32], anchor=digest[32:], op=f"synthetic {digest[:16]}")
+
+
+def _provenance() -> Provenance:
+    return Provenance(
+        machine={}, tvm_version="0.27.0", tvm_ffi_version="0", tuner_options={}, trials=0, seed=0, threads=1,
+        command="python -m benchmarks client", started="2026-01-01", finished="2026-01-01",
+    )  # fmt: skip
+
+
+def _json_database_ms(folder: Path, size: int) -> float:
+    """Open a JSONDatabase with ``size`` records of one convolution, written as TVM writes them."""
+    from tvm.s_tir import meta_schedule as ms
+
+    workload, record = _stock_json()
+    folder.mkdir()
+    (folder / "database_workload.json").write_text(workload + "\n")
+    (folder / "database_tuning_record.json").write_text((record + "\n") * size)
+    return _ms(lambda: ms.database.JSONDatabase(work_dir=str(folder)))
+
+
+@cache
+def _stock_json() -> tuple[str, str]:
+    """One workload and one record of it, in TVM's own JSON."""
+    import tvm
+    from tvm import te
+    from tvm.s_tir import meta_schedule as ms
+
+    from tunehub_builder.tuning import sketch
+
+    a, b = te.placeholder((256, 256), name="A"), te.placeholder((256, 256), name="B")
+    k = te.reduce_axis((0, 256), name="k")
+    c = te.compute((256, 256), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    loops = sketch.loops_of(mod)
+    assert loops is not None
+    schedule = sketch.apply(mod, loops, sketch.register_tiles(loops, 16)[0])
+    workload = ms.database.Workload(mod)
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    record = ms.database.TuningRecord(schedule.trace, workload, [1e-3], target, arguments)
+    return _dumps(workload.as_json()), _dumps([0, record.as_json()])
+
+
+def _dumps(value: Any) -> str:
+    def plain(item: Any) -> Any:
+        if hasattr(item, "value"):
+            return item.value
+        return dict(item.items()) if hasattr(item, "items") else list(item)
+
+    return json.dumps(value, default=plain)
+
+
+def _compile_rows() -> list[Row]:
+    """One network: TVM's plain pipeline, the hub's with no records, the hub's with records; medians, interleaved."""
+    import tvm
+
+    import tunehub
+    from tunehub.hub import open_hub
+    from tunehub.lookup import EmptyLookup
+    from tunehub.relax_pipeline import apply_records, build_pipeline, prepare
+    from tunehub_builder import networks
+
+    target = tunehub.host_target()
+    module = networks.get(_NETWORK).relax_module()
+    with target:
+        build_pipeline(target, open_hub(target))(module)  # first use loads what is loaded lazily
+    samples: dict[str, list[float]] = {"plain": [], "hub": [], "applied": [], "nothing": []}
+    for _ in range(5):
+        samples["plain"].append(_ms(lambda: tvm.compile(module, target)))
+        hub, empty = open_hub(target), open_hub(target)
+        empty.lookup = EmptyLookup()
+        samples["hub"].append(_ms(lambda: tunehub.compile(module, target, hub=hub)))  # noqa: B023
+        hits = len(hub.report().hits())
+        prepared = prepare(module, target)
+        samples["nothing"].append(_ms(lambda: apply_records(prepared, target, empty)))  # noqa: B023
+        samples["applied"].append(_ms(lambda: apply_records(prepared, target, hub)))  # noqa: B023
+    times = {name: median(values) for name, values in samples.items()}
+    return [
+        Row(name="hub_hits", value=hits, unit="count", note=f"workloads of {_NETWORK}"),
+        Row(
+            name="hub_compile_ms_per_hit",
+            value=(times["hub"] - times["plain"]) / hits,
+            unit="ms",
+            note="whole compile with records less TVM's plain one: graph passes, records, packing, code generation",
+        ),
+        Row(
+            name="hub_apply_ms_per_hit",
+            value=(times["applied"] - times["nothing"]) / hits,
+            unit="ms",
+            note="records only: lookup, checks and replay",
+        ),
+        Row(name="compile_vs_plain", value=times["hub"] / times["plain"], unit="times"),
+    ]
+
+
+def _ms(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return (time.perf_counter() - began) * 1e3
