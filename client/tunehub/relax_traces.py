@@ -44,8 +44,8 @@ def import_trace(data: Any) -> Any:
     for kind, inputs, attrs, outputs in instructions:
         operands = [_operand(value, variables) for value in inputs]
         results = [variables.setdefault(name, _variable(name)) for name in outputs]
-        # Layouts are judged by relax_guard before TVM sees them. TVM itself would refuse those that leave gaps, unless
-        # it is given an inverse, as its own RewriteLayout does.
+        # Layouts are judged by relax_guard before TVM sees them. TVM is not asked: it would believe the inverse of the
+        # record, and refuse layouts with gaps that come without one.
         if kind == "TransformLayout":
             attrs = [*attrs[:3], True]
         attributes = [_import_index_map(value["index_map"]) if isinstance(value, dict) else value for value in attrs]
@@ -112,13 +112,13 @@ def _export_index(expression: Any, names: dict[Any, str]) -> Any:
 
 
 def _import_index_map(content: dict[str, Any]) -> Any:
-    """The map without the inverse of the record: TVM would believe it, and derives one that is right."""
     import tvm
 
     indices = [tvm.tirx.Var(f"v{i}", _INDEX_DTYPE) for i in range(content["ndim"])]
     names = {f"v{i}": index for i, index in enumerate(indices)}
     final = [_import_index(expression, names) for expression in content["final"]]
-    return tvm.tirx.IndexMap(indices, final, None)
+    inverse = content.get("inverse")
+    return tvm.tirx.IndexMap(indices, final, None if inverse is None else _import_index_map(inverse))
 
 
 def _import_index(expression: Any, names: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ A map is `{"index_map": {"ndim": n, "final": [expression...], "inverse": {the sa
 integer, `"v<i>"`, or `[operator, expression, expression]` with one of `+ - * // %`. TVM believes an inverse that it is
 given and a map that is said to be injective: one that is not makes wrong results or writes out of bounds. Whether a
 map fits a buffer depends on the buffer's shape and is decided where the trace is applied; here every map is refused
-that loses elements whatever the shape is. The inverse is only evidence for that: readers let TVM derive their own.
+that loses elements whatever the shape is. The inverse is only evidence for that, and is not used otherwise.
 """
 
 from __future__ import annotations

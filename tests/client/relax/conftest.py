@@ -1,0 +1,200 @@
+"""Small networks, their workloads and records, and a hub that holds given records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tunehub.lookup import Candidate  # noqa: E402
+from tunehub.report import WorkloadReport  # noqa: E402
+from tunehub_registry.record import ScheduleRecord  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="session")
+def target() -> Any:
+    """A CPU that is described the same way everywhere: keys do not depend on it."""
+    return tvm.target.Target({"kind": "llvm", "num-cores": 2})
+
+
+class Nets:
+    """Relax modules with random weights. `build` takes a function of a block builder and the inputs."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def array(self, *shape: int) -> Array:
+        return self.rng.uniform(-1, 1, shape).astype("float32")
+
+    def const(self, *shape: int) -> Any:
+        return tvm.relax.const(self.array(*shape))
+
+    def var(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Any:
+        kind = getattr(tvm.relax, "TensorType", None) or tvm.relax.TensorStructInfo  # renamed in 0.27
+        return tvm.relax.Var(name, kind(tuple(shape), dtype))
+
+    def build(
+        self, make: Callable[..., Any], *shapes: tuple[int, ...], names: tuple[str, ...] = (), dtype: str = "float32"
+    ) -> Any:
+        builder = tvm.relax.BlockBuilder()
+        inputs = [self.var(names[i] if names else f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
+        with builder.function("main", inputs):
+            with builder.dataflow():
+                output = builder.emit_output(make(builder, *inputs))
+            builder.emit_func_output(output)
+        return builder.get()
+
+    def conv(self, channels: int = 8, out: int = 16, size: int = 8, *, bias: bool = True, relu: bool = True) -> Any:
+        """A 3×3 convolution with bias and relu."""
+
+        def make(b: Any, x: Any) -> Any:
+            y = b.emit(tvm.relax.op.nn.conv2d(x, self.const(out, channels, 3, 3), padding=1))
+            y = b.emit(tvm.relax.op.add(y, self.const(1, out, 1, 1))) if bias else y
+            return b.emit(tvm.relax.op.nn.relu(y)) if relu else y
+
+        return self.build(make, (1, channels, size, size))
+
+    def matmul(self, m: int = 16, n: int = 32, k: int = 24, *, dtype: str = "float32", name: str = "x0") -> Any:
+        def make(b: Any, x: Any) -> Any:
+            weight = tvm.relax.const(self.array(k, n).astype(dtype))
+            return b.emit(tvm.relax.op.matmul(x, weight))
+
+        return self.build(make, (m, k), names=(name,), dtype=dtype)
+
+    def residual(self, channels: int = 8, size: int = 8) -> Any:
+        """conv + batch norm + relu, twice, with a residual connection."""
+        op = tvm.relax.op
+
+        def make(b: Any, x: Any) -> Any:
+            y = x
+            for _ in range(2):
+                y = b.emit(op.nn.conv2d(y, self.const(channels, channels, 3, 3), padding=1))
+                y = b.emit(tvm.relax.TupleGetItem(b.emit(self.batch_norm(y, channels)), 0))
+                y = b.emit(op.nn.relu(b.emit(op.add(x, y)) if _ else y))
+            return y
+
+        return self.build(make, (1, channels, size, size))
+
+    def batch_norm(self, data: Any, channels: int, *, training: bool = False) -> Any:
+        statistics = [tvm.relax.const(np.abs(self.array(channels)) + 0.5) for _ in range(4)]
+        return tvm.relax.op.nn.batch_norm(data, *statistics, axis=1, training=training)
+
+
+@pytest.fixture
+def nets() -> Nets:
+    return Nets()
+
+
+@dataclass
+class FakeHub:
+    """A hub with given records; what it is told is kept."""
+
+    records: list[ScheduleRecord] = field(default_factory=list)
+    host: Any = field(default_factory=lambda: SimpleNamespace(kind="llvm"))
+    workloads: list[WorkloadReport] = field(default_factory=list)
+    failures: list[tuple[str, BaseException]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def lookup(self) -> FakeHub:
+        return self
+
+    def by_exact(self, key: str) -> Candidate | None:
+        found = (Candidate(record=r, rung="exact", package="p 1") for r in self.records if r.exact == key)
+        return next(found, None)
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        same = [r for r in self.records if r.anchor == key]
+        return tuple(Candidate(record=r, rung="anchor", package="p 1", anchored=True) for r in same)
+
+    def add(self, workload: WorkloadReport) -> None:
+        self.workloads.append(workload)
+
+    def failed(self, step: str, error: BaseException) -> None:
+        self.failures.append((step, error))
+
+    def fall_back(self, reason: str) -> None:
+        self.notes.append(reason)
+
+    def rungs(self) -> list[str]:
+        return [workload.rung for workload in self.workloads]
+
+
+@pytest.fixture
+def make_hub() -> type[FakeHub]:
+    return FakeHub
+
+
+@pytest.fixture(scope="session")
+def tasks_of(target: Any) -> Callable[[Any], list[Any]]:
+    """The workloads of a Relax module, as the builder sees them."""
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    return lambda mod: extract_tasks([("net", mod)], target)
+
+
+@pytest.fixture(scope="session")
+def sketch_traces() -> Callable[[Any], list[Any]]:
+    """The traces of all sketches for a workload, with packed weights, as records hold them."""
+    from tvm.s_tir import meta_schedule as ms
+
+    from tunehub.relax_traces import export_trace
+    from tunehub_builder.tuning import sketch
+
+    def traces(mod: Any) -> list[Any]:
+        loops = sketch.loops_of(mod)
+        assert loops is not None
+        found = []
+        for knobs in sketch.register_tiles(loops, 16):
+            schedule = sketch.apply(mod, loops, knobs)
+            assert ms.postproc.RewriteLayout().apply(schedule)
+            found.append(export_trace(schedule.trace))
+        return found
+
+    return traces
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., ScheduleRecord]:
+    """A record of a task with a trace."""
+
+    def record(task: Any, trace: Any, **changes: Any) -> ScheduleRecord:
+        values: dict[str, Any] = {
+            "exact": task.exact, "anchor": task.anchor, "op": task.name, "trace": (trace[0], trace[1]),
+            "run_s": (1e-3,), "default_s": 1e-1, "source": "sketch", **changes,
+        }  # fmt: skip
+        return ScheduleRecord(**values)
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def record_for(tasks_of: Any, sketch_traces: Any, make_record: Any) -> Callable[[Any], list[ScheduleRecord]]:
+    """A record by sketch for every workload of a module that a sketch fits."""
+    from tunehub_builder.tuning import sketch
+
+    def records(mod: Any) -> list[ScheduleRecord]:
+        tasks = [task for task in tasks_of(mod) if sketch.loops_of(task.mod) is not None]
+        return [make_record(task, sketch_traces(task.mod)[0]) for task in tasks]
+
+    return records
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., Array]:
+    """Run an executable of a Relax module on arrays."""
+
+    def call(executable: Any, *arrays: Array) -> Array:
+        machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
+        result: Array = machine["main"](*[tvm.runtime.tensor(array) for array in arrays]).numpy()
+        return result
+
+    return call
