@@ -1,5 +1,86 @@
-"""tunehub: pre-tuned schedules for TVM, found and installed while a model is being compiled."""
+"""tunehub: pre-tuned schedules for TVM, found and installed while a model is being compiled.
+
+    with tunehub.context(target) as hub:
+        executable = tvm.compile(mod, target)
+    hub.report().print()
+
+Importing this package imports neither TVM nor anything else that is heavy: names are loaded when they are used.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunehub.api import compile, context, install, installed_hubs, pipeline, resolve, uninstall
+    from tunehub.exceptions import (
+        HubError,
+        HubWarning,
+        RequirementError,
+        SettingError,
+        TunehubError,
+        UnknownTargetError,
+        UnsupportedTVMError,
+    )
+    from tunehub.host import host_target
+    from tunehub.hub import Hub, open_hub
+    from tunehub.report import Report, WorkloadReport
+    from tunehub.resolution import Resolution
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Hub",
+    "HubError",
+    "HubWarning",
+    "Report",
+    "RequirementError",
+    "Resolution",
+    "SettingError",
+    "TunehubError",
+    "UnknownTargetError",
+    "UnsupportedTVMError",
+    "WorkloadReport",
+    "__version__",
+    "compile",
+    "context",
+    "host_target",
+    "install",
+    "installed_hubs",
+    "open_hub",
+    "pipeline",
+    "resolve",
+    "uninstall",
+]
+
+_MODULES = {
+    "tunehub.api": ("compile", "context", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
+    "tunehub.exceptions": (
+        "HubError",
+        "HubWarning",
+        "RequirementError",
+        "SettingError",
+        "TunehubError",
+        "UnknownTargetError",
+        "UnsupportedTVMError",
+    ),
+    "tunehub.host": ("host_target",),
+    "tunehub.hub": ("Hub", "open_hub"),
+    "tunehub.report": ("Report", "WorkloadReport"),
+    "tunehub.resolution": ("Resolution",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -32,6 +32,7 @@ _NO_PACKAGE_REMEDY = (
     "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
     "`tunehub resolve` explains"
 )
+_MAX_REASONS = 5
 
 
 class Policy:
@@ -126,6 +127,11 @@ class Hub:
             notes=tuple(self._policy.notes),
         )
 
+    def serves(self, target: Any) -> bool:
+        """Whether the records may be used for this target: the hub was opened for its kind and architecture."""
+        other = descriptor_of(target)
+        return (other.kind, other.arch) == (self.host.kind, self.host.arch)
+
     def close(self) -> None:
         """Close the files of the records. Lookups afterwards find nothing or fail."""
         for layer in getattr(self.lookup, "layers", ()):
@@ -149,10 +155,9 @@ def open_hub(
     Whatever goes wrong with registries, cache or packages ends in a hub with fewer records and one HubWarning, or in
     a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError) raise in any mode.
     """
-    settings = with_options(
-        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
+    settings, requirement = check_options(
+        registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
     )
-    requirement = parse_requirement(settings.require, settings.require_place)
     host = descriptor_of(target)
     if tvm_version is None:
         installed = find_tvm()
@@ -163,6 +168,21 @@ def open_hub(
         return _open(target, host, settings, requirement, tvm_version, policy)
     finally:
         policy.release()
+
+
+def check_options(
+    *,
+    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    require: str | None = None,
+    user_records: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    offline: bool | None = None,
+) -> tuple[Settings, Requirement]:
+    """The settings that the environment and these options make. Raises SettingError or RequirementError."""
+    settings = with_options(
+        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
+    )
+    return settings, parse_requirement(settings.require, settings.require_place)
 
 
 def resolve_host(
@@ -239,7 +259,11 @@ def _open_nearest(
 
 
 def _nothing_found(resolution: Resolution) -> ResolutionError:
-    return ResolutionError(resolution.explain(), remedy=_NO_PACKAGE_REMEDY, cause="no package")
+    rejected = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
+    shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
+    more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""
+    reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
+    return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
 
 
 def _unexpected(error: Exception) -> HubError:

@@ -139,8 +139,8 @@ def is_key(key: object) -> bool:
     return isinstance(key, str) and len(key) == _KEY_LENGTH and _KEY_DIGITS.issuperset(key)
 
 
-def open_index(path: Path, stamp: str) -> RecordIndex:
-    """Open an index that was made from what `stamp` stands for.
+def open_index(path: Path, stamp: str | None) -> RecordIndex:
+    """Open an index that was made from what `stamp` stands for (None: from anything).
 
     Raises FileNotFoundError when there is none, IndexDamagedError when it cannot be used, OSError otherwise.
     """

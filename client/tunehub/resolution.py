@@ -57,6 +57,11 @@ class Decision:
     registry: str
     outcome: Accepted | Rejected
 
+    @property
+    def reason(self) -> str | None:
+        """Why the candidate was rejected, None when it was not."""
+        return self.outcome.reason if isinstance(self.outcome, Rejected) else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from tunehub.key_scheme import KEY_SCHEME
-from tunehub_registry.index import Index, ShardEntry, add_version, encode_index, parse_index, parse_shard
-from tunehub_registry.index import RecordSetSummary, package_path
+from tunehub_registry.index import (
+    Index,
+    RecordSetSummary,
+    ShardEntry,
+    add_version,
+    encode_index,
+    package_path,
+    parse_index,
+    parse_shard,
+)
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
 from tunehub_registry.record import ScheduleRecord, encode_record

@@ -1,0 +1,149 @@
+"""The public functions: compile with records, for one call, inside a block, or for the whole process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from tunehub.host import as_tvm_target, descriptor_of
+from tunehub.hub import Hub, Policy, check_options, open_hub, resolve_host
+from tunehub.resolution import Resolution
+from tunehub.settings import load_settings, with_options
+from tunehub.tvm_generation import find_tvm, require_relax
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class HubOptions(TypedDict, total=False):
+    """Options of all functions here; what is left out comes from the environment (see README).
+
+    `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
+    `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
+    """
+
+    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+    require: str | None
+    user_records: str | os.PathLike[str] | None
+    strict: bool | None
+    offline: bool | None
+
+
+def compile(
+    mod: Any,
+    target: Any = None,
+    *,
+    params: dict[str, Any] | None = None,
+    hub: Hub | None = None,
+    **options: Unpack[HubOptions],
+) -> Any:
+    """Compile a Relax module with records; returns what `tvm.compile` does (a `tvm.relax.VMExecutable`).
+
+    `target` is anything that `tunehub.resolve` takes; None is this machine's CPU. `params` are bound into `main`.
+    `hub` reuses a hub (then no options); pass one to read its `report()` afterwards.
+    Raises UnsupportedTVMError, UnknownTargetError, RequirementError, SettingError; HubError only in strict mode; and
+    what TVM raises for the module.
+    """
+    require_relax()
+    from tunehub import relax_pipeline
+
+    tvm_target = as_tvm_target(target)
+    return relax_pipeline.compile_module(mod, tvm_target, _hub_for(tvm_target, hub, options), params)
+
+
+@contextmanager
+def context(target: Any = None, **options: Unpack[HubOptions]) -> Iterator[Hub]:
+    """Inside the block `tvm.compile(mod, target)` uses records; the block's value is the hub, with its `report()`.
+
+    Only this thread or task is affected, and afterwards nothing in TVM is changed. Raises as `compile`.
+    """
+    require_relax()
+    from tunehub import relax_pipeline
+
+    hub = open_hub(as_tvm_target(target), **options)
+    with relax_pipeline.activate(hub):
+        yield hub
+
+
+def install(**options: Unpack[HubOptions]) -> None:
+    """Make every later `tvm.compile` of this process use records, each target with its own hub.
+
+    A second call replaces the options. Raises UnsupportedTVMError, RequirementError or SettingError at once.
+    """
+    require_relax()
+    check_options(**options)
+    from tunehub import relax_pipeline
+
+    global _installed
+    _installed = _Installed(options)
+    relax_pipeline.install(_installed.hub_for)
+
+
+def uninstall() -> None:
+    """Undo `install`; TVM is left as it was. Does nothing when nothing is installed."""
+    global _installed
+    if _installed is None:
+        return
+    from tunehub import relax_pipeline
+
+    relax_pipeline.uninstall()
+    _installed = None
+
+
+def installed_hubs() -> tuple[Hub, ...]:
+    """The hubs that `install` has opened so far, one a target, for their reports."""
+    return () if _installed is None else _installed.hubs()
+
+
+def pipeline(target: Any = None, *, hub: Hub | None = None, **options: Unpack[HubOptions]) -> Any:
+    """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. Raises as `compile`."""
+    require_relax()
+    from tunehub import relax_pipeline
+
+    tvm_target = as_tvm_target(target)
+    return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options))
+
+
+def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:
+    """Say which package would serve `target`, and why no other: `resolve(...).explain()`. Works without TVM.
+
+    `target`: a TVM target, a dict or JSON in TVM's form, a package name such as `llvm-znver5`; None is this machine's
+    CPU. Raises UnknownTargetError, RequirementError, SettingError; RegistryUnreadableError in strict mode.
+    """
+    settings = with_options(load_settings(), **options)
+    installed = find_tvm()
+    policy = Policy(strict=settings.strict)
+    return resolve_host(descriptor_of(target), settings, policy, installed.version if installed else None)[1]
+
+
+class _Installed:
+    """The hubs of `install`, opened when a target is first compiled for."""
+
+    def __init__(self, options: HubOptions) -> None:
+        self._options = options
+        self._hubs: dict[str, Hub] = {}
+        self._lock = threading.Lock()
+
+    def hub_for(self, target: Any) -> Hub:
+        with self._lock:
+            name = str(target)
+            if name not in self._hubs:
+                self._hubs[name] = open_hub(target, **self._options)
+            return self._hubs[name]
+
+    def hubs(self) -> tuple[Hub, ...]:
+        return tuple(self._hubs.values())
+
+
+_installed: _Installed | None = None
+
+
+def _hub_for(target: Any, hub: Hub | None, options: HubOptions) -> Hub:
+    if hub is None:
+        return open_hub(target, **options)
+    if options:
+        raise TypeError(f"options {', '.join(options)} have no effect on a hub that is open: leave them or `hub` out")
+    return hub

@@ -1,0 +1,33 @@
+"""`tunehub demo`, implemented by the builder, which has the networks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tunehub.cli.options import json_option
+
+_REMEDY = "install what the demo needs: pip install 'tunehub[demo]'"
+
+
+@click.command()
+@click.option("--network", "networks", multiple=True, metavar="NAME", help="Only this network; may be repeated.")
+@click.option("--repeats", type=click.IntRange(min=1), default=7, show_default=True, help="Timed runs of each network.")
+@json_option
+def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
+    """Compare TVM's default, tunehub and onnxruntime on real networks, side by side on this machine."""
+    try:
+        from tunehub_builder.demo import run_demo
+        from tunehub_builder.exceptions import BuilderError
+        from tunehub_builder.networks.exceptions import NetworkError, UnknownNetworkError
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"the demo needs the module {error.name}: {_REMEDY}") from None
+    try:
+        code = run_demo(networks, as_json=as_json, repeats=repeats)
+    except UnknownNetworkError as error:
+        raise click.UsageError(str(error)) from None
+    except (BuilderError, NetworkError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(code)

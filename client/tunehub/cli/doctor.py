@@ -1,0 +1,191 @@
+"""`tunehub doctor`: is everything there that compiling with records needs?"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import click
+
+from tunehub.chain import EMBEDDED, open_chain
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import print_json
+from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError
+from tunehub.settings import Settings, load_settings, with_options
+
+State = Literal["ok", "warning", "error"]
+_MARKS = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "error": ("no", "red")}
+_PROBE_TIMEOUT_S = 120
+# What only TVM knows is asked in another process: its thread pool starts when it is asked for its size.
+_PROBE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import tvm
+from tunehub import host
+gpu = host.gpu_descriptor()
+cpu = host.host_descriptor(use_tvm=True)
+describe = lambda item: None if item is None else {
+    "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
+print(json.dumps({"threads": int(tvm.get_global_func("runtime.NumThreads")()), "version": tvm.__version__,
+                  "cpu": describe(cpu), "gpu": describe(gpu)}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of the doctor. `remedy` is None when nothing is to be done."""
+
+    name: str
+    state: State
+    text: str
+    remedy: str | None = None
+
+
+@click.command()
+@registry_option
+@json_option
+def doctor(registry: Sequence[str], as_json: bool) -> None:
+    """Check Python, TVM, this machine, the cache and the registries. Exits with 1 when something broken matters."""
+    findings = examine(with_options(load_settings(), registry=registry or None))
+    broken = any(item.state == "error" for item in findings)
+    if as_json:
+        print_json({"ok": not broken, "findings": [asdict(item) for item in findings]})
+    else:
+        for item in findings:
+            mark, colour = _MARKS[item.state]
+            click.echo(f"{click.style(mark, fg=colour)}  {item.name}: {item.text}")
+            if item.remedy:
+                click.echo(f"      {item.remedy}")
+    sys.exit(1 if broken else 0)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All findings, in the order in which one would look."""
+    findings = [Finding(name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")]
+    findings += _examine_tvm()
+    findings += [_examine_cache(settings), *_examine_registries(settings), _examine_onnxruntime()]
+    return findings
+
+
+def _examine_tvm() -> list[Finding]:
+    from tunehub.tvm_generation import find_tvm, require_relax
+
+    installed = find_tvm()
+    try:
+        require_relax()
+    except UnsupportedTVMError as error:
+        broken = Finding(name="tvm", state="error", text=error.reason, remedy=error.remedy)
+        return [broken, _describe_cpu(_cpu_without_tvm(), "without TVM")]
+    text = f"{installed.version} with apache-tvm-ffi {installed.ffi}" if installed else ""
+    try:
+        probe = run_probe()
+    except OSError as error:
+        remedy = "run `python -c 'import tvm'` and mend what it says"
+        return [Finding(name="tvm", state="error", text=f"{text}: importing it fails: {error}", remedy=remedy)]
+    return [
+        Finding(name="tvm", state="ok", text=text),
+        _describe_cpu(probe["cpu"], "by LLVM"),
+        _describe_gpu(probe["gpu"]),
+        _describe_threads(probe["threads"], probe["cpu"]["cores"]),
+    ]
+
+
+def run_probe() -> dict[str, Any]:
+    """Ask TVM in a process of its own. Raises OSError with the last line of what it said."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, json.dumps(sys.path)],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {_PROBE_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
+        raise OSError(lines[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+def _cpu_without_tvm() -> dict[str, Any]:
+    from tunehub.host import host_descriptor
+
+    cpu = host_descriptor(use_tvm=False)
+    return {"name": cpu.name, "arch": cpu.arch, "features": list(cpu.features), "cores": cpu.num_cores}
+
+
+def _describe_cpu(cpu: dict[str, Any], source: str) -> Finding:
+    features = ", ".join(cpu["features"]) or "none known"
+    text = f"{cpu['name']} ({cpu['arch']}, {cpu['cores']} physical cores, {source}): {features}"
+    return Finding(name="cpu", state="ok", text=text)
+
+
+def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:
+    return Finding(
+        name="gpu", state="ok", text="none that TVM can use" if gpu is None else f"{gpu['name']} ({gpu['arch']})"
+    )
+
+
+def _describe_threads(threads: int, cores: int) -> Finding:
+    text = f"TVM's pool has {threads}, the machine {cores} physical cores"
+    if threads >= cores:
+        return Finding(name="threads", state="ok", text=text)
+    remedy = f"TVM takes half of the hardware threads: set TVM_NUM_THREADS={cores} before TVM is first used"
+    return Finding(name="threads", state="warning", text=text, remedy=remedy)
+
+
+def _examine_cache(settings: Settings) -> Finding:
+    remedy = "set TUNEHUB_CACHE to a folder that you can write; until then every process indexes packages anew"
+    try:
+        settings.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=settings.cache):
+            pass
+    except OSError as error:
+        text = f"{settings.cache} cannot be written: {error.strerror or error}"
+        return Finding(name="cache", state="warning", text=text, remedy=remedy)
+    return Finding(name="cache", state="ok", text=f"{settings.cache} is writable")
+
+
+def _examine_registries(settings: Settings) -> list[Finding]:
+    problems: list[HubError] = []
+    chain = open_chain(settings.registries, offline=settings.offline, on_problem=problems.append)
+    findings: list[Finding] = []
+    for registry in chain.registries:
+        outcome = _attempt(lambda: registry.index().names)  # noqa: B023 - called at once
+        if isinstance(outcome, TunehubError):
+            findings.append(_registry_error(outcome))
+            continue
+        names = ", ".join(sorted(outcome)) or "no packages"
+        name = "embedded registry" if registry.address == EMBEDDED else f"registry {registry.address}"
+        findings.append(Finding(name=name, state="ok", text=names))
+    return [*(_registry_error(problem) for problem in problems), *findings]
+
+
+def _registry_error(error: TunehubError) -> Finding:
+    remedy = getattr(error, "remedy", None)
+    text = getattr(error, "reason", str(error))
+    return Finding(name="registry", state="error", text=text, remedy=remedy)
+
+
+def _attempt(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except TunehubError as error:
+        return error
+
+
+def _examine_onnxruntime() -> Finding:
+    from importlib import metadata
+
+    try:
+        return Finding(name="onnxruntime", state="ok", text=metadata.version("onnxruntime"))
+    except metadata.PackageNotFoundError:
+        return Finding(name="onnxruntime", state="ok", text="not installed (only `tunehub demo` compares with it)")

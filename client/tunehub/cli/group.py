@@ -1,0 +1,97 @@
+"""The group of commands; each is imported when it is run, so that `tunehub --help` and small commands start fast."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from typing import TextIO
+
+import click
+
+from tunehub import __version__
+from tunehub.exceptions import HubWarning, TunehubError, UsageError
+
+COMMANDS = {
+    "cache": "tunehub.cli.cache:cache",
+    "demo": "tunehub.cli.demo:demo",
+    "doctor": "tunehub.cli.doctor:doctor",
+    "list": "tunehub.cli.listing:list_packages",
+    "resolve": "tunehub.cli.resolve:resolve",
+    "show": "tunehub.cli.listing:show",
+}
+BUILDER_COMMANDS = ("check", "distill", "networks", "pack", "tune")
+BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are given as `module:attribute`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMANDS, *_builder_commands()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None and cmd_name in BUILDER_COMMANDS:
+            place = _builder_commands().get(cmd_name)
+            if place is None:
+                raise click.ClickException(f"`tunehub {cmd_name}` belongs to the builder: {BUILDER_REMEDY}")
+        return super().get_command(ctx, cmd_name) if place is None else load_command(cmd_name, place)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tunehub")
+def cli() -> None:
+    """Pre-tuned schedules for TVM: find them, use them, make them."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    warnings.showwarning = _show_warning
+    try:
+        cli.main(args=args, prog_name="tunehub", standalone_mode=True)
+    except UsageError as error:
+        _fail(error, 2)
+    except TunehubError as error:
+        _fail(error, 1)
+
+
+def load_command(name: str, place: str) -> click.Command:
+    """Import a command. Raises ClickException, naming what is missing, when an optional dependency is not there."""
+    module, _, attribute = place.partition(":")
+    try:
+        command = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        reason = f"`tunehub {name}` needs the module {error.name}, which is not installed"
+        raise click.ClickException(f"{reason}: {BUILDER_REMEDY}") from None
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{place} is not a click command")
+    return command
+
+
+def _builder_commands() -> dict[str, str]:
+    """The builder's commands, none when it is not installed."""
+    try:
+        module = import_module("tunehub_builder.cli")
+    except ModuleNotFoundError:
+        return {}
+    commands: dict[str, str] = module.COMMANDS
+    return commands
+
+
+def _fail(error: TunehubError, code: int) -> None:
+    click.echo(f"Error: {error}", err=True)
+    sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Warnings of the hub are for the user: one line, without the place in our code."""
+    label = "Warning" if issubclass(category, HubWarning) else category.__name__
+    click.echo(f"{label}: {message}", err=True)

@@ -1,0 +1,193 @@
+"""`tunehub list` and `tunehub show`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.chain import Chain, Published, open_chain
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
+from tunehub.resolution import parse_requirement
+from tunehub.settings import Settings, load_settings, with_options
+
+
+@click.command("list")
+@click.argument("target", required=False)
+@registry_option
+@json_option
+def list_packages(target: str | None, registry: Sequence[str], as_json: bool) -> None:
+    """List published packages; TARGET keeps those whose name begins with it (llvm, llvm-znver5)."""
+    problems: list[HubError] = []
+    chain = _chain(_settings(registry), problems)
+    found = [item for item in chain.published() if _begins_with(item.name, target)]
+    _report(problems)
+    if as_json:
+        print_json({"packages": [_row(item) for item in found], "problems": [str(problem) for problem in problems]})
+    else:
+        where = f" for {target}" if target else ""
+        empty = f"no packages{where} in {', '.join(item.address for item in chain.registries)}"
+        headings = ("NAME", "VERSION", "TVM", "SIZE", "PUBLISHED", "REGISTRY", "")
+        print_table(headings, (_cells(item) for item in found), empty=empty)
+    sys.exit(1 if problems else 0)
+
+
+@click.command()
+@click.argument("package", metavar="NAME[==VERSION]")
+@registry_option
+@json_option
+def show(package: str, registry: Sequence[str], as_json: bool) -> None:
+    """Show what a package holds and how it was made (the newest version that is not yanked, by default)."""
+    require = parse_requirement(package, "NAME[==VERSION]")
+    if require.name is None:
+        raise RequirementError(
+            package, "names no package", place="NAME[==VERSION]", remedy="`tunehub list` shows the names"
+        )
+    settings = _settings(registry)
+    problems: list[HubError] = []
+    chain = _chain(settings, problems)
+    named = [item for item in chain.published() if item.name == require.name.lower()]
+    fitting = [item for item in named if require.specifier.contains(item.entry.version, prereleases=True)]
+    _report(problems)
+    if not fitting:
+        known = ", ".join(f"{item.name} {item.entry.version}" for item in named) or "no version of it"
+        raise click.ClickException(f"{package}: there is {known} in the registries (`tunehub list` shows all)")
+    # A yanked version is shown when it is the only one that fits.
+    chosen = next((item for item in fitting if item.entry.yanked is None), fitting[0])
+    description = describe(chosen, BlobCache(settings.cache))
+    if as_json:
+        print_json(description)
+    else:
+        _print_description(description)
+
+
+def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
+    """Everything that a package says of itself. Raises PackageUnusableError or RegistryUnreadableError."""
+    import msgspec
+
+    from tunehub_registry.exceptions import RegistryError
+    from tunehub_registry.package import EVIDENCE, open_package
+
+    sha256 = item.entry.sha256
+    blob = cache.blob_path(sha256)
+    try:
+        sound = is_sound(blob, sha256)
+        data = blob if sound else fetch_verified(sha256, lambda: item.registry.fetch_package(item.entry))
+        with open_package(data, source=item.entry.file) as package:
+            evidence = _evidence(package) if EVIDENCE in package.names else {"records": {}, "networks": []}
+            manifest: dict[str, Any] = msgspec.to_builtins(package.manifest)
+    except (RegistryError, HashMismatchError) as error:
+        text = f"{item.name} {item.entry.version} from {item.registry.address}: {error}"
+        raise PackageUnusableError(text, remedy="the registry has to publish it again") from error
+    return {**_row(item), "manifest": manifest, "evidence": evidence}
+
+
+def _evidence(package: Any) -> dict[str, Any]:
+    """A summary of the evidence: records by count and speed-up, networks as they are."""
+    from math import exp, log
+
+    import msgspec
+
+    from tunehub_registry.evidence import BadLine, RecordEvidence, read_evidence
+    from tunehub_registry.package import EVIDENCE
+
+    speedups: list[float] = []
+    refused = bad = 0
+    networks: list[dict[str, Any]] = []
+    with package.open(EVIDENCE) as stream:
+        for line in read_evidence(stream, EVIDENCE):
+            if isinstance(line, BadLine):
+                bad += 1
+            elif not isinstance(line, RecordEvidence):
+                networks.append(msgspec.to_builtins(line))
+            elif line.admitted:
+                speedups.append(line.speedup)
+            else:
+                refused += 1
+    geomean = exp(sum(map(log, speedups)) / len(speedups)) if speedups else None
+    records = {"admitted": len(speedups), "refused": refused, "bad_lines": bad, "geomean_speedup": geomean}
+    return {"records": records, "networks": networks}
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    manifest, evidence = description["manifest"], description["evidence"]
+    target, made = manifest["target"], manifest["provenance"]
+    click.echo(
+        f"{manifest['name']} {manifest['version']} ({plain_size(description['size'])}, {description['registry']})"
+    )
+    if description["yanked"] is not None:
+        click.echo(f"yanked: {description['yanked'] or 'no reason given'}")
+    click.echo(f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}")
+    for item in manifest["record_sets"]:
+        click.echo(f"records: {item['count']} of {item['tuner']}, for TVM {item['tvm']}, keys {item['key_scheme']}")
+    click.echo(
+        f"made: {made['started']} to {made['finished']}, TVM {made['tvm_version']}, {made['trials']} trials, "
+        f"{made['threads']} threads, seed {made['seed']}\n      {made['command']}"
+    )
+    click.echo(f"machine: {', '.join(f'{key} {value}' for key, value in made['machine'].items())}")
+    records = evidence["records"]
+    if records.get("admitted"):
+        click.echo(
+            f"evidence: {records['admitted']} records admitted, {records['refused']} refused, "
+            f"{records['geomean_speedup']:.3g}× the default schedules in the geometric mean"
+        )
+    times = {item["network"]: item for item in evidence["networks"]}
+    rows = [(item["name"], item["dtype"], *_times(times.get(item["name"]))) for item in manifest["networks"]]
+    print_table(("NETWORK", "TYPE", "DEFAULT ms", "TUNED ms", "ONNXRUNTIME ms"), rows, empty="networks: none")
+
+
+def _times(evidence: dict[str, Any] | None) -> tuple[str, str, str]:
+    if evidence is None:
+        return ("", "", "")
+    texts = [
+        "" if evidence.get(field) is None else f"{evidence[field] * 1e3:.4g}"
+        for field in ("default_s", "tuned_s", "onnxruntime_s")
+    ]
+    return (texts[0], texts[1], texts[2])
+
+
+def _settings(registry: Sequence[str]) -> Settings:
+    return with_options(load_settings(), registry=registry or None)
+
+
+def _chain(settings: Settings, problems: list[HubError]) -> Chain:
+    def note(problem: HubError) -> None:
+        if str(problem) not in {str(known) for known in problems}:
+            problems.append(problem)
+
+    return open_chain(settings.registries, offline=settings.offline, on_problem=note)
+
+
+def _report(problems: Sequence[HubError]) -> None:
+    for problem in problems:
+        click.echo(f"Error: {problem}", err=True)
+
+
+def _begins_with(name: str, target: str | None) -> bool:
+    return target is None or name == target.lower() or name.startswith(target.lower())
+
+
+def _row(item: Published) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "version": item.entry.version,
+        "tvm": list(item.entry.tvm),
+        "tuners": list(item.entry.tuners),
+        "size": item.entry.size,
+        "sha256": item.entry.sha256,
+        "published": item.entry.published,
+        "yanked": item.entry.yanked,
+        "registry": item.registry.address,
+    }
+
+
+def _cells(item: Published) -> tuple[str, ...]:
+    entry = item.entry
+    yanked = "" if entry.yanked is None else f"yanked: {entry.yanked}"
+    tvm = " or ".join(dict.fromkeys(entry.tvm))
+    return (item.name, entry.version, tvm, plain_size(entry.size), entry.published[:10], item.registry.address, yanked)

@@ -1,0 +1,40 @@
+"""How commands print: JSON for programs, tables for people, colours only on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Print a table, or the sentence `empty` when it has no rows. A pipe gets full lines without colours."""
+    from rich.console import Console
+    from rich.table import Table
+
+    content = [list(row) for row in rows]
+    if not content:
+        click.echo(empty)
+        return
+    table = Table(*headings, box=None, pad_edge=False)
+    for row in content:
+        table.add_row(*row)
+    console = Console()
+    Console(width=None if console.is_terminal else 1000, soft_wrap=not console.is_terminal).print(table)
+
+
+def plain_size(size: int) -> str:
+    """A size for people."""
+    number = float(size)
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"

@@ -1,0 +1,31 @@
+"""`tunehub resolve`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tunehub import api
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import print_json
+
+
+@click.command()
+@click.argument("target", required=False)
+@registry_option
+@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@json_option
+def resolve(target: str | None, registry: Sequence[str], require: str | None, as_json: bool) -> None:
+    """Say which package serves TARGET, and why each other one does not.
+
+    TARGET is a package name (llvm-znver5), JSON in TVM's form, or nothing for this machine's CPU. Exits with 1 when
+    no package serves it.
+    """
+    found = api.resolve(target, registry=registry or None, require=require)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        click.echo(found.explain())
+    sys.exit(0 if found.chosen else 1)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import tunehub
+
+_HEAVY = (
+    "tvm",
+    "numpy",
+    "requests",
+    "rich",
+    "sqlite3",
+    "click",
+    "msgspec",
+    "packaging",
+    "filelock",
+    "platformdirs",
+    "boto3",
+)
+_PROBE = """
+import json, sys, time
+before = set(sys.modules)
+begin = time.perf_counter()
+import tunehub
+took = time.perf_counter() - begin
+print(json.dumps({"ms": 1e3 * took, "modules": sorted(set(sys.modules) - before)}))
+"""
+
+
+def probe(code: str) -> dict[str, object]:
+    path = json.dumps(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path}\n{code}"], capture_output=True, text=True, check=True
+    )
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_importing_is_light() -> None:
+    answer = probe(_PROBE)
+    modules = answer["modules"]
+    assert isinstance(modules, list)
+    assert not [name for name in modules if name.partition(".")[0] in _HEAVY]
+    best = min(float(str(probe(_PROBE)["ms"])) for _ in range(3))
+    assert best < 50
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in tunehub.__all__:
+        assert getattr(tunehub, name) is not None
+        assert name in dir(tunehub)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tunehub.nothing
+
+
+def test_opening_a_hub_does_not_import_what_is_for_people() -> None:
+    code = """
+import json, sys
+import tunehub.hub, tunehub.api
+print(json.dumps({"modules": sorted(sys.modules)}))
+"""
+    modules = probe(code)["modules"]
+    assert isinstance(modules, list)
+    for name in ("tvm", "numpy", "requests", "rich", "click"):
+        assert name not in modules
