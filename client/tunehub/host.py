@@ -153,7 +153,7 @@ def gpu_model(name: str) -> str:
 
 def physical_cores() -> int:
     """Physical cores that this process may use: psutil's count, else /proc/cpuinfo's, else all logical CPUs."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = _usable_threads()
     try:
         import psutil
 
@@ -161,6 +161,27 @@ def physical_cores() -> int:
     except ImportError:
         cores = len(_linux_cores()) or None
     return max(1, min(cores or usable, usable))
+
+
+def small_pool(environ: Mapping[str, str] | None = None) -> str | None:
+    """Why TVM's thread pool is smaller than the physical cores, or None. TVM is not asked: that would start the pool.
+
+    The rule is TVM's (`src/runtime/threading_backend.cc`, MaxConcurrency): half of the hardware threads on x86.
+    """
+    env = os.environ if environ is None else environ
+    if env.get("TVM_NUM_THREADS") or env.get("OMP_NUM_THREADS") or _machine_arch() != "x86_64":
+        return None
+    pool, cores = max(1, _usable_threads() // 2), physical_cores()
+    if pool >= cores:
+        return None
+    return (
+        f"TVM's thread pool takes {pool} of {cores} physical cores (half of the hardware threads): "
+        f"set TVM_NUM_THREADS={cores} before TVM is first used"
+    )
+
+
+def _usable_threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _from_text(text: str) -> TargetDescriptor:

@@ -19,7 +19,7 @@ from tunehub.exceptions import (
     ResolutionError,
     TunehubError,
 )
-from tunehub.host import descriptor_of, missing_mcpu
+from tunehub.host import descriptor_of, missing_mcpu, small_pool
 from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.package_records import open_package_records, open_user_records
 from tunehub.report import Report, WorkloadReport
@@ -63,6 +63,10 @@ class Policy:
                 self._held.append(text)
                 return
         _warn(text)
+
+    def note(self, text: str) -> None:
+        """Put a remark into the report, without a warning."""
+        self.notes.append(text)
 
     def hold(self) -> None:
         """Keep warnings back until `release`: what goes wrong in one opening is one warning."""
@@ -205,6 +209,9 @@ def _open(
     slow = missing_mcpu(target)
     if slow is not None:
         policy.warn(slow)
+    pool = small_pool() if host.kind == "llvm" else None
+    if pool is not None:
+        policy.note(pool)
     cache = BlobCache(settings.cache)
     layers: list[RecordLookup] = []
     resolution = Resolution(host=host, chosen=None)

@@ -145,6 +145,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     for name in ("REGISTRY", "RECORDS", "STRICT", "OFFLINE", "REQUIRE"):
         monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
     monkeypatch.setenv("TUNEHUB_CACHE", str(cache))
+    monkeypatch.setenv("TVM_NUM_THREADS", "2")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     empty = RegistryFolder(tmp_path / "embedded")
     monkeypatch.setattr("tunehub.chain.embedded_registry", lambda: empty.root)

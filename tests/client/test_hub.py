@@ -471,3 +471,9 @@ def test_processes_racing_to_index_one_blob(registry: RegistryFolder, cache: Pat
 def test_empty_and_layered_lookups() -> None:
     assert LayeredLookup([EmptyLookup()]).by_exact(key(1)) is None
     assert LayeredLookup([]).by_anchor(key(1)) == ()
+
+
+def test_small_pool_is_a_note_and_no_warning(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.publish()
+    monkeypatch.setattr("tunehub.hub.small_pool", lambda: "TVM's thread pool is small")
+    assert open_quietly(registry).report().notes == ("TVM's thread pool is small",)
