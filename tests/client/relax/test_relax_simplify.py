@@ -1,0 +1,153 @@
+"""Simplified graphs compute the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tunehub.relax_pipeline import _simplifying_passes, prepare
+from tunehub.relax_simplify import simplify
+
+op = relax.op
+
+
+def operators(mod: Any) -> Counter[str]:
+    names: Counter[str] = Counter()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            names[str(getattr(node.op, "name", ""))] += 1
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return names
+
+
+@pytest.fixture
+def same(target: Any, run: Any, nets: Any) -> Any:
+    """Compile two modules plainly and compare what they compute."""
+
+    def check(first: Any, second: Any, *shapes: tuple[int, ...]) -> None:
+        arrays = [nets.array(*shape) for shape in shapes]
+        expected, found = (run(tvm.compile(mod, target), *arrays) for mod in (first, second))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    return check
+
+
+def simplified(mod: Any) -> Any:
+    return tvm.transform.Sequential(_simplifying_passes(mod))(mod)
+
+
+def test_batch_norms_vanish_into_convolutions(nets: Any, same: Any) -> None:
+    mod = nets.residual()
+    after = simplified(mod)
+    assert operators(after)["relax.nn.batch_norm"] == 0
+    assert operators(after)["relax.nn.conv2d"] == 2
+    assert not {"relax.sqrt", "relax.divide"} & set(operators(after))
+    same(mod, after, (1, 8, 8, 8))
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_batch_norm_by_itself_is_a_scale_and_a_shift(nets: Any, same: Any, axis: int) -> None:
+    def make(b: Any, x: Any) -> Any:
+        statistics = [relax.const(np.abs(nets.array(6)) + 0.5) for _ in range(4)]
+        norm = b.emit(op.nn.batch_norm(x, *statistics, axis=axis, training=False))
+        return b.emit(op.nn.relu(b.emit(relax.TupleGetItem(norm, 0))))
+
+    mod = nets.build(make, (2, 6, 5, 6))
+    after = simplified(mod)
+    assert set(operators(after)) == {"relax.multiply", "relax.add", "relax.nn.relu"}
+    same(mod, after, (2, 6, 5, 6))
+
+
+def test_statistics_that_are_inputs_are_left_to_tvm(nets: Any, same: Any) -> None:
+    def make(b: Any, x: Any, mean: Any) -> Any:
+        rest = [relax.const(np.abs(nets.array(6)) + 0.5) for _ in range(3)]
+        norm = b.emit(op.nn.batch_norm(x, rest[0], rest[1], mean, rest[2], axis=1, training=False))
+        return b.emit(relax.TupleGetItem(norm, 0))
+
+    mod = nets.build(make, (2, 6, 5, 5), (6,))
+    assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
+    same(mod, simplified(mod), (2, 6, 5, 5), (6,))
+
+
+def test_training_mode_is_not_touched(nets: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, nets.const(8, 8, 3, 3), padding=1))
+        return b.emit(relax.TupleGetItem(b.emit(nets.batch_norm(y, 8, training=True)), 0))
+
+    mod = nets.build(make, (1, 8, 8, 8))
+    assert _simplifying_passes(mod) == []
+    assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
+
+
+def test_the_sum_of_a_stack_is_an_addition(nets: Any, same: Any) -> None:
+    def make(b: Any, x: Any, y: Any, z: Any) -> Any:
+        wide = b.emit(op.broadcast_to(y, (2, 3, 4)))
+        return b.emit(op.sum(b.emit(op.stack([x, wide, z], axis=0)), axis=[0]))
+
+    mod = nets.build(make, (2, 3, 4), (2, 3, 4), (2, 3, 4))
+    after = simplify(mod)
+    assert operators(after) == {"relax.add": 2}
+    same(mod, after, *[(2, 3, 4)] * 3)
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda stack: op.sum(stack, axis=[1]),
+        lambda stack: op.sum(stack, axis=[0], keepdims=True),
+        lambda stack: op.sum(stack),
+        lambda stack: op.sum(stack, axis=[0, 1]),
+    ],
+)
+def test_other_sums_stay(nets: Any, total: Any) -> None:
+    mod = nets.build(lambda b, x, y: b.emit(total(b.emit(op.stack([x, y], axis=0)))), (2, 3), (2, 3))
+    assert operators(simplify(mod)) == operators(mod)
+
+
+def test_parts_that_are_broadcast_keep_their_shape(nets: Any, same: Any) -> None:
+    def make(b: Any, x: Any, y: Any) -> Any:
+        wide = b.emit(op.broadcast_to(y, (4, 3)))
+        return b.emit(op.sum(b.emit(op.stack([wide, x], axis=0)), axis=[0]))
+
+    mod = nets.build(make, (4, 3), (1, 3))
+    same(mod, simplify(mod), (4, 3), (1, 3))
+
+
+def test_constants_are_computed_but_do_not_grow(nets: Any, same: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        small = b.emit(
+            op.sqrt(b.emit(op.add(b.emit(op.multiply(nets.const(4), nets.const(4))), relax.const(np.float32(2)))))
+        )
+        outer = b.emit(op.add(nets.const(4, 1), nets.const(1, 4)))
+        shaped = b.emit(op.reshape(small, (1, 4)))
+        return b.emit(op.add(b.emit(op.multiply(x, shaped)), outer))
+
+    mod = nets.build(make, (4, 4))
+    after = simplify(mod)
+    assert operators(after) == {"relax.add": 2, "relax.multiply": 1}
+    same(mod, after, (4, 4))
+
+
+def test_integers_keep_their_division(nets: Any, target: Any, run: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        quotient = b.emit(
+            op.divide(relax.const(np.array([7, -7, 9], "int32")), relax.const(np.array([2, 2, 4], "int32")))
+        )
+        return b.emit(op.add(x, quotient))
+
+    mod = nets.build(make, (3,), dtype="int32")
+    zeros = np.zeros(3, "int32")
+    before, after = (run(tvm.compile(m, target), zeros) for m in (mod, simplify(mod)))
+    np.testing.assert_array_equal(before, after)
+
+
+def test_prepared_modules_compute_the_same(nets: Any, same: Any, target: Any) -> None:
+    mod = nets.residual()
+    same(mod, prepare(mod, target), (1, 8, 8, 8))
