@@ -89,6 +89,7 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     A function without one stays as it is, and the report says which rung serves it.
     """
     import tvm
+    from tvm import relax
 
     from tunehub.report import WorkloadReport
 
@@ -98,7 +99,9 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     for variable, function in mod.functions.items():
         if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
             continue
-        outcome = schedule_function(function, target, hub.lookup)
+        if relax.analysis.has_reshape_pattern(function):
+            continue  # TVM turns it into a view, as long as nobody schedules it
+        outcome, by_record = schedule_function(function, target, hub.lookup)
         hub.add(
             WorkloadReport(
                 name=variable.name_hint,
@@ -113,8 +116,8 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
                 skipped=outcome.skipped,
             )
         )
-        if outcome.function is not None:
-            scheduled[variable] = outcome.function.with_attr(_IS_SCHEDULED, True)
+        if by_record is not None:
+            scheduled[variable] = by_record.with_attr(_IS_SCHEDULED, True)
     updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     for variable, function in scheduled.items():
         updated.update_func(variable, function)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheduled:
-    """What :func:`schedule_function` did. ``function`` and ``rung`` are None when no record served."""
+    """What :func:`schedule_module` did. ``schedule`` and ``rung`` are None when no record served."""
 
     exact: str
     anchor: str | None
-    function: Any | None = None
+    schedule: Any | None = None
     rung: Rung | None = None
     package: str | None = None
     run_s: float | None = None
@@ -28,28 +28,39 @@ class Scheduled:
     skipped: tuple[str, ...] = ()
 
 
-def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> Scheduled:
-    """Return ``function`` (a PrimFunc) scheduled by the best record of ``lookup`` that applies.
+def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
+    """Schedule ``mod``, an IRModule with one PrimFunc ``main``, by the best record of ``lookup`` that applies.
 
     Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
-    by TVM is skipped with its reason; nothing is raised for a bad record. The function's name is kept.
+    by TVM is skipped with its reason; nothing is raised for a bad record.
     """
-    import tvm
-
-    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     exact = workload_key(mod)
     skipped: list[str] = []
     candidate = lookup.by_exact(exact)
     if candidate is not None:
-        found = _try(mod, function, candidate, target, skipped)
-        if found is not None:
-            return _served(found, candidate, exact, None, skipped)
+        schedule = _try(mod, candidate, target, skipped)
+        if schedule is not None:
+            return _served(schedule, candidate, exact, None, skipped)
     anchor = anchor_key(mod)
     for candidate in lookup.by_anchor(anchor) if anchor else ():
-        found = _try(mod, function, candidate, target, skipped)
-        if found is not None:
-            return _served(found, candidate, exact, anchor, skipped)
+        schedule = _try(mod, candidate, target, skipped)
+        if schedule is not None:
+            return _served(schedule, candidate, exact, anchor, skipped)
     return Scheduled(exact=exact, anchor=anchor, skipped=tuple(skipped))
+
+
+def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> tuple[Scheduled, Any | None]:
+    """As :func:`schedule_module` for a PrimFunc under any name; also returns it scheduled, its name kept, or None."""
+    import tvm
+
+    outcome = schedule_module(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target, lookup)
+    if outcome.schedule is None:
+        return outcome, None
+    scheduled = outcome.schedule.mod["main"]
+    symbol = function.attrs.get("global_symbol") if function.attrs else None
+    if symbol is None:
+        return outcome, scheduled.without_attr("global_symbol")
+    return outcome, scheduled.with_attr("global_symbol", symbol)
 
 
 def apply_exact(mod: Any, trace: Any) -> Any:
@@ -68,39 +79,69 @@ def apply_exact(mod: Any, trace: Any) -> Any:
 def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
     """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block.
 
-    What TVM made of the trace is replayed once more if it changes layouts, for the sake of :func:`apply_exact`'s check.
+    On CPUs only the design is taken over; what TVM's postprocessing adds to it (packing of weights, tensorising) is
+    made anew, because it refers to the buffers of the other epilogue. When that fails, the whole trace is tried.
+    Raises GuardError as :func:`apply_exact`, and what TVM raises when the trace does not fit.
     """
+    if target.kind.name == "llvm" and any(inst.kind.name == "EnterPostproc" for inst in trace.insts):
+        try:
+            return _replayed(mod, _apply_design(mod, trace.simplified(remove_postproc=True), target))
+        except Exception:  # TVM raises many kinds for a trace that does not fit
+            return _replayed(mod, _apply_around_anchor(mod, trace, target))
+    return _replayed(mod, _apply_around_anchor(mod, trace, target))
+
+
+def _apply_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
     ms.trace_apply.schedule_using_anchor_trace(schedule, trace, target)
+    return schedule
+
+
+def _apply_design(mod: Any, design: Any, target: Any) -> Any:
+    """The schedule after ``design`` and TVM's postprocessing for CPUs (``Postproc::DefaultLLVM``)."""
+    from tvm.s_tir.meta_schedule import postproc
+
+    schedule = _apply_around_anchor(mod, design, target)
+    schedule.enter_postproc()
+    steps = (
+        postproc.RewriteParallelVectorizeUnroll(),
+        postproc.RewriteReductionBlock(),
+        postproc.RewriteTensorize(vectorize_init_loop=True),
+        postproc.RewriteLayout(),
+    )
+    for step in steps:
+        if not step.apply(schedule):
+            raise ValueError(f"TVM's postprocessing refuses the schedule: {type(step).__name__}")
+    return schedule
+
+
+def _replayed(mod: Any, schedule: Any) -> Any:
+    """``schedule`` again with the checks of :func:`apply_exact`, if it changes layouts at all."""
     return apply_exact(mod, schedule.trace) if changes_layout(schedule.trace) else schedule
 
 
-def _try(mod: Any, function: Any, candidate: Candidate, target: Any, skipped: list[str]) -> Any | None:
+def _try(mod: Any, candidate: Candidate, target: Any, skipped: list[str]) -> Any | None:
     try:
         check_features(required_features(candidate.record.trace), target)
         trace = import_trace(candidate.record.trace)
         anchored = candidate.rung == "anchor" or candidate.anchored
         schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
-        scheduled = schedule.mod["main"]
-        check_function(scheduled, function, target)
-        symbol = function.attrs.get("global_symbol") if function.attrs else None
-        if symbol is None:
-            return scheduled.without_attr("global_symbol")
-        return scheduled.with_attr("global_symbol", symbol)
+        check_function(schedule.mod["main"], mod["main"], target)
+        return schedule
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         reason = str(error).strip().splitlines() or [type(error).__name__]
         skipped.append(f"{candidate.package}: {candidate.record.op}: {reason[-1][:200]}")
         return None
 
 
-def _served(function: Any, candidate: Candidate, exact: str, anchor: str | None, skipped: list[str]) -> Scheduled:
+def _served(schedule: Any, candidate: Candidate, exact: str, anchor: str | None, skipped: list[str]) -> Scheduled:
     return Scheduled(
         exact=exact,
         anchor=anchor,
-        function=function,
+        schedule=schedule,
         rung=candidate.rung,
         package=candidate.package,
         run_s=min(candidate.record.run_s, default=None),
