@@ -80,7 +80,8 @@ def tune(
 ) -> None:
     """Tune networks into a work directory. It can be ended at any time; the same call goes on."""
     with _errors():
-        files = tuple(ModelFile(path=str(path), input_shapes=_shapes(shapes, models)) for path in models)
+        fixed = _shapes(shapes, models)
+        files = tuple(ModelFile(path=str(path), input_shapes=fixed) for path in models)
         recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
             targets=targets, networks=names, models=files, trials=trials, search_trials=search_trials, seed=seed
         )

@@ -1,0 +1,119 @@
+"""The publish gate with real code: what is wrong, slow or crashes stays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub_builder import check
+from tunehub_builder.check import GateOptions, Verdict, evidence, interquartile_range, judge_all, noise_reason
+from tunehub_builder.distill import Distilled
+from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+
+Entry = Callable[..., Distilled]
+Judge = Callable[[Distilled], Verdict]
+OPTIONS = GateOptions(rounds=5, sample_s=0.005, default_budget_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def judge(target: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    log = tmp_path_factory.mktemp("gate") / "log"
+    with WorkerPool(PoolOptions(workers=1, threads=1, log=str(log)), target) as pool:
+        yield lambda entry: next(judge_all([entry], pool.workers, target, 1, OPTIONS))
+
+
+@pytest.fixture
+def any_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let traces through that the rules refuse, to see that the measurements refuse them too."""
+    monkeypatch.setattr(check, "static_reason", lambda trace: None)
+
+
+def test_a_good_record_is_admitted_with_evidence(judge: Judge, entry: Entry, good_traces: list[Any]) -> None:
+    verdict = judge(entry(*good_traces[:3]))
+    assert (verdict.admitted, verdict.reason) == (True, None)
+    assert verdict.winner is not None
+    assert verdict.trace == good_traces[verdict.winner]
+    line = evidence(verdict)
+    assert line is not None
+    assert line.admitted
+    assert line.speedup == pytest.approx(verdict.speedup)
+    assert line.speedup > 1.02
+    assert line.output_max_rel_diff <= 1e-4
+    assert line.repeats == OPTIONS.rounds
+
+
+def test_a_slower_record_is_rejected(judge: Judge, entry: Entry, slow_trace: Any) -> None:
+    verdict = judge(entry(slow_trace))
+    assert not verdict.admitted
+    assert "times as fast as the default" in str(verdict.reason)
+    line = evidence(verdict)
+    assert line is not None
+    assert not line.admitted
+
+
+@pytest.mark.usefixtures("any_trace")
+def test_a_record_with_wrong_output_is_rejected(judge: Judge, entry: Entry, wrong_trace: Any) -> None:
+    verdict = judge(entry(wrong_trace))
+    assert not verdict.admitted
+    assert "its output differs from the default's" in str(verdict.reason)
+    assert evidence(verdict) is None
+
+
+@pytest.mark.usefixtures("any_trace")
+def test_wrong_and_crashing_finalists_do_not_keep_a_good_one_out(
+    judge: Judge, entry: Entry, good_traces: list[Any], wrong_trace: Any, crashing_trace: Any
+) -> None:
+    verdict = judge(entry(wrong_trace, crashing_trace, good_traces[2]))
+    assert verdict.admitted
+    assert verdict.winner == 2
+    assert [finalist.reason is None for finalist in verdict.finalists] == [False, False, True]
+    assert "crashed" in str(verdict.finalists[1].reason)
+
+
+def test_a_forbidden_trace_never_reaches_tvm(judge: Judge, entry: Entry, crashing_trace: Any, wrong_trace: Any) -> None:
+    verdict = judge(entry(crashing_trace, wrong_trace))
+    assert not verdict.admitted
+    assert str(verdict.reason).startswith("the trace is not allowed")
+    assert all("not allowed" in str(finalist.reason) for finalist in verdict.finalists)
+
+
+def test_what_a_candidate_does_not_write_counts_as_wrong(matmul: Any, target: dict[str, Any], tvm: Any) -> None:
+    from tunehub_builder.tuning.worker import Session
+
+    session = Session()
+    session.task("full", tvm.ir.save_json(matmul))
+    session.build_default(0, "full", target)
+    session.build_default(1, "full", target)
+    assert session.difference(1, 0) == 0.0
+    idle = matmul["main"].with_body(tvm.tirx.Evaluate(0))
+    session.task("idle", tvm.ir.save_json(tvm.IRModule({"main": idle})))
+    session.build_default(2, "idle", target)
+    assert session.difference(2, 0) > 0.1
+
+
+def test_verdicts_are_kept_and_only_new_finalists_are_judged_again(
+    tmp_path: Path, entry: Entry, good_traces: list[Any], slow_trace: Any
+) -> None:
+    known = entry(good_traces[0])
+    verdict = Verdict(exact=known.task.exact, name="matmul", digest=known.digest, threads=2, admitted=True)
+    assert not check.is_due(known, verdict, 2)
+    assert check.is_due(known, verdict, 4)
+    assert check.is_due(known, None, 2)
+    assert check.is_due(entry(slow_trace), verdict, 2)
+    assert not check.is_due(entry(), None, 2)
+
+
+def test_noise_and_gain() -> None:
+    assert noise_reason([1.0, 1.0, 1.0], [0.5, 0.5, 0.5], 1.02) is None
+    assert "times as fast" in str(noise_reason([1.0, 1.0], [0.99, 0.99], 1.02))
+    assert "within the noise" in str(noise_reason([1.0, 1.4, 0.6, 1.0], [0.9, 0.9, 0.9, 0.9], 1.02))
+
+
+@given(st.lists(st.floats(min_value=1e-6, max_value=1.0), min_size=1, max_size=20))
+def test_the_spread_is_never_larger_than_the_range(samples: list[float]) -> None:
+    assert 0.0 <= interquartile_range(samples) <= max(samples) - min(samples) + 1e-12

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub_builder.distill import as_record, best_trials, distill
+from tunehub_builder.tuning.journal import Journal, Trial
+from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_registry.record import encode_record, parse_record
+
+TIMES = st.one_of(
+    st.floats(min_value=1e-9, max_value=10.0),
+    st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 1e300]),
+)
+TRIALS = st.lists(
+    st.builds(
+        Trial,
+        task=st.sampled_from(["a", "b"]),
+        trace=st.integers(0, 1000),
+        source=st.just("sketch"),
+        run_s=st.lists(TIMES, max_size=3).map(tuple),
+        error=st.sampled_from([None, None, "crashed"]),
+    ),
+    max_size=30,
+)
+
+
+def usable(trial: Trial) -> bool:
+    return trial.error is None and len(trial.run_s) > 0 and all(math.isfinite(s) and s > 0 for s in trial.run_s)
+
+
+@given(TRIALS, st.integers(1, 5))
+def test_the_best_are_the_fastest_of_those_that_were_measured(trials: list[Trial], top: int) -> None:
+    best, counts = best_trials(trials, top)
+    for task in ("a", "b"):
+        mine = sorted((t for t in trials if t.task == task and usable(t)), key=lambda t: t.mean_s)
+        assert best.get(task, []) == mine[:top]
+        assert counts.get(task, 0) == sum(t.task == task for t in trials)
+
+
+def task(key: str) -> TaskEntry:
+    return TaskEntry(name="matmul", exact=key * 32, anchor=None, counts={"net": 2}, module="{}")
+
+
+def test_a_work_directory_gives_one_entry_per_task(tmp_path: Path) -> None:
+    directory = WorkDirectory(tmp_path)
+    directory.save_tasks([task("a"), task("b")])
+    journal = Journal(tmp_path)
+    for key, seconds in (("a", 3.0), ("a", 1.0), ("c", 0.1), ("a", 2.0)):
+        journal.append(Trial(task=key * 32, trace=[[], []], source="sketch", run_s=(seconds,)))
+    journal.append(Trial(task="b" * 32, trace=[[], []], source="sketch", error="crashed"))
+    first, second = distill(directory, top=2)
+    assert ([t.mean_s for t in first.best], first.trials) == ([1.0, 2.0], 3)
+    assert (second.best, second.trials) == ((), 1)
+    assert first.digest == distill(directory, top=2)[0].digest
+
+
+def test_a_trial_becomes_a_record_that_can_be_read() -> None:
+    trial = Trial(task="a" * 32, trace=[[["EnterPostproc", [], [], []]], []], source="sketch", run_s=(1e-3, 2e-3))
+    record = as_record(task("a"), trial)
+    assert parse_record(encode_record(record)[:-1], "test") == record
+    assert (record.networks, record.source, record.run_s) == (("net",), "sketch", (1e-3, 2e-3))

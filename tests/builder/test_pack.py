@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tunehub_builder.check import Finalist, Verdict, verdict_journal
+from tunehub_builder.distill import Distilled
+from tunehub_builder.exceptions import PackingError
+from tunehub_builder.pack import pack_directory, publish_locally
+from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_registry.exceptions import VersionConflictError
+from tunehub_registry.index import parse_index, parse_shard
+from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.package import open_package
+from tunehub_registry.record import ScheduleRecord, read_records
+
+EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
+
+
+def sitting(started: str, seed: int) -> Sitting:
+    return Sitting(
+        command=f"tunehub tune --target host --network tiny --seed {seed} --work work",
+        started=started,
+        updated="2026-01-02T00:00:00Z",
+        seed=seed,
+        threads=2,
+        networks=("tiny",),
+        options={"trials": 4, "batch": 16},
+        machine={"cpu": "Some CPU", "physical_cores": 2},
+    )
+
+
+@pytest.fixture
+def directory(
+    tmp_path: Path, target: dict[str, Any], task: TaskEntry, entry: Callable[..., Distilled], good_traces: list[Any]
+) -> WorkDirectory:
+    """A work directory with one admitted, one rejected and one unchecked workload."""
+    work = WorkDirectory(tmp_path / "work")
+    work.path.mkdir()
+    inputs: dict[str, tuple[int, ...]] = {"data": (1, 3, 8, 8)}
+    run = Run(
+        target_name=f"llvm-{target['mcpu']}",
+        target=target,
+        tvm_version="0.27.0.post1",
+        tvm_ffi_version="0.1.14.post1",
+        networks=(NetworkEntry(name="tiny", source="test", inputs=inputs, dtype="float32"),),
+        sittings=(sitting("2026-01-01T00:00:00Z", 1), sitting("2026-01-02T00:00:00Z", 2)),
+    )
+    work.save_run(run)
+    others = [msgspec.structs.replace(task, exact=key * 32) for key in "ab"]
+    work.save_tasks([task, *others])
+    for trial in entry(*good_traces).best:
+        Journal(work.path).append(trial)
+    finalist = Finalist(source="sketch", tuning_s=1e-4, run_s=(1e-4, 1.1e-4, 1.2e-4), difference=1e-7)
+    verdict = Verdict(
+        exact=task.exact, name="matmul", digest="d", threads=2, admitted=True,
+        default_s=(1e-3, 1.1e-3), finalists=(finalist,), winner=0, trace=good_traces[0],
+    )  # fmt: skip
+    verdict_journal(work).append(verdict)
+    verdict_journal(work).append(
+        msgspec.structs.replace(verdict, exact="a" * 32, admitted=False, reason="within the noise")
+    )
+    return work
+
+
+def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> None:
+    first, second = (pack_directory(directory, "0.1.0") for _ in range(2))
+    assert first.data == second.data
+    assert first.counts == {"records": 1, "rejected": 1, "not_checked": 1}
+
+
+def test_a_package_says_how_it_was_made_and_where_nothing(
+    directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry
+) -> None:
+    built = pack_directory(directory, "0.1.0")
+    with open_package(built.data) as package:
+        manifest = package.manifest
+        with package.open("records/meta_schedule.jsonl") as stream:
+            (record,) = read_records(stream, "test")
+        evidence = [json.loads(line) for line in package.read("evidence.jsonl").splitlines()]
+        everything = b"".join(map(package.read, package.names))
+    assert isinstance(record, ScheduleRecord)
+    assert (record.exact, list(record.trace), record.networks) == (task.exact, good_traces[0], ("tiny",))
+    assert record.default_s == pytest.approx(1.05e-3)
+    assert [(line["exact"] == task.exact, line["admitted"]) for line in evidence] in (
+        [(True, True), (False, False)],
+        [(False, False), (True, True)],
+    )
+    provenance = manifest.provenance
+    assert (provenance.trials, provenance.started, provenance.finished) == (
+        4,
+        "2026-01-01T00:00:00Z",
+        "2026-01-02T00:00:00Z",
+    )
+    assert provenance.command.count("\n") == 1
+    assert provenance.tuner_options["seeds"] == "1, 2"
+    assert (manifest.record_sets[0].tvm, manifest.record_sets[0].key_scheme) == (">=0.25,<0.28", "tir-script-1")
+    assert str(tmp_path).encode() not in everything
+
+
+def test_a_local_registry_gets_the_version_once(directory: WorkDirectory, tmp_path: Path) -> None:
+    index = tmp_path / "registry" / "index.json"
+    index.parent.mkdir()
+    index.write_bytes(EMPTY_INDEX)
+    built = pack_directory(directory, "0.1.0")
+    for _ in range(2):
+        path = publish_locally(built, tmp_path / "unused", index)
+    assert path.read_bytes() == built.data
+    state = parse_index(index.read_bytes(), "index.json")
+    assert state.serial == 1
+    shard = parse_shard((index.parent / state.names[built.manifest.name].shard_path).read_bytes(), "shard")
+    assert [(entry.version, entry.sha256) for entry in shard.versions] == [("0.1.0", built.sha256)]
+
+    publish_locally(pack_directory(directory, "0.2.0"), tmp_path / "unused", index)
+    assert parse_index(index.read_bytes(), "index.json").serial == 2
+
+    verdict = next(verdict_journal(directory).entries())
+    verdict_journal(directory).append(msgspec.structs.replace(verdict, default_s=(2e-3, 2e-3)))
+    with pytest.raises(VersionConflictError, match=r"0\.1\.0"):
+        publish_locally(pack_directory(directory, "0.1.0"), tmp_path / "unused", index)
+    assert path.read_bytes() == built.data
+
+
+def test_without_an_index_only_the_file_is_written(directory: WorkDirectory, tmp_path: Path) -> None:
+    path = publish_locally(pack_directory(directory, "1.0"), tmp_path / "out", None)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [path.name]
+
+
+def test_what_cannot_be_packed_is_explained(directory: WorkDirectory, tmp_path: Path) -> None:
+    with pytest.raises(PackingError, match=r"is called llvm-.*, not llvm-other"):
+        pack_directory(directory, "0.1.0", name="llvm-other")
+    with pytest.raises(PackingError, match="'new' is not a version"):
+        pack_directory(directory, "new")
+    with pytest.raises(PackingError, match=r"none\.json: No such file"):
+        publish_locally(pack_directory(directory, "0.1.0"), tmp_path, tmp_path / "none.json")
+    (directory.path / "verdicts.jsonl").unlink()
+    with pytest.raises(PackingError, match="nothing is checked yet; run `tunehub check"):
+        pack_directory(directory, "0.1.0")
+
+
+def test_a_verdict_that_todays_rules_refuse_is_left_out(directory: WorkDirectory, crashing_trace: Any) -> None:
+    verdict = next(verdict_journal(directory).entries())
+    verdict_journal(directory).append(msgspec.structs.replace(verdict, trace=crashing_trace))
+    with pytest.raises(PackingError, match="the gate admitted no record"):
+        pack_directory(directory, "0.1.0")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import io
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunehub_builder.progress import BarReporter, LineReporter, duration, milliseconds, native_output_to, reporter
+from tunehub_builder.tuning.tasks import TuningTask
+from tunehub_builder.tuning.tuner import Progress
+
+
+def step(**changes: Any) -> Progress:
+    task = TuningTask(name="fused_conv2d", exact="a" * 32, anchor=None, count=1, networks=("net",), mod=None)
+    fields: dict[str, Any] = {
+        "task": task, "position": 1, "tasks": 3, "done": 10, "planned": 30, "failed": 2, "measured_now": 5,
+        "elapsed_s": 10.0, "best_s": 1.5e-3, "finished": False,
+    }  # fmt: skip
+    return Progress(**{**fields, **changes})
+
+
+def test_lines_come_at_most_every_few_seconds_and_for_every_finished_task() -> None:
+    stream = io.StringIO()
+    with LineReporter(stream) as lines:
+        for _ in range(50):
+            lines.show(step())
+        lines.show(step(finished=True))
+        lines.show(step(position=2, finished=True, best_s=math.inf))
+    first, second, third = stream.getvalue().splitlines()
+    assert first == "[1/3] tuning fused_conv2d, best 1.5 ms, 10/30 trials, 2 failed, 1800 trials/h, 0:40 left"
+    assert second.startswith("[1/3] finished fused_conv2d")
+    assert "best none" in third
+
+
+def test_the_bar_takes_every_step() -> None:
+    stream = io.StringIO()
+    with BarReporter(stream) as bar:
+        bar.show(step())
+        bar.show(step(finished=True, elapsed_s=0.0))
+    assert "[1/3] fused_conv2d: 1.5 ms" in stream.getvalue()
+
+
+def test_a_stream_that_is_no_terminal_gets_lines() -> None:
+    assert isinstance(reporter(io.StringIO()), LineReporter)
+
+
+def test_native_messages_go_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    with native_output_to(log) as stream:
+        os.write(2, b"a warning of TVM\n")
+        stream.write("progress\n")
+    os.write(2, b"after\n")
+    assert log.read_text() == "a warning of TVM\n"
+    assert capfd.readouterr().err == "progress\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0:00"), (61, "1:01"), (3723, "1:02:03"), (math.inf, "?"), (math.nan, "?")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_times() -> None:
+    assert (milliseconds(1.23456e-4), milliseconds(math.inf)) == ("0.1235 ms", "none")

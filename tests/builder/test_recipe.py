@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tunehub_builder.exceptions import RecipeError
+from tunehub_builder.recipe import Recipe, jobs, parse_shape, read_recipe
+
+GOOD = """
+targets = ["host", "llvm-znver5"]
+networks = ["squeezenet"]
+trials = 12
+
+[[model]]
+path = "model.onnx"
+input_shapes = { data = [1, 3, 32, 32] }
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, GOOD))
+    assert (recipe.targets, recipe.networks, recipe.trials) == (("host", "llvm-znver5"), ("squeezenet",), 12)
+    assert recipe.models[0].path == str(tmp_path / "model.onnx")
+    assert recipe.models[0].input_shapes == {"data": (1, 3, 32, 32)}
+    assert recipe.search_trials == Recipe().search_trials
+    given = recipe.overridden(targets=("host",), networks=(), trials=0, seed=None)
+    assert (given.targets, given.networks, given.trials, given.seed) == (("host",), ("squeezenet",), 0, 0)
+
+
+def test_each_of_several_targets_gets_its_folder(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, GOOD))
+    assert [job.directory for job in jobs(recipe, tmp_path)] == [tmp_path / "host", tmp_path / "llvm-znver5"]
+    assert [job.directory for job in jobs(recipe.overridden(targets=("host",)), tmp_path)] == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("targets = [", "not TOML"),
+        ('networks = ["squeezenet"]', "missing required field `targets`"),
+        ('targets = []\nnetworks = ["squeezenet"]', "length >= 1"),
+        ('targets = ["host"]', "names neither networks nor models"),
+        ('targets = ["host"]\nnetwork = ["squeezenet"]', "unknown field `network`.*a recipe has the fields targets"),
+        ('targets = ["host"]\nnetworks = "squeezenet"', r"Expected `array`, got `str` - at `\$.networks`"),
+        ('targets = ["host"]\nnetworks = ["x"]\ntrials = -1', r">= 0 - at `\$.trials`"),
+        ('targets = ["host"]\n[[model]]\npath = "m"\ninput_shapes = { x = [0] }', r"input_shapes"),
+    ],
+)
+def test_a_bad_recipe_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        read_recipe(write(tmp_path, text))
+    assert "recipe.toml" in str(caught.value)
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"nowhere\.toml: No such file"):
+        read_recipe(tmp_path / "nowhere.toml")
+
+
+def test_shapes_on_the_command_line() -> None:
+    assert parse_shape("data=1,3,224,224") == ("data", (1, 3, 224, 224))
+    assert parse_shape("a=b=1x2") == ("a=b", (1, 2))
+    for text in ("data", "=1,2", "data=", "data=1,,2", "data=0", "data=a"):
+        with pytest.raises(ValueError):
+            parse_shape(text)

@@ -1,0 +1,147 @@
+"""`tunehub tune` in processes of their own: killed, interrupted, resumed; and what it says to wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from tunehub_builder import cli
+from tunehub_builder.work_directory import WorkDirectory
+
+TRIALS = 6
+Command = Callable[..., list[str]]
+
+
+def complete_lines(work: Path) -> list[bytes]:
+    path = work / "trials.jsonl"
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def start(command: list[str], work: Path, lines: int) -> subprocess.Popen[str]:
+    """Start tuning and return once ``lines`` trials are written."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(complete_lines(work)) < lines:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"tuning ended too early: {process.communicate()}")
+        time.sleep(0.02)
+    return process
+
+
+def end(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
+    """Send a signal; return exit code and messages once the process and its workers are gone."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    os.kill(process.pid, number)
+    _, messages = process.communicate(timeout=30)
+    gone, alive = psutil.wait_procs(family[1:], timeout=15)
+    assert gone
+    assert not alive, "workers outlived the tuner"
+    return process.returncode, messages
+
+
+def test_killed_interrupted_and_resumed_it_measures_nothing_twice(
+    command: Command, tiny_model: Path, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    work = tmp_path / "work"
+    options = ["--target", "host", "--model", tiny_model, "--work", work, "--threads", 1, "--workers", 1]
+    call = command("tune", *options, "--trials", TRIALS, "--search-trials", 0)
+
+    code, _ = end(start(call, work, 1), signal.SIGKILL)
+    killed = complete_lines(work)
+    assert code == -signal.SIGKILL
+    assert len(killed) >= 1
+
+    code, messages = end(start(call, work, len(killed) + 1), signal.SIGINT)
+    interrupted = complete_lines(work)
+    assert code == 1
+    assert "run the same command again to go on" in messages
+    assert "Traceback" not in messages
+    assert interrupted[: len(killed)] == killed
+
+    more = command("tune", *options, "--trials", TRIALS, "--search-trials", 2, "--json")
+    done = subprocess.run(more, capture_output=True, text=True, timeout=120, check=True)
+    lines = complete_lines(work)
+    assert lines[: len(interrupted)] == interrupted
+    trials = [json.loads(line) for line in lines]
+    assert len({(t["task"], json.dumps(t["trace"])) for t in trials}) == len(trials)
+    (summary,) = json.loads(done.stdout)["targets"]
+    assert (summary["trials"], summary["tasks"]) == (len(trials), 2)
+    assert summary["measured_now"] == len(trials) - len(interrupted)
+    assert "finished" in done.stderr
+    assert "Warning" not in done.stderr
+
+    run = WorkDirectory(work).existing_run()
+    assert len(run.sittings) == 3
+    assert run.target["mcpu"] == target["mcpu"]
+    assert run.sittings[-1].command.endswith("--work work")
+    assert str(tmp_path) not in run.sittings[-1].command
+    counts = [sum(t["task"] == task.exact for t in trials) for task in WorkDirectory(work).tasks()]
+    assert all(1 <= count <= TRIALS + 2 for count in counts)
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> Callable[..., Any]:
+    def no_tuning(*_arguments: Any) -> None:
+        pytest.fail("the mistake was not found before tuning started")
+
+    monkeypatch.setattr("tunehub_builder.sitting._tune", no_tuning)
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
+    return lambda *arguments: CliRunner().invoke(cli.tune, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "llvm-znver55", "--network", "squeezenet"], "unknown target 'llvm-znver55'.*llvm-znver5"),
+        (["--target", "cuda-h200", "--network", "squeezenet"], "unknown target 'cuda-h200': expected 'host'"),
+        (["--target", "host", "--network", "resnet51"], "unknown network 'resnet51'.*resnet50"),
+        (["--target", "host"], "nothing to tune"),
+        (["--network", "squeezenet"], "which target"),
+        (["--target", "host", "--target", "host", "--network", "squeezenet"], "given twice"),
+        (["--target", "host", "--network", "squeezenet", "--input-shape", "x=1,2"], "exactly one --model"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    invoke: Callable[..., Any], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = invoke(*arguments, "--work", tmp_path / "work")
+    assert result.exit_code == 2
+    assert re.search(message, " ".join(result.output.split())), result.output
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_cannot_be_done_is_exit_code_1(invoke: Callable[..., Any], tmp_path: Path, tiny_model: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"not a model")
+    result = invoke("--target", "host", "--model", bad, "--work", tmp_path / "work")
+    assert (result.exit_code, "bad.onnx: not readable as ONNX" in result.output) == (1, True)
+    result = invoke("--target", "host", "--model", tiny_model, "--work", tmp_path)
+    assert (result.exit_code, "holds other files" in result.output) == (1, True)
+    result = invoke("--recipe", tmp_path / "none.toml", "--work", tmp_path / "work")
+    assert (result.exit_code, "none.toml: No such file" in result.output) == (1, True)
+
+
+def test_the_networks_are_listed() -> None:
+    text = CliRunner().invoke(cli.networks, []).output
+    rows = json.loads(CliRunner().invoke(cli.networks, ["--json"]).output)["networks"]
+    assert {"squeezenet", "bert_base"} <= {row["name"] for row in rows}
+    assert all(row["name"] in text for row in rows)
+
+
+def test_every_command_can_be_loaded() -> None:
+    for name, place in cli.COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        assert module == cli.__name__
+        assert getattr(cli, attribute).name == name
