@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
+relax = pytest.importorskip("tvm.relax")
 
 from tunehub.lookup import Candidate  # noqa: E402
 from tunehub.report import WorkloadReport  # noqa: E402
@@ -35,16 +36,16 @@ class Nets:
         return self.rng.uniform(-1, 1, shape).astype("float32")
 
     def const(self, *shape: int) -> Any:
-        return tvm.relax.const(self.array(*shape))
+        return relax.const(self.array(*shape))
 
     def var(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Any:
-        kind = getattr(tvm.relax, "TensorType", None) or tvm.relax.TensorStructInfo  # renamed in 0.27
-        return tvm.relax.Var(name, kind(tuple(shape), dtype))
+        kind = getattr(relax, "TensorType", None) or relax.TensorStructInfo  # renamed in 0.27
+        return relax.Var(name, kind(tuple(shape), dtype))
 
     def build(
         self, make: Callable[..., Any], *shapes: tuple[int, ...], names: tuple[str, ...] = (), dtype: str = "float32"
     ) -> Any:
-        builder = tvm.relax.BlockBuilder()
+        builder = relax.BlockBuilder()
         inputs = [self.var(names[i] if names else f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
         with builder.function("main", inputs):
             with builder.dataflow():
@@ -56,36 +57,36 @@ class Nets:
         """A 3×3 convolution with bias and relu."""
 
         def make(b: Any, x: Any) -> Any:
-            y = b.emit(tvm.relax.op.nn.conv2d(x, self.const(out, channels, 3, 3), padding=1))
-            y = b.emit(tvm.relax.op.add(y, self.const(1, out, 1, 1))) if bias else y
-            return b.emit(tvm.relax.op.nn.relu(y)) if relu else y
+            y = b.emit(relax.op.nn.conv2d(x, self.const(out, channels, 3, 3), padding=1))
+            y = b.emit(relax.op.add(y, self.const(1, out, 1, 1))) if bias else y
+            return b.emit(relax.op.nn.relu(y)) if relu else y
 
         return self.build(make, (1, channels, size, size))
 
     def matmul(self, m: int = 16, n: int = 32, k: int = 24, *, dtype: str = "float32", name: str = "x0") -> Any:
         def make(b: Any, x: Any) -> Any:
-            weight = tvm.relax.const(self.array(k, n).astype(dtype))
-            return b.emit(tvm.relax.op.matmul(x, weight))
+            weight = relax.const(self.array(k, n).astype(dtype))
+            return b.emit(relax.op.matmul(x, weight))
 
         return self.build(make, (m, k), names=(name,), dtype=dtype)
 
     def residual(self, channels: int = 8, size: int = 8) -> Any:
         """conv + batch norm + relu, twice, with a residual connection."""
-        op = tvm.relax.op
+        op = relax.op
 
         def make(b: Any, x: Any) -> Any:
             y = x
             for _ in range(2):
                 y = b.emit(op.nn.conv2d(y, self.const(channels, channels, 3, 3), padding=1))
-                y = b.emit(tvm.relax.TupleGetItem(b.emit(self.batch_norm(y, channels)), 0))
+                y = b.emit(relax.TupleGetItem(b.emit(self.batch_norm(y, channels)), 0))
                 y = b.emit(op.nn.relu(b.emit(op.add(x, y)) if _ else y))
             return y
 
         return self.build(make, (1, channels, size, size))
 
     def batch_norm(self, data: Any, channels: int, *, training: bool = False) -> Any:
-        statistics = [tvm.relax.const(np.abs(self.array(channels)) + 0.5) for _ in range(4)]
-        return tvm.relax.op.nn.batch_norm(data, *statistics, axis=1, training=training)
+        statistics = [relax.const(np.abs(self.array(channels)) + 0.5) for _ in range(4)]
+        return relax.op.nn.batch_norm(data, *statistics, axis=1, training=training)
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def run() -> Callable[..., Array]:
     """Run an executable of a Relax module on arrays."""
 
     def call(executable: Any, *arrays: Array) -> Array:
-        machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
+        machine = relax.VirtualMachine(executable, tvm.cpu())
         result: Array = machine["main"](*[tvm.runtime.tensor(array) for array in arrays]).numpy()
         return result
 

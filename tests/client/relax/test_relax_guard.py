@@ -9,7 +9,7 @@ import tvm
 
 from tunehub import relax_guard
 from tunehub.relax_guard import GuardError, check_features, check_function
-from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_function
+from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_module
 from tunehub.relax_traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
 
@@ -202,14 +202,14 @@ def test_layouts_are_checked_for_anchored_records_too(
     assert task.anchor == other.anchor and task.exact != other.exact
     trace = sketch_traces(task.mod)[0]
     hub = make_hub([make_record(task, trace)])
-    outcome = schedule_function(other.mod["main"], target, hub)
+    outcome = schedule_module(other.mod, target, hub)
     assert outcome.rung == "anchor", outcome.skipped
     assert _difference(other.mod, apply_anchor(other.mod, import_trace(trace), target).mod, target) < 1e-4
     position = next(i for i, inst in enumerate(trace[0]) if inst[0] == "TransformLayout")
     unflatten = [0, "v1", ["//", "v2", 7], ["%", "v2", 7]]  # rows of 8 elements
     trace[0][position] = layout("b0", [0, "v1", ["+", ["*", "v2", 7], "v3"]], 0, 1, unflatten)
-    outcome = schedule_function(other.mod["main"], target, make_hub([make_record(task, trace)]))
-    assert outcome.function is None
+    outcome = schedule_module(other.mod, target, make_hub([make_record(task, trace)]))
+    assert outcome.schedule is None
     assert any("does not fit" in reason for reason in outcome.skipped)
 
 
