@@ -39,7 +39,7 @@ class Nets:
         return relax.const(self.array(*shape))
 
     def var(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Any:
-        kind = getattr(relax, "TensorType", None) or relax.TensorStructInfo  # renamed in 0.27
+        kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
         return relax.Var(name, kind(tuple(shape), dtype))
 
     def build(
