@@ -163,7 +163,9 @@ class EvolutionarySearch:
 def load_cpu_intrinsics() -> None:
     """Register the tensor intrinsics of x86 only; the package of all of them takes 7 to 13 s to import.
 
-    The package's ``__init__`` imports every architecture, so its submodules are loaded under a bare package module.
+    The package's ``__init__`` imports every architecture, so its submodules are loaded under a bare package module. It
+    stays: TVM's TuneContext imports the package for its effect (``s_tir/meta_schedule/tune_context.py``), and whoever
+    needs another architecture imports its submodule by name.
     """
     import importlib
     import sys
@@ -181,5 +183,6 @@ def load_cpu_intrinsics() -> None:
     try:
         for module in ("dot_product_common", "x86"):
             importlib.import_module(f"{name}.{module}")
-    finally:
-        sys.modules.pop(name)
+    except BaseException:
+        del sys.modules[name]
+        raise
