@@ -81,6 +81,7 @@ class _Checker:
     limits: TraceLimits
     defined: set[str] = field(default_factory=set)
     values: dict[str, list[int]] = field(default_factory=dict)  # the candidates of each sampled category
+    locations: set[str] = field(default_factory=set)  # sampled compute locations, which need not be loops
     features: set[str] = field(default_factory=set)
 
     def check(self, trace: object) -> None:
@@ -146,6 +147,8 @@ class _Checker:
             raise it.fail(f"expected a variable of kind {'/'.join(prefixes)}, found {_show(value)}")
         if value not in self.defined:
             raise it.fail(f"the variable {value} is used before it is defined")
+        if value in self.locations and it.kind not in _TAKE_LOCATIONS:
+            raise it.fail(f"{value} is a compute location, not a loop")
 
     def variables(self, it: _Instruction, values: object, prefixes: str, *, least: int = 0) -> None:
         if not isinstance(values, list) or len(values) < least:
@@ -273,6 +276,12 @@ def _categorical(checker: _Checker, it: _Instruction) -> None:
 
 def _is_number(value: object) -> bool:
     return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _compute_location(checker: _Checker, it: _Instruction) -> None:
+    """The location may be the root or inline, for which TVM has marks in place of loops; most uses of those crash."""
+    _signature("b", "l")(checker, it)
+    checker.locations.add(it.outputs[0])
 
 
 def _fuse(checker: _Checker, it: _Instruction) -> None:
@@ -454,6 +463,8 @@ def _show(value: object) -> str:
     return type(value).__name__ if isinstance(value, (list, dict)) else repr(value)
 
 
+_TAKE_LOCATIONS = frozenset(("ComputeAt", "ReverseComputeAt"))
+
 _DECISIONS: dict[str, Callable[[_Checker, _Instruction, object, str], None]] = {
     "SamplePerfectTile": _decide_tile,
     "SamplePartitionedTile": _decide_tile,
@@ -465,7 +476,7 @@ _RULES: dict[str, Callable[[_Checker, _Instruction], None]] = {
     "SamplePerfectTile": _perfect_tile,
     "SamplePartitionedTile": _perfect_tile,
     "SampleCategorical": _categorical,
-    "SampleComputeLocation": _signature("b", "l"),
+    "SampleComputeLocation": _compute_location,
     "GetSBlock": _signature("", "b", _name, _name),
     "GetLoops": _signature("b", "l*"),
     "GetChildBlocks": _signature("bl", "b*"),

@@ -229,6 +229,15 @@ def test_a_sampled_value_is_bounded_where_it_is_used() -> None:
     refused(trace(CATEGORY, split, decisions=[[2, 1]]), "less than 1")
 
 
+def test_a_compute_location_is_no_loop() -> None:
+    """TVM's marks for root and inline are no statements: reordering or fusing them dereferences a null pointer."""
+    sample = ["SampleComputeLocation", ["b0"], [], ["l4"]]
+    validate_trace(trace(sample, ["ComputeAt", ["b0", "l4"], [1, -1], []], decisions=[[2, -2]]))
+    validate_trace(trace(sample, ["ReverseComputeAt", ["b0", "l4"], [1, -1], []], decisions=[[2, -1]]))
+    for use in (["Reorder", ["l1", "l4"], [], []], ["Unroll", ["l4"], [], []], ["Fuse", ["l4"], [1], ["l5"]]):
+        refused(trace(sample, use, decisions=[[2, 0]]), "compute location, not a loop")
+
+
 @pytest.mark.parametrize("value", [{"a": 1}, float("nan"), float("inf"), 2**63, b"x"])
 def test_some_values_have_no_place_in_a_trace(value: object) -> None:
     refused(trace(["Annotate", ["l1", value], ["pragma_auto_unroll_max_step"], []]), "no place in a trace")
