@@ -172,14 +172,25 @@ def check(path: Path, work: Path | None, threads: int | None, workers: int | Non
 @click.option("--version", required=True, help="The package's version, such as 0.1.0.")
 @click.option("-o", "--output", type=_FOLDER, default=Path("packages"), show_default=True, help="Where to write it.")
 @click.option("--index", type=_FILE, help="Add the version to this index; the package goes to `packages` beside it.")
+@click.option("--measured", type=_FILE, help="JSON of `tunehub demo --json` with these records, kept as evidence.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def pack(directory: Path, name: str | None, version: str, output: Path, index: Path | None, as_json: bool) -> None:
+def pack(
+    directory: Path,
+    name: str | None,
+    version: str,
+    output: Path,
+    index: Path | None,
+    measured: Path | None,
+    as_json: bool,
+) -> None:
     """Write the admitted records of DIR, with their evidence, as a package."""
+    from tunehub_builder.network_evidence import read_network_evidence
     from tunehub_builder.pack import pack_directory, publish_locally
     from tunehub_builder.work_directory import WorkDirectory
 
     with _errors(), WorkDirectory(directory).locked() as work:
-        built = pack_directory(work, version, name=name)
+        networks_measured = read_network_evidence(measured) if measured else ()
+        built = pack_directory(work, version, name=name, measured=networks_measured)
         path = publish_locally(built, output, index)
     summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
     if as_json:

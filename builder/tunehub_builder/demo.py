@@ -38,7 +38,7 @@ def run_demo(names: Sequence[str] = (), *, as_json: bool = False, repeats: int =
         comparisons.append(compare(network, target, threads=threads, rounds=repeats))
         if not as_json:
             _print_row(comparisons[-1])
-    summary = summarize(comparisons)
+    summary = {**summarize(comparisons), "threads": threads, "repeats": repeats}
     click.echo(json.dumps(summary, indent=2) if as_json else _closing(summary))
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +17,7 @@ from tunehub_builder.exceptions import PackingError
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory, write_atomically
 from tunehub_registry import index as registry_index
-from tunehub_registry.evidence import encode_evidence
+from tunehub_registry.evidence import NetworkEvidence, encode_evidence
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack, package_filename
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -43,8 +43,12 @@ class BuiltPackage:
         return hashlib.sha256(self.data).hexdigest()
 
 
-def pack_directory(directory: WorkDirectory, version: str, *, name: str | None = None) -> BuiltPackage:
+def pack_directory(
+    directory: WorkDirectory, version: str, *, name: str | None = None, measured: Sequence[NetworkEvidence] = ()
+) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
+
+    ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out.
 
     Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``; WorkDirectoryError: a damaged file.
     """
@@ -61,7 +65,9 @@ def pack_directory(directory: WorkDirectory, version: str, *, name: str | None =
     if name is not None and name != manifest.name:
         raise PackingError(f"the package of target {run.target_name} is called {manifest.name}, not {name}")
     lines = filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))
-    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, lines))}
+    tuned = {network.name for network in manifest.networks}
+    whole = [item for item in measured if item.network in tuned]
+    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, [*lines, *whole]))}
     counts = {
         "records": len(records),
         "rejected": len(verdicts) - len(records),

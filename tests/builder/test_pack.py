@@ -11,9 +11,11 @@ import pytest
 from tunehub_builder.check import Finalist, Verdict, verdict_journal
 from tunehub_builder.distill import Distilled
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.network_evidence import read_network_evidence
 from tunehub_builder.pack import pack_directory, publish_locally
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_registry.evidence import NetworkEvidence, read_evidence
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.manifest import NetworkEntry
@@ -149,3 +151,25 @@ def test_a_verdict_that_todays_rules_refuse_is_left_out(directory: WorkDirectory
     verdict_journal(directory).append(msgspec.structs.replace(verdict, trace=crashing_trace))
     with pytest.raises(PackingError, match="the gate admitted no record"):
         pack_directory(directory, "0.1.0")
+
+
+def test_end_to_end_times_of_tuned_networks_become_evidence(directory: WorkDirectory, tmp_path: Path) -> None:
+    row = {"default_ms": 200.0, "tunehub_ms": 2.0, "onnxruntime_ms": 4.0, "max_rel_diff": 1e-6}
+    rows = [{**row, "name": name} for name in ("tiny", "never tuned")]
+    file = tmp_path / "demo.json"
+    file.write_text(json.dumps({"networks": rows, "threads": 2, "repeats": 7, "geomean_vs_default": 100.0}))
+    built = pack_directory(directory, "0.1.0", measured=read_network_evidence(file))
+    with open_package(built.data) as package, package.open("evidence.jsonl") as stream:
+        whole = [line for line in read_evidence(stream, "evidence.jsonl") if isinstance(line, NetworkEvidence)]
+    assert [(item.network, item.default_s, item.tuned_s, item.onnxruntime_s) for item in whole] == [
+        ("tiny", 0.2, 0.002, 0.004)
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"networks": [{"name": "tiny"}], "threads": 2, "repeats": 7}'])
+def test_measured_networks_from_another_file_are_refused(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "demo.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PackingError, match=r"demo\.json.*tunehub demo --json"):
+        read_network_evidence(file)
