@@ -24,6 +24,8 @@ REFUSED_KINDS = {
     "UnsafeHideBufferAccess": "it hides accesses from TVM's checks",
     "AnnotateBufferAccess": "it overrides the accesses that TVM's checks rely on",
     "Merge": "a wrong use crashes TVM",
+    "RollingBuffer": "TVM's search does not use it, and it makes iterations depend on each other",
+    "DecomposePadding": "TVM's search does not use it",
     "ReindexCacheRead": "it carries a serialised TVM object graph",
     "ReindexCacheWrite": "it carries a serialised TVM object graph",
 }

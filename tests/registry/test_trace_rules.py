@@ -59,12 +59,10 @@ def test_real_traces_are_accepted(llvm_trace: list[Any], cuda_trace: list[Any], 
         ["SetScope", ["b0"], [0, "shared"], []],
         ["Blockize", ["l3"], [1], ["b4"]],
         ["Blockize", [["b0"]], [1], ["b4"]],
-        ["DecomposePadding", ["b0", "l1"], [], ["b4"]],
         ["PadEinsum", ["b0"], [[16, 16, 16]], []],
         ["TransformLayout", ["b0", index_map(["v1", "v0"])], [0, 1, None, 0], []],
         ["TransformLayout", ["b0", index_map(["v1", "v0"])], [64, 0, None, True], []],
         ["TransformBlockLayout", ["b0"], [index_map([["+", ["*", "v0", 4], "v1"]])], []],
-        ["RollingBuffer", ["b0"], [0], []],
         ["ComputeInline", ["b0"], [], []],
         ["Annotate", ["l1", [0, 0, 1]], ["software_pipeline_stage"], []],
         ["Annotate", ["b0", '""'], ["meta_schedule.auto_tensorize_init"], []],
@@ -151,7 +149,10 @@ def test_intrinsics_name_their_features(intrinsic: str, features: set[str]) -> N
         (["ReorderBlockIterVar", ["b0", [0, 2]], [], []], "permutation"),
         (["PadEinsum", ["b0"], [[0]], []], "not allowed"),
         (["PadEinsum", ["b0"], [[2**20]], []], "not allowed"),
-        (["RollingBuffer", ["b0"], [10**12], []], "not allowed"),
+        (["RollingBuffer", ["b0"], [0], []], "depend on each other"),
+        (["DecomposePadding", ["b0", "l1"], [], ["b4"]], "does not use it"),
+        (["StorageAlign", ["b0"], [10**12, 0, 1, 0], []], "not allowed"),
+        (["Annotate", ["b0", '"\\u0053"'], ["meta_schedule.tiling_structure"], []], "quoted text"),
         (["Split", ["l1"], [True, False], []], "a loop and its factors"),
         (["CacheWrite", ["b0"], [0, "local"], ["b4"]], "consumer blocks"),
         (["Blockize", [], [1], ["b4"]], "a loop or a list"),
@@ -246,6 +247,15 @@ def test_some_values_have_no_place_in_a_trace(value: object) -> None:
 @pytest.mark.parametrize("value", [None, 1, "x", [], [[]], [[], [], []], [{}, []], [[], {}], {"a": 1}])
 def test_other_shapes(value: object) -> None:
     refused(value, "expected")
+
+
+def test_growth_is_bounded() -> None:
+    loops = [["AddUnitLoop", ["b0"], [], [f"l{i}"]] for i in range(10, 511)]
+    validate_trace(trace(*loops[:500]))
+    refused(trace(*loops), "makes 501 loops and 0 blocks")
+    copies = [["CacheRead", ["b0", []], [0, "global"], [f"b{i}"]] for i in range(10, 75)]
+    validate_trace(trace(*copies[:64]))
+    refused(trace(*copies), "makes 0 loops and 65 blocks")
 
 
 def test_limits() -> None:
