@@ -1,8 +1,9 @@
 """Latency of one network three ways in one process: TVM's default, tunehub and onnxruntime.
 
-Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all three;
-before each measurement there is a pause, because idle worker threads of one runtime spin for a while and would take
-the cores from the next, and one untimed run.
+Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all three.
+Before each there is a pause, because idle worker threads of one runtime spin for a while and would take the cores from
+the next, and a warm-up: after a pause the system often puts both threads of a runtime on one core, and needs tens of
+milliseconds to spread them, which would make either runtime look up to four times as slow as it is in steady use.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy.typing as npt
 from tunehub_builder.networks import Network
 
 _PAUSE_S = 0.05
+_WARM_UP_S = 0.25
+_TIMED_S = 0.25
 _MOST_S_OF_DEFAULT = 12.0
-_TIMED_RUNS = 3
 _Arrays = list[npt.NDArray[Any]]
 
 
@@ -100,16 +102,23 @@ def _interleaved(runners: dict[str, Callable[[], _Arrays]], rounds: int) -> dict
     for number in range(rounds):
         for name, run in runners.items():
             slow = name == "default"
-            if slow and number and (number + 1) * 2 * max(samples[name]) > _MOST_S_OF_DEFAULT:
+            if slow and number and (number + 1) * max(samples[name]) > _MOST_S_OF_DEFAULT:
                 continue
             time.sleep(_PAUSE_S)
             if not slow:
-                run()
-            for _ in range(1 if slow else _TIMED_RUNS):
-                began = time.perf_counter()
-                run()
-                samples[name].append(time.perf_counter() - began)
+                _timed(run, _WARM_UP_S)
+            samples[name] += _timed(run, 0.0 if slow else _TIMED_S)
     return {name: median(seconds) * 1e3 for name, seconds in samples.items()}
+
+
+def _timed(run: Callable[[], _Arrays], least_s: float) -> list[float]:
+    """Seconds of single runs, one after the other for ``least_s``, and one at least."""
+    samples: list[float] = []
+    while not samples or sum(samples) < least_s:
+        began = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - began)
+    return samples
 
 
 def _tvm_runner(executable: Any, inputs: dict[str, npt.NDArray[Any]]) -> Callable[[], _Arrays]:
