@@ -21,6 +21,7 @@ from tunehub_registry.trace_rules import splits_only
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
+_LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 
@@ -29,6 +30,7 @@ MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile t
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
 MAX_THREADS = 1024  # per block: the limit of every NVIDIA GPU so far
 MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
+_WORK_FACTOR, _WORK_FREE = 16, 1 << 20  # steps of all loops: at most 16 × those of the function, and a million
 _WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
 
 
@@ -74,17 +76,15 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
     if before != after:
         raise GuardError("the record changes the parameters of the function")
     device = "cpu" if target.kind.name == "llvm" else "gpu"
-    allowed = _WORKSPACE_FACTOR * (_workspace(original) + sum(map(_bytes, parameters(original)))) + _WORKSPACE_FREE
-    if _workspace(scheduled) > allowed:
-        raise GuardError(f"the record allocates {_workspace(scheduled)} bytes, {allowed} are allowed")
     for node, path in _walk(scheduled.body, _Path()):
         _check_annotations(node, scheduled, device)
         if type(node).__name__ == "For":
             _check_loop(node, path, device)
-        elif type(node).__name__ in ("BufferStore", "Evaluate"):
+        elif type(node).__name__ in _LEAVES:
             _check_code_size(path)
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
+    _check_cost(scheduled, original)
 
 
 def parameters(function: Any) -> list[Any]:
@@ -147,6 +147,7 @@ class _Path:
     parallel: bool = False
     lanes: int = 1
     copies: int = 1
+    iterations: int = 1
     unroll_step: int = 0  # inner loops are unrolled by TVM while the number of steps is at most this
     steps: int = 1
     threads: tuple[tuple[str, int], ...] = ()
@@ -168,6 +169,7 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
 def _inside(loop: Any, path: _Path) -> _Path:
     extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
     kind = int(loop.kind)
+    path = replace(path, iterations=path.iterations * extent)
     if int(loop.annotations.get("pragma_unroll_explicit", 0)):
         path = replace(path, unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
     if kind == _SERIAL and path.unroll_step:
@@ -206,6 +208,24 @@ def _check_code_size(path: _Path) -> None:
         raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
 
 
+def _check_cost(scheduled: Any, original: Any) -> None:
+    """Bound memory and time: a tile far larger than its loop runs through all of it without doing anything."""
+    (bytes_before, steps_before), (bytes_after, steps_after) = _cost(original), _cost(scheduled)
+    if bytes_after > _WORKSPACE_FACTOR * bytes_before + _WORKSPACE_FREE:
+        raise GuardError(f"the record allocates {bytes_after} bytes, the function has {bytes_before}")
+    if steps_after > _WORK_FACTOR * steps_before + _WORK_FREE:
+        raise GuardError(f"the record takes {steps_after} steps, the function {steps_before}")
+
+
+def _cost(function: Any) -> tuple[int, int]:
+    """The bytes of all buffers of ``function``, and how often its statements run, predicates not considered."""
+    size, steps = sum(map(_bytes, parameters(function))), 0
+    for node, path in _walk(function.body, _Path()):
+        size += sum(map(_bytes, getattr(node, "alloc_buffers", ())))
+        steps += path.iterations if type(node).__name__ in _LEAVES else 0
+    return size, steps
+
+
 def _check_annotations(node: Any, function: Any, device: str) -> None:
     for key in getattr(node, "annotations", None) or ():
         if device == "cpu" and str(key).startswith(_GPU_ONLY):
@@ -228,12 +248,6 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
         and [str(index) for index in load.indices] == [str(axis.var) for axis in block.iter_vars]
         and [int(axis.dom.extent) for axis in block.iter_vars] == _shape(source)
     )
-
-
-def _workspace(function: Any) -> int:
-    """The bytes of all buffers that blocks of ``function`` allocate."""
-    blocks = (node for node, _ in _walk(function.body, _Path()) if hasattr(node, "alloc_buffers"))
-    return sum(_bytes(buffer) for block in blocks for buffer in block.alloc_buffers)
 
 
 def _buffer(access: Any) -> Any:

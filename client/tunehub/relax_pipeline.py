@@ -102,17 +102,18 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
         if relax.analysis.has_reshape_pattern(function):
             continue  # TVM turns it into a view, as long as nobody schedules it
         outcome, by_record = schedule_function(function, target, hub.lookup)
+        name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
         hub.add(
             WorkloadReport(
-                name=variable.name_hint,
-                op=variable.name_hint,
+                name=name,
+                op=name,
                 rung=outcome.rung or remaining,
                 package=outcome.package,
                 exact=outcome.exact,
                 anchor=outcome.anchor,
                 run_s=outcome.run_s,
                 default_s=outcome.default_s,
-                count=calls[variable.name_hint],
+                count=calls[name],
                 skipped=outcome.skipped,
             )
         )
@@ -294,7 +295,7 @@ def call_counts(mod: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
     for call in _relax_calls(mod):
         if _operator(call).startswith("relax.call_tir"):
-            counts[call.args[0].name_hint] += 1
+            counts[str(call.args[0].name_hint)] += 1
     return counts
 
 

@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if hasattr(value, "value"):
-        return value.value
+        return _plain(value.value)
     return [_plain(item) for item in value]
 
 

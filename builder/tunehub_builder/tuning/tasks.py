@@ -32,7 +32,8 @@ def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any) -> list[Tunin
         prepared = prepare(module, target)
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
-            task = _task(network, variable.name_hint, function, counts[variable.name_hint])
+            name = str(variable.name_hint)
+            task = _task(network, name, function, counts[name])
             if task is not None:
                 tasks[task.exact] = _merged(tasks.get(task.exact), task)
     return list(tasks.values())

@@ -94,6 +94,12 @@ def nets() -> Nets:
     return Nets()
 
 
+@pytest.fixture(scope="module")
+def module_nets() -> Nets:
+    """As `nets`, for fixtures that are made once a module."""
+    return Nets()
+
+
 @dataclass
 class FakeHub:
     """A hub with given records; what it is told is kept."""

@@ -139,6 +139,7 @@ def test_huge_strides_are_refused(apply: Any) -> None:
         ([split("l94", 4096), unroll("l2094")], None),
         ([*AUTO_UNROLL, split("l93", 512), split("l94", 64), vectorize("l2094")], "unrolled 4096 times with 64"),
         ([["Bind", ["l92"], ["threadIdx.x"], []]], "GPU threads"),
+        ([split("l94", 1 << 31)], "steps"),
         ([["Annotate", ["l92", [0, 1]], ["software_pipeline_stage"], []]], "for GPUs"),
         ([["Annotate", ["b91", 1], ["double_buffer_scope"], []]], "for GPUs"),
         ([["Annotate", ["b91", True], ["meta_schedule.layout_rewrite_preproc"], []]], "does not copy"),

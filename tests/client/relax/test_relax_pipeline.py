@@ -52,6 +52,7 @@ def test_records_serve_and_the_result_is_the_default_one(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     assert hub.rungs() == ["exact", "exact"]
     assert not hub.failures and not hub.notes
+    assert {type(w.name) for w in hub.workloads} == {str}  # TVM's own str must not get out
     assert [(w.count, w.run_s, w.default_s, w.package) for w in hub.workloads] == [(1, 1e-3, 1e-1, "p 1")] * 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from types import ModuleType
@@ -26,10 +25,20 @@ def check(task: Any, schedule: Any, target: Any) -> Any:
     portable = export_trace(schedule.trace)
     assert json.loads(json.dumps(portable)) == portable
     validate_trace(portable)
+    assert_plain(portable)
     replayed = apply_exact(task.mod, import_trace(portable))
     assert tvm_ffi.structural_equal(replayed.mod, schedule.mod)
     check_function(replayed.mod["main"], task.mod["main"], target)
     return portable
+
+
+def assert_plain(root: Any) -> None:
+    """Nothing in an exported trace is an object of TVM, not even its str (0.25 crashes when one is copied)."""
+    pending: list[Any] = [root]
+    while pending:
+        value = pending.pop()
+        assert type(value) in (dict, list, str, int, float, bool, type(None))
+        pending.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else [])
 
 
 @pytest.mark.parametrize("kind", ["conv", "matmul", "pointwise"])
@@ -81,16 +90,6 @@ def test_other_index_maps_round_trip(nets: Any, tasks_of: Any, target: Any) -> N
     portable = check(task, schedule, target)
     merged = ["+", ["*", "v2", 8], "v3"]
     assert portable[0][-1][2] == [{"index_map": {"ndim": 4, "final": ["v0", "v1", merged], "inverse": None}}]
-
-
-def test_exported_traces_hold_no_objects_of_tvm(nets: Any, tasks_of: Any, sketch_traces: Any) -> None:
-    (task,) = tasks_of(nets.conv())
-    pending: list[Any] = [sketch_traces(task.mod)[0]]
-    while pending:
-        value = pending.pop()
-        assert type(value) in (dict, list, str, int, float, bool, type(None))
-        pending.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else [])
-    copy.deepcopy(sketch_traces(task.mod)[0])
 
 
 def test_an_index_map_that_is_not_arithmetic_is_not_exported(nets: Any, tasks_of: Any) -> None:
