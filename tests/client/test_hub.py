@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tunehub import blob_cache, package_records
@@ -453,17 +455,34 @@ def test_target_without_mcpu_is_noted(registry: RegistryFolder) -> None:
 # --- many processes
 
 
-def _open_in_child(arguments: tuple[str, str]) -> bool:
-    os.environ["TUNEHUB_CACHE"] = arguments[1]
-    warnings.simplefilter("error")
-    hub = open_hub(ZNVER5, registry=arguments[0], tvm_version=TVM)
-    return all(hub.lookup.by_exact(key(number)) is not None for number in range(0, 500, 50))
+_OPEN_AND_ASK = """
+import sys, warnings
+import msgspec
+from tunehub.hub import open_hub
+from tunehub_registry.target import TargetDescriptor
+warnings.simplefilter("error")
+registry, target, tvm_version, *keys = sys.argv[1:]
+hub = open_hub(msgspec.json.decode(target, type=TargetDescriptor), registry=registry, tvm_version=tvm_version)
+sys.exit(0 if all(hub.lookup.by_exact(key) is not None for key in keys) else 1)
+"""
 
 
 def test_processes_racing_to_index_one_blob(registry: RegistryFolder, cache: Path) -> None:
     registry.publish(data=lines(*(make_record(number) for number in range(500))))
-    with multiprocessing.get_context("spawn").Pool(8) as pool:
-        assert all(pool.map(_open_in_child, [(str(registry.root), str(cache))] * 16, chunksize=1))
+    keys = [key(number) for number in range(0, 500, 50)]
+    command = [
+        sys.executable,
+        "-c",
+        _OPEN_AND_ASK,
+        str(registry.root),
+        msgspec.json.encode(ZNVER5).decode(),
+        TVM,
+        *keys,
+    ]
+    paths = os.pathsep.join(path for path in sys.path if path)  # the children need not have tunehub installed
+    environment = {**os.environ, "TUNEHUB_CACHE": str(cache), "PYTHONPATH": paths}
+    children = [subprocess.Popen(command, env=environment) for _ in range(8)]
+    assert [child.wait(timeout=120) for child in children] == [0] * 8
     kinds = sorted(path.suffix for path in (cache / "blobs").iterdir() if path.suffix != ".lock")
     assert kinds == [".sqlite", ".tunepkg"]
 
