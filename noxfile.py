@@ -49,7 +49,16 @@ def tests_modern(session: nox.Session) -> None:
 @nox.parametrize("tvm", [nox.param(version, id=version) for version in TVM_EXTRAS])
 def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
     """What must hold under every supported TVM: keys, traces and packages."""
-    session.install("-e", f".[{TVM_EXTRAS[tvm]}]", "pytest>=8.0", "hypothesis>=6.100", "psutil", "cloudpickle", "scipy")
+    session.install(
+        "-e",
+        f".[{TVM_EXTRAS[tvm]}]",
+        "pytest>=8.0",
+        "pytest-timeout>=2.2",
+        "hypothesis>=6.100",
+        "psutil",
+        "cloudpickle",
+        "scipy",
+    )
     session.run(
         "pytest", "-q", "-m", "tvm_versions", "tests/versions", *session.posargs,
         env={"TVM_NUM_THREADS": _physical_cores(session)},
