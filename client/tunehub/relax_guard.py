@@ -30,7 +30,7 @@ MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile t
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
 MAX_THREADS = 1024  # per block: the limit of every NVIDIA GPU so far
 MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
-_WORK_FACTOR, _WORK_FREE = 16, 1 << 20  # steps of all loops: at most 16 × those of the function, and a million
+_WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
 _WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
 
 
@@ -85,6 +85,15 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(scheduled, original)
+
+
+def anchor_writes_parameter(mod: Any) -> bool:
+    """True when the anchor block of ``mod`` writes the function's result directly: nothing is fused behind it."""
+    from tvm.s_tir import analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    own = parameters(mod["main"])
+    return block is not None and any(_buffer(region).same_as(p) for region in block.writes for p in own)
 
 
 def parameters(function: Any) -> list[Any]:

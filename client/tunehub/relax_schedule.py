@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunehub.relax_guard import changes_layout, check_features, check_function, layout_provider
+from tunehub.relax_guard import (
+    anchor_writes_parameter,
+    changes_layout,
+    check_features,
+    check_function,
+    layout_provider,
+)
 from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_traces import import_trace
 from tunehub_registry.trace_rules import required_features
@@ -80,7 +86,8 @@ def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
     """Return the schedule of ``mod`` after another function's ``trace`` with the same anchor block.
 
     On CPUs only the design is taken over; what TVM's postprocessing adds to it (packing of weights, tensorising) is
-    made anew, because it refers to the buffers of the other epilogue. When that fails, the whole trace is tried.
+    made anew, because it refers to the buffers of the other epilogue. Where the anchor block writes a parameter,
+    whose layout must stay, it gets a buffer and a copy as its epilogue. When that fails, the whole trace is tried.
     Raises GuardError as :func:`apply_exact`, and what TVM raises when the trace does not fit.
     """
     if target.kind.name == "llvm" and any(inst.kind.name == "EnterPostproc" for inst in trace.insts):
@@ -91,11 +98,14 @@ def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
     return _replayed(mod, _apply_around_anchor(mod, trace, target))
 
 
-def _apply_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
-    from tvm.s_tir import Schedule
+def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = False) -> Any:
+    from tvm.s_tir import Schedule, analysis
     from tvm.s_tir import meta_schedule as ms
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
+    if buffered:
+        block = analysis.find_anchor_sblock(mod)
+        schedule.cache_write(schedule.get_sblock(block.name_hint), 0, "global")
     ms.trace_apply.schedule_using_anchor_trace(schedule, trace, target)
     return schedule
 
@@ -104,7 +114,8 @@ def _apply_design(mod: Any, design: Any, target: Any) -> Any:
     """The schedule after ``design`` and TVM's postprocessing for CPUs (``Postproc::DefaultLLVM``)."""
     from tvm.s_tir.meta_schedule import postproc
 
-    schedule = _apply_around_anchor(mod, design, target)
+    buffered = changes_layout(design) and anchor_writes_parameter(mod)
+    schedule = _apply_around_anchor(mod, design, target, buffered=buffered)
     schedule.enter_postproc()
     steps = (
         postproc.RewriteParallelVectorizeUnroll(),
