@@ -17,7 +17,7 @@ from tunehub_builder.exceptions import PackingError
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory, write_atomically
 from tunehub_registry import index as registry_index
-from tunehub_registry.evidence import NetworkEvidence, encode_evidence
+from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack, package_filename
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -64,10 +64,10 @@ def pack_directory(
     manifest = _manifest(run, _descriptor(run, records), records, _version(version), trials)
     if name is not None and name != manifest.name:
         raise PackingError(f"the package of target {run.target_name} is called {manifest.name}, not {name}")
-    lines = filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))
     tuned = {network.name for network in manifest.networks}
-    whole = [item for item in measured if item.network in tuned]
-    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, [*lines, *whole]))}
+    lines: list[Evidence] = [*filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))]
+    lines += [item for item in measured if item.network in tuned]
+    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, lines))}
     counts = {
         "records": len(records),
         "rejected": len(verdicts) - len(records),
