@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -58,8 +59,9 @@ class HubDatabase(ms.database.PyDatabase):  # type: ignore[misc]
         raise TypeError(f"HubDatabase is read-only and cannot store {type(record).__name__}; use `tunehub tune`")
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """At most one record: the hub holds the best only."""
-        record = self.query_tuning_record(workload.mod, None) if top_k > 0 else None
+        """At most one record, for the target that is current: the hub holds the best only."""
+        target = tvm.target.Target.current(allow_none=True)
+        record = self.query_tuning_record(workload.mod, target) if top_k > 0 and target is not None else None
         return [] if record is None else [record]
 
     def get_all_tuning_records(self) -> list[Any]:

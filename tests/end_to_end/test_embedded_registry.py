@@ -1,0 +1,81 @@
+"""The published data, as a newcomer meets it: a real network, the embedded registry, this machine."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+import tunehub  # noqa: E402
+from tunehub_builder import networks  # noqa: E402
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the embedded package is for x86-64")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    for name in ("TUNEHUB_REGISTRY", "TUNEHUB_REQUIRE", "TUNEHUB_RECORDS", "TUNEHUB_STRICT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def outputs(executable: Any, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    from tvm import relax
+
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data))
+    return np.asarray((result if hasattr(result, "numpy") else result[0]).numpy())
+
+
+@pytest.mark.parametrize("cpu", ["host", "x86-64-v2"])
+def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: str) -> None:
+    target = tunehub.host_target()
+    if cpu != "host":  # narrower vectors than the package was tuned for; its records are legal there too
+        target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 2})
+    network = networks.get("squeezenet")
+    with tunehub.context(target, strict=True) as hub:
+        executable = tvm.compile(network.relax_module(), target)
+    report = hub.report()
+    assert report.package is not None and report.package.startswith("llvm-znver5 ")
+    assert report.rung_counts()["exact"] >= 20
+    assert {workload.op.split("_")[-1] for workload in report.misses()} <= {"softmax1"}
+
+    (data,) = network.sample_inputs().values()
+    session = onnxruntime.InferenceSession(network.onnx_model().SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {session.get_inputs()[0].name: data})
+    difference = np.abs(outputs(executable, data) - expected).max() / np.abs(expected).max()
+    assert difference < 1e-4
+
+
+def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
+    from tunehub.embedded import embedded_registry
+    from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
+    from tunehub_registry.index import parse_index, parse_shard
+    from tunehub_registry.package import open_package, sha256_of
+    from tunehub_registry.record import ScheduleRecord, read_records
+    from tunehub_registry.trace_rules import validate_trace
+
+    root = embedded_registry()
+    index = parse_index((root / "index.json").read_bytes(), "index.json")
+    for entry in index.names.values():
+        shard = parse_shard((root / entry.shard_path).read_bytes(), entry.shard_path)
+        for version in shard.versions:
+            assert sha256_of(root / version.file) == version.sha256
+            with open_package(root / version.file) as package:
+                (records_file,) = [found.file for found in package.manifest.record_sets]
+                with package.open(records_file) as stream:
+                    records = list(read_records(stream, records_file))
+                with package.open("evidence.jsonl") as stream:
+                    evidence = list(read_evidence(stream, "evidence.jsonl"))
+            admitted = {line.exact for line in evidence if isinstance(line, RecordEvidence) and line.admitted}
+            for record in records:
+                assert isinstance(record, ScheduleRecord)
+                validate_trace(list(record.trace))
+                assert record.exact in admitted
+            measured = {line.network for line in evidence if isinstance(line, NetworkEvidence)}
+            assert measured == {network.name for network in package.manifest.networks}
