@@ -28,6 +28,7 @@ _SIZES = (1_000, 10_000, 100_000)
 _QUERIES = 200
 _RECORDS = "records/meta_schedule.jsonl"
 _NETWORK = "squeezenet"
+_TARGET = TargetDescriptor(kind="llvm", model="benchmark", arch="x86_64")
 
 
 def run() -> list[Row]:
@@ -59,10 +60,10 @@ def _package_rows(folder: Path) -> list[Row]:
         registry = folder / str(size)
         keys = _make_registry(registry, samples, size)
         began = time.perf_counter()
-        open_hub("llvm-benchmark", registry=[registry]).close()
+        open_hub(_TARGET, registry=[registry]).close()
         rows.append(Row(name=f"index_{size // 1000}k_s", value=time.perf_counter() - began, unit="s", note="first use"))
-        opened[size] = median(_ms(lambda: open_hub("llvm-benchmark", registry=[registry]).close()) for _ in range(20))  # noqa: B023
-        hub = open_hub("llvm-benchmark", registry=[registry])
+        opened[size] = median(_ms(lambda: open_hub(_TARGET, registry=[registry]).close()) for _ in range(20))  # noqa: B023
+        hub = open_hub(_TARGET, registry=[registry])
         query = median(_ms(lambda: hub.lookup.by_exact(key)) for key in keys[:_QUERIES])  # noqa: B023
         assert hub.lookup.by_exact(keys[0]) is not None
         hub.close()
@@ -85,9 +86,8 @@ def _embedded_records(registry: Path) -> list[ScheduleRecord]:
 def _make_registry(folder: Path, samples: list[ScheduleRecord], size: int) -> list[str]:
     """A folder registry with one package of ``size`` records under keys of their own; returns the keys."""
     records = list(_renamed(samples, size))
-    target = TargetDescriptor(kind="llvm", model="benchmark", arch="x86_64")
     manifest = Manifest(
-        format_version="1.0", name="llvm-benchmark", version="1.0", target=target, networks=(),
+        format_version="1.0", name="llvm-benchmark", version="1.0", target=_TARGET, networks=(),
         record_sets=(
             RecordSet(tuner="meta_schedule", file=_RECORDS, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=size),
         ),
@@ -99,7 +99,7 @@ def _make_registry(folder: Path, samples: list[ScheduleRecord], size: int) -> li
         size=len(data), record_sets=(RecordSetSummary(tuner="meta_schedule", tvm=">=0.25,<0.28"),),
         published="2026-01-01",
     )  # fmt: skip
-    update = add_version(Index(schema_version="1.0", serial=0, names={}), None, entry, target=target)
+    update = add_version(Index(schema_version="1.0", serial=0, names={}), None, entry, target=_TARGET)
     for path, content in (
         (entry.file, data), (update.shard_path, update.shard_data), ("index.json", encode_index(update.index)),
     ):  # fmt: skip

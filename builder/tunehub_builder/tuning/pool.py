@@ -109,7 +109,8 @@ class WorkerPool:
                         waiting.extend((other, traces[other]) for other in lost)
                         for other in lost:
                             del built[other]
-        return dict(sorted(built.items())), failed
+        # One worker's after the other's: the threads of a process that has just measured spin for a while.
+        return dict(sorted(built.items(), key=lambda item: (self._workers.index(item[1]), item[0]))), failed
 
     def _rebuild_lost(
         self,

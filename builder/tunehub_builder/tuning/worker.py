@@ -11,8 +11,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,8 +20,7 @@ from typing import Any
 
 _REFERENCE_SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
-_ATTEMPTS = 8
-_FIRST_PAUSE_S = 0.05
+_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)  # before each attempt
 _MOST_WAITING = 0.05
 
 
@@ -64,16 +63,39 @@ def _undisturbed(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
     more than half of the time beside one busy neighbour, who makes a candidate look twice as slow as it is.
     """
     best: tuple[float, ...] | None = None
-    for attempt in range(_ATTEMPTS):
+    for pause_s in _PAUSES_S:
+        time.sleep(pause_s)
         waited, began = _waited_s(), time.perf_counter()
         times = measure()
         waited, elapsed = _waited_s() - waited, time.perf_counter() - began
         best = times if best is None else min(best, times, key=sum)
         if waited <= _MOST_WAITING * elapsed:
             return times
-        time.sleep(_FIRST_PAUSE_S * 2**attempt)
     assert best is not None
     return best
+
+
+@contextmanager
+def _clear_of_the_pool() -> Iterator[None]:
+    """Keep this thread off the cores that TVM has pinned the other threads of its pool to.
+
+    TVM pins all but the calling thread (``src/runtime/threading_backend.cc``). When that one starts on a pinned core,
+    both share it for up to seconds, since waiting threads of the pool yield instead of sleeping.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    pinned: set[int] = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # a thread that has just ended
+            cores = os.sched_getaffinity(int(task.name))
+            pinned |= cores if len(cores) == 1 else set()
+    try:
+        os.sched_setaffinity(0, before - pinned or before)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _waited_s() -> float:
@@ -175,7 +197,8 @@ class Session:
             return first
         runs = max(1, int(options.min_repeat_s / max(min(first), 1e-7)))
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=options.repeats)
-        return _undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
+        with _clear_of_the_pool():
+            return _undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
 
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """Build what the gate compares: the default as number 0, of trace i :func:`packed` and :func:`unpacked`.
@@ -195,7 +218,8 @@ class Session:
 
         library, arguments = self._built[number]
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=1)
-        return _undisturbed(lambda: (float(timer(*arguments).results[0]),))[0]
+        with _clear_of_the_pool():
+            return _undisturbed(lambda: (float(timer(*arguments).results[0]),))[0]
 
     def difference(self, number: int, reference: int) -> float:
         """Largest difference of the outputs of two candidates on the same input, relative to the reference's largest.
