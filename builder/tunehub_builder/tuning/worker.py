@@ -248,6 +248,7 @@ class Session:
         from tunehub_builder.tuning.tasks import buffer_shapes
 
         library = tvm.tirx.build(mod, target=tvm.target.Target(target))
+        library["main"]  # LLVM makes machine code when a function is first asked for: here, beside the other workers
         self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
 
     def _reference_run(self, number: int) -> tuple[list[Any], list[Any]]:
