@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.table import Row
+from tunehub.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import compare, physical_cores, use_threads
+from tunehub_builder.comparison import compare, use_threads
 from tunehub_builder.demo import NETWORKS, summarize
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.table import Row
+from tunehub.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import physical_cores, use_threads
+from tunehub_builder.comparison import use_threads
 
 _OUR_BATCH = 16
 _STOCK_BATCH = 64

@@ -42,14 +42,6 @@ class Comparison:
     report: Any
 
 
-def physical_cores() -> int:
-    """The number of physical cores that this process may use."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
-
-
 def use_threads(threads: int) -> None:
     """Size TVM's pool. It is made at TVM's first use, so this must come before; TVM alone takes half of the cores."""
     os.environ["TVM_NUM_THREADS"] = str(threads)

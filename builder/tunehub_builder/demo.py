@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from tunehub.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import Comparison, compare, physical_cores, use_threads
+from tunehub_builder.comparison import Comparison, compare, use_threads
 
 NETWORKS = ("squeezenet", "resnet50", "mobilenet_v2", "bert_base")
 
