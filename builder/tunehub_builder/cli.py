@@ -264,7 +264,7 @@ def _errors() -> Iterator[None]:
 
 def _resources(threads: int | None, workers: int | None) -> Resources:
     """Fill the defaults in, and size TVM's pool: it reads the variable once, when it is first used."""
-    from tunehub_builder.machine import physical_cores
+    from tunehub.host import physical_cores
     from tunehub_builder.sitting import Resources
 
     cores = physical_cores()

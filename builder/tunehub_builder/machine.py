@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunehub.host import physical_cores
 from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
 
 HOST = "host"
@@ -23,13 +24,6 @@ class TuningTarget:
     name: str
     config: dict[str, Any]
     vector: int
-
-
-def physical_cores() -> int:
-    """Cores without hyper-threads: the threads that measurements use. Does not import tvm."""
-    import psutil
-
-    return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
 
 
 def find_target(name: str) -> TuningTarget:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.relax_index import evaluate
+from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
 from tunehub.relax_traces import export_index_map
 from tunehub_registry.trace_rules import splits_only
 
@@ -93,14 +94,7 @@ def anchor_writes_parameter(mod: Any) -> bool:
 
     block = analysis.find_anchor_sblock(mod)
     own = parameters(mod["main"])
-    return block is not None and any(_buffer(region).same_as(p) for region in block.writes for p in own)
-
-
-def parameters(function: Any) -> list[Any]:
-    """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
-    if hasattr(function, "buffer_map"):
-        return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
-    return [parameter for parameter in function.params if hasattr(getattr(parameter, "ty", None), "shape")]
+    return block is not None and any(buffer_of(region).same_as(p) for region in block.writes for p in own)
 
 
 # -- layouts
@@ -110,7 +104,7 @@ def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind
     regions = block.reads if kind == 0 else block.writes
     if position >= len(regions):
         raise GuardError(f"the block {block.name_hint} has no buffer {position}")
-    buffer = _buffer(regions[position])
+    buffer = buffer_of(regions[position])
     if any(buffer.same_as(parameter) for parameter in parameters(schedule.mod["main"])):
         raise GuardError("the record changes the layout of a parameter, which callers rely on")
     shape = _shape(buffer)
@@ -250,7 +244,7 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
         return False
     own = parameters(function)
     free = [own[int(i)] for i in (function.attrs or {}).get("layout_free_buffers", ()) if int(i) < len(own)]
-    source, target = (_buffer(access) for access in (load, block.body))
+    source, target = (buffer_of(access) for access in (load, block.body))
     return (
         any(source.same_as(parameter) for parameter in free)
         and not any(target.same_as(parameter) for parameter in own)
@@ -259,36 +253,22 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
     )
 
 
-def _buffer(access: Any) -> Any:
-    """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
-    return access.buffer if hasattr(access, "buffer") else access.source
-
-
 def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
-    return [str(extent) for extent in _extents(buffer)], str(_kind(buffer).dtype)
+    return [str(extent) for extent in buffer_kind(buffer).shape], str(buffer_kind(buffer).dtype)
 
 
 def _bytes(buffer: Any) -> int:
     import tvm
 
-    extents = [int(e.value) if type(e).__name__ == "IntImm" else 1 for e in _extents(buffer)]
-    return math.prod(extents) * max(1, int(tvm.DataType(str(_kind(buffer).dtype)).itemsize))
+    extents = [int(e.value) if type(e).__name__ == "IntImm" else 1 for e in buffer_kind(buffer).shape]
+    return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
 
 
 def _shape(buffer: Any) -> list[int]:
-    extents = list(_extents(buffer))
+    extents = list(buffer_kind(buffer).shape)
     if any(type(extent).__name__ != "IntImm" for extent in extents):
         raise GuardError("the layout of a buffer of dynamic shape is changed")
     return [int(extent.value) for extent in extents]
-
-
-def _extents(buffer: Any) -> Any:
-    return _kind(buffer).shape
-
-
-def _kind(buffer: Any) -> Any:
-    """What has the shape and element type: the buffer, or since 0.27 its type."""
-    return buffer if hasattr(buffer, "shape") else buffer.ty
 
 
 def _architecture(name: str) -> int:

@@ -11,6 +11,8 @@ import hashlib
 import re
 from typing import Any
 
+from tunehub.relax_nodes import buffer_kind, buffer_of
+
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*')
 _DEFINITION = re.compile(r"(?:^|[\s(])(?:([A-Za-z_][\w, ]*?) = T\.|for ([\w, ]+) in |([A-Za-z_]\w*): T\.)")
 _NOT_NAMES = frozenset({"T", "I", "R"})
@@ -50,7 +52,7 @@ def anchor_key(mod: Any) -> str | None:
 
 def _buffer_text(region: Any) -> str:
     """The element type and shape of a region's buffer; 0.27 made the buffer a variable with a type."""
-    buffer = region.buffer if hasattr(region, "buffer") else region.source.ty
+    buffer = buffer_kind(buffer_of(region))
     return f"{buffer.dtype}{[str(extent) for extent in buffer.shape]}"
 
 

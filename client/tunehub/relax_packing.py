@@ -18,10 +18,10 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax_index import evaluate
+from tunehub.relax_nodes import buffer_kind, constant_array, is_constant, parameters
 
 _Array = npt.NDArray[Any]
 _PREPACK_SUFFIX = "_weight_prepack"
-_CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")  # type: ignore[untyped-decorator]
@@ -46,9 +46,9 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
             return call
         name = call.args[0].name_hint
         arguments = call.args[1].fields
-        if _PREPACK_SUFFIX not in name or any(type(value).__name__ not in _CONSTANTS for value in arguments):
+        if _PREPACK_SUFFIX not in name or not all(map(is_constant, arguments)):
             return call
-        packed = _run_copies(self._functions[name], [_array(value) for value in arguments])
+        packed = _run_copies(self._functions[name], [constant_array(value) for value in arguments])
         if packed is None:
             return call
         constants = [relax.const(array, str(array.dtype)) for array in packed]
@@ -57,7 +57,7 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
 def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
     """Do what ``function``, a series of copying blocks, does to ``inputs``; None when it is anything else."""
-    buffers = [_parameter(function, variable) for variable in function.params]
+    buffers = parameters(function)
     arrays = dict(zip([buffer.name for buffer in buffers], inputs, strict=False))
     outputs = buffers[len(inputs) :]
     for block in _blocks(function.body):
@@ -67,7 +67,7 @@ def _run_copies(function: Any, inputs: list[_Array]) -> list[_Array] | None:
         axes = {axis.var.name: int(axis.dom.extent) for axis in block.iter_vars}
         if source is None or source.name not in arrays or [str(index) for index in load.indices] != list(axes):
             return None
-        shape = [int(extent) for extent in _shape(store.buffer)]
+        shape = [int(extent) for extent in buffer_kind(store.buffer).shape]
         arrays[store.buffer.name] = _relayout(arrays[source.name], shape, list(store.indices), list(axes))
     return [arrays[buffer.name] for buffer in outputs]
 
@@ -95,16 +95,3 @@ def _blocks(node: Any) -> Iterator[Any]:
             yield from _blocks(statement)
     elif kind == "For":
         yield from _blocks(node.body)
-
-
-def _parameter(function: Any, variable: Any) -> Any:
-    """The buffer of a parameter; since 0.27 the parameter is the buffer."""
-    return function.buffer_map[variable] if hasattr(function, "buffer_map") else variable
-
-
-def _shape(buffer: Any) -> Any:
-    return buffer.shape if hasattr(buffer, "shape") else buffer.ty.shape
-
-
-def _array(constant: Any) -> _Array:
-    return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())

@@ -19,8 +19,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.relax_nodes import constant_array, is_constant
+
 _Array = npt.NDArray[Any]
-_CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
@@ -104,8 +105,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def _constant(self, expression: Any) -> Any:
         """The array or Python number that ``expression`` always has, or None."""
         value = self._value(expression)
-        if type(value).__name__ in _CONSTANTS:
-            return np.asarray((value.data if hasattr(value, "data") else value.value).numpy())
+        if is_constant(value):
+            return constant_array(value)
         scalar = value.value if type(value).__name__ == "PrimValue" else value
         return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tunehub import host
 from tunehub_builder import machine
 from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
 
@@ -14,7 +15,7 @@ def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
     found = machine.find_target("host")
     assert found.name == f"llvm-{target['mcpu']}"
     assert found == machine.find_target(found.name)
-    assert found.config["num-cores"] == machine.physical_cores()
+    assert found.config["num-cores"] == host.physical_cores()
     assert found.vector in (4, 8, 16)
 
 

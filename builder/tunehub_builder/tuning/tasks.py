@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunehub.relax_keys import anchor_key, workload_key
+from tunehub.relax_nodes import buffer_kind, parameters
 from tunehub.relax_pipeline import call_counts, prepare
 
 
@@ -45,7 +46,8 @@ def _task(network: str, name: str, function: Any, count: int) -> TuningTask | No
 
     if not isinstance(function, tvm.tirx.PrimFunc) or relax.analysis.has_reshape_pattern(function):
         return None
-    if not all(_is_static(parameter) for parameter in _buffers(function)):
+    buffers = parameters(function)
+    if len(buffers) != len(function.params) or not all(map(_is_static, buffers)):
         return None
     mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     return TuningTask(
@@ -60,21 +62,13 @@ def _merged(known: TuningTask | None, task: TuningTask) -> TuningTask:
     return replace(known, count=known.count + task.count, networks=networks)
 
 
-def _buffers(function: Any) -> list[Any]:
-    """The buffers of a function's parameters; since 0.27 a parameter is its buffer."""
-    if hasattr(function, "buffer_map"):
-        return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
-    return list(function.params)
-
-
 def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
     """Shape and element type of each buffer parameter of ``function``."""
-    return [(tuple(int(e) for e in _shape(buffer)), str(buffer.dtype)) for buffer in _buffers(function)]
-
-
-def _shape(buffer: Any) -> Any:
-    return buffer.shape if hasattr(buffer, "shape") else buffer.ty.shape
+    return [
+        (tuple(int(e) for e in buffer_kind(buffer).shape), str(buffer_kind(buffer).dtype))
+        for buffer in parameters(function)
+    ]
 
 
 def _is_static(buffer: Any) -> bool:
-    return all(type(extent).__name__ == "IntImm" for extent in _shape(buffer))
+    return all(type(extent).__name__ == "IntImm" for extent in buffer_kind(buffer).shape)

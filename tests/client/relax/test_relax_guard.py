@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tvm
 
-from tunehub import relax_guard
+from tunehub import relax_guard, relax_nodes
 from tunehub.relax_guard import GuardError, check_features, check_function
 from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_module
 from tunehub.relax_traces import import_trace
@@ -219,7 +219,7 @@ def _difference(first: Any, second: Any, target: Any) -> float:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    shapes = [[int(e) for e in relax_guard._extents(b)] for b in relax_guard.parameters(first["main"])]
+    shapes = [[int(e) for e in relax_nodes.buffer_kind(b).shape] for b in relax_nodes.parameters(first["main"])]
     arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
     results = []
     for mod in (first, second):

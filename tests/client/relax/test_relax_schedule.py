@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub import relax_guard
+from tunehub import relax_nodes
 from tunehub.relax_schedule import schedule_function, schedule_module
 
 op = relax.op
@@ -40,7 +40,7 @@ def task_of(nets: Any, tasks_of: Any) -> Callable[[str], Any]:
 def difference(first: Any, second: Any, target: Any) -> float:
     """The largest difference of what two modules compute from the same random buffers."""
     rng = np.random.default_rng(0)
-    shapes = [[int(e) for e in relax_guard._extents(b)] for b in relax_guard.parameters(first["main"])]
+    shapes = [[int(e) for e in relax_nodes.buffer_kind(b).shape] for b in relax_nodes.parameters(first["main"])]
     arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
     results = []
     for mod in (first, second):

@@ -1,0 +1,37 @@
+"""Nodes of current TVM whose classes or fields changed between 0.25 and 0.27, read in one way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
+
+
+def parameters(function: Any) -> list[Any]:
+    """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
+    if hasattr(function, "buffer_map"):
+        return [function.buffer_map[parameter] for parameter in function.params if parameter in function.buffer_map]
+    return [parameter for parameter in function.params if hasattr(getattr(parameter, "ty", None), "shape")]
+
+
+def buffer_of(access: Any) -> Any:
+    """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
+    return access.buffer if hasattr(access, "buffer") else access.source
+
+
+def buffer_kind(buffer: Any) -> Any:
+    """What has the ``shape`` and ``dtype``: the buffer, or since 0.27 its type."""
+    return buffer if hasattr(buffer, "shape") else buffer.ty
+
+
+def is_constant(expression: Any) -> bool:
+    """True for a constant tensor of Relax."""
+    return type(expression).__name__ in _CONSTANTS
+
+
+def constant_array(constant: Any) -> npt.NDArray[Any]:
+    """The value of a constant tensor of Relax."""
+    return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())
