@@ -1,0 +1,55 @@
+"""Which network a graph-level record set was made for: TVM replays such a set node by node, whatever the network is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from tvm import relay
+
+_ATTRIBUTES = (
+    "strides", "padding", "dilation", "groups", "channels", "kernel_size", "data_layout", "kernel_layout", "out_dtype",
+)  # fmt: skip
+
+
+def graph_fingerprint(mod: Any) -> str | None:
+    """32 hex digits for the sequence of `nn.conv2d` calls of `main`, in the order in which AlterOpLayout meets them.
+
+    Shapes, element types and attributes count, weights and names do not. None for a module without convolutions, or
+    with one whose shape is dynamic. `mod` is not changed.
+    """
+    calls = [describe_call(call) for call in convolutions(mod)]
+    if not calls or None in calls:
+        return None
+    text = json.dumps(calls, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def convolutions(mod: Any) -> list[Any]:
+    """The `nn.conv2d` calls of `main` in post order, typed."""
+    typed = relay.transform.InferType()(mod)
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relay.Call) and getattr(node.op, "name", None) == "nn.conv2d":
+            found.append(node)
+
+    relay.analysis.post_order_visit(typed["main"], visit)
+    return found
+
+
+def describe_call(call: Any) -> list[Any] | None:
+    """Operator, argument types and attributes of a typed call as JSON; None when a shape is dynamic."""
+    arguments = [_tensor(argument.checked_type) for argument in call.args]
+    if None in arguments:
+        return None
+    attributes = {str(key): call.attrs[key] for key in call.attrs.keys()} if call.attrs is not None else {}
+    return [call.op.name, arguments, [str(attributes.get(name)) for name in _ATTRIBUTES]]
+
+
+def _tensor(kind: Any) -> list[Any] | None:
+    shape = getattr(kind, "shape", None)
+    if shape is None or not all(type(extent).__name__ == "IntImm" for extent in shape):
+        return None
+    return [[int(extent) for extent in shape], str(kind.dtype)]
