@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from tunehub_registry import _fields, _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
@@ -28,7 +28,9 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     """The publish gate's verdict on one record. Times are in seconds; `spread` is relative to `tuned_s`.
 
     `output_max_rel_diff` compares the tuned output with that of the default schedule, relative to the largest
-    magnitude of the default output. A record that is not admitted says why in `reason`.
+    magnitude of the default output. A record that is not admitted says why in `reason`. In a package with the records
+    of several tuners, `tuner` says whose it is; `baseline` says what was the default, and how the outputs were
+    compared, where it is not TVM's schedule of the same workload.
     """
 
     exact: _fields.Key
@@ -41,6 +43,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     threads: _fields.Positive
     admitted: bool
     reason: _fields.Text | None = None
+    tuner: _fields.TunerName | UnsetType = UNSET
+    baseline: _fields.Text | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff"):
@@ -48,7 +52,10 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
 
 class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="network"):
-    """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere."""
+    """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere.
+
+    `network` may carry a suffix that says which of the package's sets was used, as in "resnet-18 (graph)".
+    """
 
     network: _fields.Label
     default_s: _fields.Seconds

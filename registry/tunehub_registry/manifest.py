@@ -11,22 +11,8 @@ from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.target import TargetDescriptor, TargetName
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 MAX_MANIFEST_BYTES = 4 << 20
-
-
-class RecordSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of one tuner: their file in the package, the TVM versions they hold for, their number."""
-
-    tuner: _fields.TunerName
-    file: str
-    tvm: str
-    key_scheme: _fields.Label
-    count: _fields.Count
-
-    def __post_init__(self) -> None:
-        _fields.check_path("file", self.file)
-        _fields.check_specifier("tvm", self.tvm)
 
 
 class NetworkEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +48,27 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             _fields.check_finite(field, *numbers)
 
 
+class RecordSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The records of one tuner: their file in the package, the TVM versions they hold for, their number.
+
+    `provenance` (since format 1.1) says how this set was made when the manifest's own is about another one: a package
+    can hold sets of several tuners and of several generations of TVM.
+    """
+
+    tuner: _fields.TunerName
+    file: str
+    tvm: str
+    key_scheme: _fields.Label
+    count: _fields.Count
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        _fields.check_path("file", self.file)
+        _fields.check_specifier("tvm", self.tvm)
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a package. `name` is always that of the target."""
+    """The manifest of a package. `name` is always that of the target; `provenance` is that of the newest run."""
 
     format_version: str = FORMAT_VERSION
     name: TargetName
@@ -81,6 +86,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if len(set(files)) != len(files):
             raise FieldError("record_sets", "two record sets name the same file")
 
+    def provenance_of(self, entry: RecordSet) -> Provenance:
+        """How one of the record sets was made."""
+        return entry.provenance or self.provenance
+
 
 def parse_manifest(data: bytes, source: str) -> Manifest:
     """Read a manifest; `source` names it in messages.
@@ -89,7 +98,7 @@ def parse_manifest(data: bytes, source: str) -> Manifest:
     warns NewerFormatWarning on a newer minor version.
     """
     value = _json.decode(data, source, max_bytes=MAX_MANIFEST_BYTES)
-    _json.check_version(value, "format_version", source, major=1, minor=0)
+    _json.check_version(value, "format_version", source, major=1, minor=1)
     return _json.convert(value, Manifest, source)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 
+import msgspec
 import pytest
 
 from tunehub_registry.evidence import (
@@ -32,6 +33,13 @@ def test_both_kinds_share_a_file() -> None:
     assert (bad.line, "type" in bad.reason) == (2, True)
     assert json.loads(encode_evidence(RECORD))["type"] == "record"
     assert json.loads(encode_evidence(NETWORK))["type"] == "network"
+
+
+def test_whose_record_it_is_and_against_what_is_optional() -> None:
+    data = encode_evidence(RECORD)
+    assert not {"tuner", "baseline"} & json.loads(data).keys()
+    stated = msgspec.structs.replace(RECORD, tuner="autotvm", baseline="the template's default configuration")
+    assert parse_evidence(encode_evidence(stated), "e:1") == stated
 
 
 @pytest.mark.parametrize(("field", "value"), [("tuned_s", 0), ("spread", -1), ("threads", 0), ("type", "other")])

@@ -70,6 +70,30 @@ def test_what_cannot_be_read_is_not_made_or_written(manifest: Manifest) -> None:
         encode_manifest(msgspec.structs.replace(manifest, target=target))
 
 
+def test_a_set_can_say_itself_how_it_was_made(manifest: Manifest) -> None:
+    own = msgspec.structs.replace(manifest.provenance, tvm_version="0.19.0", seed=7)
+    first = manifest.record_sets[0]
+    second = msgspec.structs.replace(first, tuner="autotvm", file="records/autotvm.log", provenance=own)
+    both = msgspec.structs.replace(manifest, record_sets=(first, second))
+    data = encode_manifest(both)
+    assert parse_manifest(data, "m.json") == both
+    assert [both.provenance_of(item) for item in both.record_sets] == [manifest.provenance, own]
+    assert json.loads(data)["format_version"] == "1.1"
+    assert "provenance" not in json.loads(data)["record_sets"][0], "a set without its own says nothing"
+
+
+def test_the_provenance_of_a_set_is_checked(manifest: Manifest) -> None:
+    value = json.loads(encode_manifest(manifest))["provenance"] | {"finished": "later"}
+    with pytest.raises(exceptions.FormatError) as caught:
+        parse_manifest(changed(manifest, "record_sets", 0, "provenance", value=value), "m.json")
+    assert caught.value.path == "$.record_sets[0].provenance.finished"
+
+
+def test_a_manifest_of_format_1_0_is_read(manifest: Manifest) -> None:
+    data = changed(manifest, "format_version", value="1.0")
+    assert parse_manifest(data, "m.json") == msgspec.structs.replace(manifest, format_version="1.0")
+
+
 def test_unknown_major_version_refuses_with_the_remedy(manifest: Manifest) -> None:
     with pytest.raises(exceptions.UnsupportedFormatError, match="upgrade tunehub") as caught:
         parse_manifest(changed(manifest, "format_version", value="2.0"), "m.json")
