@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from time import monotonic
@@ -147,8 +147,10 @@ def _ready(running: dict[Worker, int], limit_s: float) -> list[Worker]:
 class Worker:
     """The parent's end of one worker process. A request that kills the process or takes too long is an error."""
 
-    def __init__(self, options: PoolOptions) -> None:
+    def __init__(self, options: PoolOptions, make_session: Callable[[], Any] | None = None) -> None:
+        """``make_session``, a class that can be pickled, answers the requests instead of a ``worker.Session``."""
         self._options = options
+        self._make_session = make_session
         self.started = 0.0
         self._process: Any = None
         self._known: set[str] = set()
@@ -203,9 +205,8 @@ class Worker:
 
     def _start(self) -> None:
         self.connection, child = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(
-            target=serve, args=(child, self._options.threads, self._options.log), daemon=True
-        )
+        arguments = (child, self._options.threads, self._options.log, self._make_session)
+        self._process = _SPAWN.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         child.close()
         self._known = set()

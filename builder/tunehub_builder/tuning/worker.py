@@ -11,17 +11,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
+
+from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
 
 _REFERENCE_SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
-_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)  # before each attempt
-_MOST_WAITING = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,18 +31,21 @@ class MeasureOptions:
     cutoff: float = 3.0
 
 
-def serve(connection: Connection, threads: int, log: str | None = None) -> None:
+def serve(
+    connection: Connection, threads: int, log: str | None = None, make_session: Callable[[], Any] | None = None
+) -> None:
     """Answer requests until the parent closes the pipe. ``threads`` is the size of TVM's pool in this process.
 
-    A request is a tuple of the name of a method of :class:`Session` and its arguments. Answers: ("ok", value) or
-    ("error", text). What TVM and the code under test print goes to the file ``log``.
+    A request is a tuple of the name of a method of the session and its arguments. Answers: ("ok", value) or
+    ("error", text). What TVM and the code under test print goes to the file ``log``. The session is a
+    :class:`Session`, or what ``make_session`` returns; it must have a method ``task``.
     """
     os.environ["TVM_NUM_THREADS"] = str(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if log is not None:
         _print_to(log)
-    session = Session()
+    session = (make_session or Session)()
     while True:
         try:
             request = connection.recv()
@@ -54,60 +55,6 @@ def serve(connection: Connection, threads: int, log: str | None = None) -> None:
             connection.send(("ok", getattr(session, request[0])(*request[1:])))
         except Exception as error:  # whatever TVM raises belongs to the candidate, not to the worker
             connection.send(("error", _one_line(error)))
-
-
-def _undisturbed(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-    """Times of a measurement during which no other process took a core, or the fastest of some attempts.
-
-    Linux says how long this process's threads were ready to run but had no core: next to nothing on a quiet machine,
-    more than half of the time beside one busy neighbour, who makes a candidate look twice as slow as it is.
-    """
-    best: tuple[float, ...] | None = None
-    for pause_s in _PAUSES_S:
-        time.sleep(pause_s)
-        waited, began = _waited_s(), time.perf_counter()
-        times = measure()
-        waited, elapsed = _waited_s() - waited, time.perf_counter() - began
-        best = times if best is None else min(best, times, key=sum)
-        if waited <= _MOST_WAITING * elapsed:
-            return times
-    assert best is not None
-    return best
-
-
-@contextmanager
-def _clear_of_the_pool() -> Iterator[None]:
-    """Keep this thread off the cores that TVM has pinned the other threads of its pool to.
-
-    TVM pins all but the calling thread (``src/runtime/threading_backend.cc``). When that one starts on a pinned core,
-    both share it for up to seconds, since waiting threads of the pool yield instead of sleeping.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    pinned: set[int] = set()
-    for task in Path("/proc/self/task").glob("*"):
-        with suppress(OSError):  # a thread that has just ended
-            cores = os.sched_getaffinity(int(task.name))
-            pinned |= cores if len(cores) == 1 else set()
-    try:
-        os.sched_setaffinity(0, before - pinned or before)
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _waited_s() -> float:
-    """Seconds that the threads of this process have waited for a core so far; 0 where the system does not say.
-
-    Source: Documentation/scheduler/sched-stats.rst of Linux, second field of /proc/<pid>/task/<tid>/schedstat.
-    """
-    waited = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):  # a thread that has just ended
-            waited += int(file.read_text().split()[1])
-    return waited / 1e9
 
 
 def packed(candidate: int) -> int:
@@ -197,8 +144,8 @@ class Session:
             return first
         runs = max(1, int(options.min_repeat_s / max(min(first), 1e-7)))
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=options.repeats)
-        with _clear_of_the_pool():
-            return _undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
+        with clear_of_the_pool():
+            return undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
 
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """Build what the gate compares: the default as number 0, of trace i :func:`packed` and :func:`unpacked`.
@@ -218,8 +165,8 @@ class Session:
 
         library, arguments = self._built[number]
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=1)
-        with _clear_of_the_pool():
-            return _undisturbed(lambda: (float(timer(*arguments).results[0]),))[0]
+        with clear_of_the_pool():
+            return undisturbed(lambda: (float(timer(*arguments).results[0]),))[0]
 
     def difference(self, number: int, reference: int) -> float:
         """Largest difference of the outputs of two candidates on the same input, relative to the reference's largest.
@@ -229,7 +176,7 @@ class Session:
         if self._reference is None or self._reference[0] != reference:
             self._reference = (reference, *self._reference_run(reference))
         _, inputs, expected = self._reference
-        return max(map(_relative_difference, self._outputs(number, inputs), expected), default=0.0)
+        return max(map(relative_difference, self._outputs(number, inputs), expected), default=0.0)
 
     def drop(self) -> None:
         """Forget all candidates."""
@@ -258,7 +205,7 @@ class Session:
         shapes = [(array.shape, array.dtype) for array in self._built[number][1]]
         for positive in (False, True):
             rng = np.random.default_rng(_REFERENCE_SEED)
-            inputs = [_random(rng, tuple(map(int, shape)), str(dtype), positive) for shape, dtype in shapes]
+            inputs = [random_array(rng, tuple(map(int, shape)), str(dtype), positive) for shape, dtype in shapes]
             outputs = self._outputs(number, inputs)
             if all(np.isfinite(output).all() for output in outputs):
                 break
@@ -285,7 +232,8 @@ class Session:
         return self._arguments[shape, dtype].tensor
 
 
-def _random(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -> Any:
+def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -> Any:
+    """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating."""
     import numpy as np
 
     if not dtype.startswith(("float", "bfloat")):
@@ -294,7 +242,8 @@ def _random(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -> Any
     return np.asarray(values).astype(dtype)
 
 
-def _relative_difference(found: Any, expected: Any) -> float:
+def relative_difference(found: Any, expected: Any) -> float:
+    """Largest difference over the largest magnitude of ``expected``; infinite when a number is not finite."""
     import numpy as np
 
     a, b = found.astype("float64"), expected.astype("float64")

@@ -1,0 +1,66 @@
+"""Measuring beside other programs: when a time was disturbed, and where the threads of TVM's pool run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)  # before each attempt
+_MOST_WAITING = 0.05
+
+
+def undisturbed(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+    """Times of a measurement during which no other process took a core, or the fastest of some attempts.
+
+    Linux says how long this process's threads were ready to run but had no core: next to nothing on a quiet machine,
+    more than half of the time beside one busy neighbour, who makes a candidate look twice as slow as it is.
+    """
+    best: tuple[float, ...] | None = None
+    for pause_s in _PAUSES_S:
+        time.sleep(pause_s)
+        waited, began = _waited_s(), time.perf_counter()
+        times = measure()
+        waited, elapsed = _waited_s() - waited, time.perf_counter() - began
+        best = times if best is None else min(best, times, key=sum)
+        if waited <= _MOST_WAITING * elapsed:
+            return times
+    assert best is not None
+    return best
+
+
+@contextmanager
+def clear_of_the_pool() -> Iterator[None]:
+    """Keep this thread off the cores that TVM has pinned the other threads of its pool to.
+
+    TVM pins all but the calling thread (``src/runtime/threading_backend.cc``). When that one starts on a pinned core,
+    both share it for up to seconds, since waiting threads of the pool yield instead of sleeping.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    pinned: set[int] = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # a thread that has just ended
+            cores = os.sched_getaffinity(int(task.name))
+            pinned |= cores if len(cores) == 1 else set()
+    try:
+        os.sched_setaffinity(0, before - pinned or before)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _waited_s() -> float:
+    """Seconds that the threads of this process have waited for a core so far; 0 where the system does not say.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux, second field of /proc/<pid>/task/<tid>/schedstat.
+    """
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+            waited += int(file.read_text().split()[1])
+    return waited / 1e9
