@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from tunehub_builder.exceptions import BuilderError, UnknownTargetError
-from tunehub_builder.recipe import Job, ModelFile, Recipe, jobs, parse_shape, read_recipe
+from tunehub_builder.recipe import (
+    TEMPLATE,
+    TRACKER,
+    Algorithm,
+    GraphAlgorithm,
+    Job,
+    Layout,
+    ModelFile,
+    Recipe,
+    Tuner,
+    jobs,
+    parse_shape,
+    read_recipe,
+)
 
 if TYPE_CHECKING:
     from tunehub_builder.sitting import Resources, Summary
@@ -33,22 +47,81 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _COUNT = click.IntRange(min=0)
 _POSITIVE = click.IntRange(min=1)
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def _matching(pattern: str, expected: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """A check for an option: its text must look as ``expected`` says."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and not re.match(pattern, text):
+            raise click.BadParameter(f"expected {expected}, got {text!r}")
+        return text
+
+    return check
+
+
+def _json_list(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}") from None
+    if found is not None and not isinstance(found, list):
+        raise click.BadParameter(f'expected a JSON list such as [1, 512, "float32"], got {text}')
+    return None if found is None else tuple(found)
+
+
+# For TVM 0.19 and older. Their names are those of the fields of `Recipe`.
+_RELAY_OPTIONS = (
+    click.option("--tuner", type=click.Choice(get_args(Tuner)), help="[meta_schedule; with TVM <= 0.19 autotvm]"),
+    click.option("--algorithm", type=click.Choice(get_args(Algorithm)), help="How autotvm searches.  [xgb]"),
+    click.option("--early-stopping", type=_POSITIVE, help="autotvm: end a task after so many trials without a better."),
+    click.option("--transfer-from", multiple=True, metavar="LOG", help="autotvm: learn from this log first."),
+    click.option(
+        "--template",
+        metavar="MODULE:FUNCTION",
+        callback=_matching(TEMPLATE, "MODULE:FUNCTION"),
+        help="autotvm: tune your own template.",
+    ),
+    click.option("--template-args", metavar="JSON", callback=_json_list, help="Its arguments, as a JSON list."),
+    click.option("--layout", type=click.Choice(get_args(Layout)), help="Layout of the networks.  [NCHW]"),
+    click.option("--graph-algorithm", type=click.Choice(get_args(GraphAlgorithm)), help="graph_tuner's.  [auto]"),
+    click.option(
+        "--rpc",
+        metavar="HOST:PORT",
+        callback=_matching(TRACKER, "HOST:PORT"),
+        help="Measure on a device behind this RPC tracker.",
+    ),
+    click.option("--rpc-key", metavar="KEY", help="The device's key there."),
+    click.option("--cache-flush", is_flag=True, default=None, help="autotvm: empty the CPU's caches before each run."),
+)
+
+
+def _with_relay_options(command: _Decorated) -> _Decorated:
+    for option in reversed(_RELAY_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def networks(as_json: bool) -> None:
     """List the networks that `tune` knows by name."""
-    from tunehub_builder import networks as known
+    from tunehub_builder import machine
 
-    found = [known.get(name) for name in known.names()]
+    with _errors():
+        if machine.generation() == "relay":
+            from tunehub_builder.relay import networks as known
+        else:
+            from tunehub_builder import networks as known  # type: ignore[no-redef]
+        found = [known.get(name) for name in known.names()]
     if as_json:
         rows = [{"name": n.name, "source": n.source, "inputs": n.inputs, "dtype": n.dtype} for n in found]
         click.echo(json.dumps({"networks": rows}, indent=2))
         return
     for network in found:
         shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in network.inputs.items())
-        click.echo(f"{network.name:<14} {network.source:<40} {shapes}")
+        click.echo(f"{network.name:<15} {network.source:<40} {shapes}")
 
 
 @click.command()
@@ -64,6 +137,7 @@ def networks(as_json: bool) -> None:
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+@_with_relay_options
 def tune(
     targets: tuple[str, ...],
     names: tuple[str, ...],
@@ -71,19 +145,21 @@ def tune(
     shapes: tuple[str, ...],
     recipe_file: Path | None,
     work: Path,
-    trials: int | None,
-    search_trials: int | None,
-    seed: int | None,
     threads: int | None,
     workers: int | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Tune networks into a work directory. It can be ended at any time; the same call goes on."""
+    """Tune networks into a work directory. It can be ended at any time; the same call goes on.
+
+    With TVM 0.19 and older, --trials is for one task (autotvm) or for all together (auto_scheduler), and --target also
+    takes TVM's own text, such as 'cuda -model=titanx'.
+    """
     with _errors():
         fixed = _shapes(shapes, models)
         files = tuple(ModelFile(path=str(path), input_shapes=fixed) for path in models)
         recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
-            targets=targets, networks=names, models=files, trials=trials, search_trials=search_trials, seed=seed
+            targets=targets, networks=names, models=files, **options
         )
         _require(recipe)
         summaries = _run_jobs(jobs(recipe, work), _resources(threads, workers))
@@ -91,9 +167,11 @@ def tune(
         click.echo(json.dumps({"targets": [_as_json(summary) for summary in summaries]}, indent=2))
         return
     for summary in summaries:
+        for note in summary.notes:
+            click.echo(note)
         click.echo(
             f"{summary.target}: {summary.measured_now} trials measured now, {summary.trials} in {summary.directory} "
-            f"({summary.failed} failed) for {summary.tasks} workloads. Next: tunehub check {summary.directory}"
+            f"({_failed(summary)}) for {summary.tasks} workloads. Next: tunehub check {summary.directory}"
         )
 
 
@@ -204,10 +282,10 @@ def _run_jobs(todo: Sequence[Job], resources: Resources) -> list[Summary]:
     """Tune one target after the other. Whatever can be wrong with a target or a network is found before the first."""
     from tunehub_builder import machine
     from tunehub_builder.progress import native_output_to, reporter
-    from tunehub_builder.sitting import find_networks, tune_job
     from tunehub_builder.work_directory import WorkDirectory
 
-    targets = [machine.find_target(job.target) for job in todo]
+    find_networks, tune_job = _generation(todo[0].recipe)
+    targets = [machine.find_target(job.target, remote=job.recipe.rpc is not None) for job in todo]
     found = find_networks(todo[0])  # the same for every target
     summaries = []
     for job, target in zip(todo, targets, strict=True):
@@ -219,6 +297,20 @@ def _run_jobs(todo: Sequence[Job], resources: Resources) -> list[Summary]:
         ):
             summaries.append(tune_job(directory, job, target, found, resources, shown.show))
     return summaries
+
+
+def _generation(recipe: Recipe) -> tuple[Callable[[Job], list[Any]], Callable[..., Summary]]:
+    """How to find networks and how to tune with the TVM that is installed. Raises TuningError for a wrong tuner."""
+    from tunehub_builder import machine, sitting
+
+    if machine.generation() == "relay":
+        from tunehub_builder.relay import sitting as relay
+
+        relay.tuner_name(recipe)
+        relay.relay_options(recipe)
+        return relay.find_relay_networks, relay.tune_relay_job
+    sitting.check_options(recipe)
+    return sitting.find_networks, sitting.tune_job
 
 
 @contextmanager
@@ -285,11 +377,17 @@ def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int
 def _require(recipe: Recipe) -> None:
     if not recipe.targets:
         raise click.UsageError("which target? Give --target host, or a --recipe")
-    if not recipe.networks and not recipe.models:
+    if not recipe.networks and not recipe.models and not recipe.template:
         raise click.UsageError("nothing to tune: give --network (see `tunehub networks`), --model or --recipe")
     twice = {target for target in recipe.targets if recipe.targets.count(target) > 1}
     if twice:
         raise click.UsageError(f"the target {twice.pop()} is given twice")
+
+
+def _failed(summary: Summary) -> str:
+    from tunehub_builder.progress import failures_text
+
+    return failures_text(summary.failed, summary.failures)
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:

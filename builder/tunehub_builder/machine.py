@@ -1,4 +1,7 @@
-"""This machine and what it can be tuned for. Records of it name the hardware, never the host, the user or a path."""
+"""This machine and what it can be tuned for. Records of it name the hardware, never the host, the user or a path.
+
+Works with both generations of TVM: 0.25 to 0.27, and 0.8 to 0.19 (which also takes targets as TVM's text of them).
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,65 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.host import physical_cores
-from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
+from tunehub.tvm_generation import Generation, find_tvm
+from tunehub_builder.exceptions import TuningError, UnknownTargetError, UnsuitableTargetError
 
 HOST = "host"
+NO_FFI = "none"
 # LLVM's names of the extensions that a schedule's code may use; tuning flags such as `fast-lzcnt` are left out.
 _EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuningTarget:
-    """A CPU to tune for: the package name, TVM's target as JSON, and float32 elements in its widest vector."""
+    """A device to tune for: the package name, TVM's target as JSON, and float32 elements in a CPU's widest vector.
+
+    For TVM <= 0.19 ``config`` is ``{"text": ...}``: the target as that TVM writes it into its records.
+    """
 
     name: str
     config: dict[str, Any]
-    vector: int
+    vector: int = 0
 
 
-def find_target(name: str) -> TuningTarget:
+def generation() -> Generation:
+    """Which TVM is installed: ``relax`` or ``relay``. Raises TuningError for one that is neither."""
+    installed = find_tvm()
+    if installed is None:
+        return "relax"  # importing it says what is missing
+    if installed.generation is None:
+        raise TuningError(
+            f"TVM {installed.version} cannot be tuned with: install 0.25 to 0.27 (pip install 'tunehub[builder]'), "
+            "or 0.8 to 0.19 (pip install 'tunehub[legacy]')"
+        )
+    return installed.generation
+
+
+def find_target(name: str, *, remote: bool = False) -> TuningTarget:
     """Return the target called ``name``: ``host``, or ``llvm-`` and LLVM's name of a CPU.
 
-    Raises UnknownTargetError, or UnsuitableTargetError for a CPU with instructions that this machine does not have.
+    With TVM <= 0.19 also TVM's own text of any target, such as ``cuda -model=titanx``. ``remote``: another machine
+    measures. Raises UnknownTargetError, or UnsuitableTargetError for a device that this machine is or has not.
     """
+    if generation() == "relay":
+        from tunehub_builder.relay.target import find_relay_target
+
+        return find_relay_target(name, remote=remote)
+    found = find_cpu(name)
+    config = {"kind": "llvm", "mcpu": found.model, "num-cores": physical_cores()}
+    return TuningTarget(name=f"llvm-{found.model}", config=config, vector=_vector(found.features))
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """LLVM's name of a CPU, and its extensions."""
+
+    model: str
+    features: frozenset[str]
+
+
+def find_cpu(name: str, *, remote: bool = False) -> Cpu:
+    """The CPU that ``host`` or ``llvm-`` and LLVM's name mean; raises as :func:`find_target`."""
     from tvm.target import codegen
 
     host = str(codegen.llvm_get_system_cpu())
@@ -40,21 +81,19 @@ def find_target(name: str) -> TuningTarget:
         raise UnknownTargetError(name, _alike(name, known, host))
     features = _extensions(model)
     missing = sorted(features - _extensions(host))
-    if missing:
+    if missing and not remote:
         raise UnsuitableTargetError(name, f"this machine ({host}) lacks {', '.join(missing)}")
-    config = {"kind": "llvm", "mcpu": model, "num-cores": physical_cores()}
-    return TuningTarget(name=f"llvm-{model}", config=config, vector=_vector(features))
+    return Cpu(model, frozenset(features))
 
 
 def describe_machine() -> dict[str, str | int | float]:
     """The hardware and the family of the operating system, as a package's manifest states them."""
     import psutil
-    from tvm.target import codegen
 
     kernel = re.match(r"\d+\.\d+", platform.release())
     return {
         "cpu": _cpu_model(),
-        "llvm_cpu": str(codegen.llvm_get_system_cpu()),
+        "llvm_cpu": _llvm_cpu(),
         "arch": platform.machine(),
         "physical_cores": physical_cores(),
         "hardware_threads": psutil.cpu_count() or 1,
@@ -65,11 +104,22 @@ def describe_machine() -> dict[str, str | int | float]:
 
 
 def tvm_versions() -> tuple[str, str]:
-    """The versions of apache-tvm and apache-tvm-ffi that are imported here."""
+    """The versions of apache-tvm and apache-tvm-ffi that are imported here; ``none`` for a TVM without that part."""
     import tvm
+
+    if generation() == "relay":
+        return str(tvm.__version__), NO_FFI
     import tvm_ffi
 
     return str(tvm.__version__), str(tvm_ffi.__version__)
+
+
+def _llvm_cpu() -> str:
+    """LLVM's name of this CPU; TVM tells it since 0.15."""
+    from tvm.target import codegen
+
+    ask = getattr(codegen, "llvm_get_system_cpu", None)
+    return str(ask()) if ask else "unknown"
 
 
 def _llvm(model: str) -> Any:
@@ -85,7 +135,7 @@ def _extensions(model: str) -> set[str]:
     return {str(feature) for feature in features if _EXTENSIONS.fullmatch(str(feature))}
 
 
-def _vector(features: set[str]) -> int:
+def _vector(features: frozenset[str]) -> int:
     if "avx512f" in features:
         return 16
     return 8 if "avx" in features else 4

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -15,9 +16,35 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from tunehub_builder.tuning.tuner import Progress
-
 _SECONDS_BETWEEN_LINES = 5.0
+
+
+class Named(Protocol):
+    """What is tuned, as far as progress is concerned."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """One step of tuning, for whoever shows it: counts of trials, seconds since the start, the task's best time.
+
+    ``planned`` is an estimate: how many candidates a task has shows when it is tuned. ``finished``: the step ends the
+    task, number ``position`` (from 1) of ``tasks``. ``failures``: the failed trials by reason, where that is known.
+    """
+
+    task: Named
+    position: int
+    tasks: int
+    done: int
+    planned: int
+    failed: int
+    measured_now: int
+    elapsed_s: float
+    best_s: float
+    finished: bool
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 class Reporter(Protocol):
@@ -80,7 +107,7 @@ class LineReporter:
             f"[{progress.position}/{progress.tasks}] {what} {progress.task.name}",
             f"best {milliseconds(progress.best_s)}",
             f"{progress.done}/{progress.planned} trials",
-            f"{progress.failed} failed",
+            failures_text(progress.failed, progress.failures),
             f"{trials_per_hour(progress):.0f} trials/h",
             f"{duration(seconds_left(progress))} left",
         ]
@@ -116,7 +143,7 @@ class BarReporter:
             self._bar.console.print(text, markup=False, highlight=False)
         figures = (
             f"best {milliseconds(progress.best_s)} · {trials_per_hour(progress):.0f} trials/h · "
-            f"{progress.failed} failed · {duration(seconds_left(progress))} left"
+            f"{failures_text(progress.failed, progress.failures)} · {duration(seconds_left(progress))} left"
         )
         short = name if len(name) <= 32 else name[:31] + "…"
         self._bar.update(self._row, description=short, completed=progress.done, total=progress.planned, figures=figures)
@@ -132,6 +159,13 @@ def seconds_left(progress: Progress) -> float:
     rate = trials_per_hour(progress) / 3600
     left = progress.planned - progress.done
     return left / rate if rate else (math.inf if left else 0.0)
+
+
+def failures_text(failed: int, reasons: Mapping[str, int]) -> str:
+    """``3 failed (BUILD_TIMEOUT 2, RUNTIME_DEVICE 1)``, the most frequent reason first."""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{name} {count}" for name, count in ordered)
+    return f"{failed} failed ({listed})" if listed else f"{failed} failed"
 
 
 def duration(seconds: float) -> str:

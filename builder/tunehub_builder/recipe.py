@@ -8,14 +8,18 @@ search_trials = 64
 [[model]]
 path = "model.onnx"              # relative to the recipe
 input_shapes = { input = [1, 3, 224, 224] }
+
+With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs, relative to the recipe), template,
+template_args, layout, graph_algorithm, rpc, rpc_key, cache_flush; see :class:`Recipe`.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +32,13 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
+Tuner = Literal["meta_schedule", "autotvm", "auto_scheduler", "graph_tuner"]
+Algorithm = Literal["xgb", "ga", "random", "gridsearch"]
+GraphAlgorithm = Literal["auto", "dp", "pbqp"]
+Layout = Literal["NCHW", "NHWC"]
+TRIALS = 64
+TEMPLATE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # module:function
+TRACKER = r"^.+:\d{1,5}$"  # HOST:PORT
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,18 +55,45 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     search_trials: Annotated[int, Meta(ge=0)] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     models: tuple[ModelFile, ...] = msgspec.field(default=(), name="model")
+    tuner: Tuner | None = None
+    algorithm: Algorithm | None = None
+    early_stopping: Annotated[int, Meta(ge=1)] | None = None
+    transfer_from: tuple[str, ...] = ()
+    template: Annotated[str, Meta(pattern=TEMPLATE)] | None = None
+    template_args: tuple[Any, ...] = ()
+    layout: Layout | None = None
+    graph_algorithm: GraphAlgorithm | None = None
+    rpc: Annotated[str, Meta(pattern=TRACKER)] | None = None
+    rpc_key: str | None = None
+    cache_flush: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Targets and networks, and the trials of each workload (see ``tuning.tuner.TunerOptions``)."""
+    """Targets and networks, and how to tune them.
+
+    ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``; with TVM <= 0.19 ``trials`` and what follows
+    ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
+    installed TVM. ``rpc``: ``HOST:PORT`` of a tracker where the device ``rpc_key`` is.
+    """
 
     targets: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     models: tuple[ModelFile, ...] = ()
-    trials: int = 64
+    trials: int | None = None
     search_trials: int = 32
     seed: int = 0
+    tuner: Tuner | None = None
+    algorithm: Algorithm = "xgb"
+    early_stopping: int | None = None
+    transfer_from: tuple[str, ...] = ()
+    template: str | None = None
+    template_args: tuple[Any, ...] = ()
+    layout: Layout = "NCHW"
+    graph_algorithm: GraphAlgorithm = "auto"
+    rpc: str | None = None
+    rpc_key: str | None = None
+    cache_flush: bool = False
 
     def overridden(self, **given: Any) -> Recipe:
         """This recipe with every option that is given (not None and not empty) in place of its own."""
@@ -83,18 +121,24 @@ def read_recipe(path: Path) -> Recipe:
     except msgspec.ValidationError as error:
         remedy = f"a recipe has the fields {', '.join(_RecipeFile.__struct_encode_fields__)}"
         raise RecipeError(path, str(error), remedy) from error
-    if not parsed.networks and not parsed.models:
+    if not parsed.networks and not parsed.models and not parsed.template:
         raise RecipeError(path, "names neither networks nor models", 'add networks = ["squeezenet"] or a [[model]]')
-    models = tuple(ModelFile(path=str(path.parent / m.path), input_shapes=m.input_shapes) for m in parsed.models)
-    recipe = Recipe(targets=parsed.targets, networks=parsed.networks, models=models)
-    return recipe.overridden(trials=parsed.trials, search_trials=parsed.search_trials, seed=parsed.seed)
+    given = {name: getattr(parsed, name) for name in _RecipeFile.__struct_fields__}
+    given["models"] = tuple(msgspec.structs.replace(m, path=str(path.parent / m.path)) for m in parsed.models)
+    given["transfer_from"] = tuple(str(path.parent / log) for log in parsed.transfer_from)
+    return Recipe().overridden(**given)
 
 
 def jobs(recipe: Recipe, directory: Path) -> list[Job]:
     """One job for each target: in ``directory`` itself, or for several targets in a folder of it for each."""
     if len(recipe.targets) == 1:
         return [Job(target=recipe.targets[0], directory=directory, recipe=recipe)]
-    return [Job(target=target, directory=directory / target, recipe=recipe) for target in recipe.targets]
+    return [Job(target=target, directory=directory / folder_name(target), recipe=recipe) for target in recipe.targets]
+
+
+def folder_name(target: str) -> str:
+    """A name for the folder of ``target``, which may be TVM's text of a target: ``cuda_-model_titanx``."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", target).strip("_.") or "target"
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:

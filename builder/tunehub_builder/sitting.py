@@ -1,25 +1,32 @@
-"""One call of `tunehub tune` for one target: networks in, trials in the work directory."""
+"""One call of `tunehub tune` for one target: networks in, trials in the work directory.
+
+Here is what both generations of TVM share, and tuning with TVM 0.25 to 0.27; ``relay.sitting`` has the part for 0.19.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunehub_builder import machine
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
-from tunehub_builder.recipe import Job, ModelFile
-from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory, check_same_run, merge_tasks
+from tunehub_builder.recipe import TRIALS, Job, ModelFile, Recipe
+from tunehub_builder.work_directory import Options, Run, Sitting, TaskEntry, WorkDirectory, check_same_run, merge_tasks
 from tunehub_registry.manifest import NetworkEntry
 
 if TYPE_CHECKING:
     from tunehub_builder.networks import Network
+    from tunehub_builder.progress import Progress
+    from tunehub_builder.relay.networks import RelayNetwork
     from tunehub_builder.tuning.tasks import TuningTask
-    from tunehub_builder.tuning.tuner import Progress, TunerOptions
+    from tunehub_builder.tuning.tuner import TunerOptions
+
+META_SCHEDULE = "meta_schedule"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +39,8 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What a sitting did. Counts are of trials; those of the directory include earlier sittings."""
+    """What a sitting did. Counts are of trials; those of the directory include earlier sittings. ``failures``: by
+    reason, where the tuner tells it; ``notes``: lines for the user."""
 
     target: str
     directory: Path
@@ -41,6 +49,21 @@ class Summary:
     failed: int
     measured_now: int
     elapsed_s: float
+    tuner: str = META_SCHEDULE
+    failures: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def check_options(recipe: Recipe) -> None:
+    """Raise TuningError for options that only TVM <= 0.19 has."""
+    others = ("algorithm", "early_stopping", "transfer_from", "template", "template_args", "layout", "graph_algorithm",
+              "rpc", "rpc_key", "cache_flush")  # fmt: skip
+    wrong = [f"--{name.replace('_', '-')}" for name in others if getattr(recipe, name) != getattr(Recipe(), name)]
+    if recipe.tuner not in (None, META_SCHEDULE):
+        wrong.insert(0, f"--tuner {recipe.tuner}")
+    if wrong:
+        remedy = "pip install 'tunehub[legacy]' in an environment of its own"
+        raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
 
 
 def find_networks(job: Job) -> list[Network]:
@@ -50,11 +73,16 @@ def find_networks(job: Job) -> list[Network]:
 
     found = [networks.get(name) for name in job.recipe.networks]
     found += [networks.from_onnx_file(model.path, shapes=model.input_shapes) for model in job.recipe.models]
-    names = [network.name for network in found]
+    check_names(found)
+    return found
+
+
+def check_names(networks: Iterable[Network | RelayNetwork]) -> None:
+    """Raise TuningError when two networks have one name."""
+    names = [network.name for network in networks]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise TuningError(f"two networks are called {twice!r}: name it once, or rename the model file")
-    return found
 
 
 def tune_job(
@@ -70,26 +98,31 @@ def tune_job(
     Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
     TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
     """
-    run = _begin(directory, job, target, networks, resources)
+    options = _tuner_options(job, target)
+    run = begin(directory, job, target, networks, resources, _noted(options))
     try:
         tasks = _extract(directory, networks, target)
-        return _tune(directory, tasks, run, _tuner_options(job, target), resources, show)
+        return _tune(directory, tasks, run, options, resources, show)
     finally:
         with suppress(WorkDirectoryError):  # on a full disk the first error says more
-            directory.save_run(_touched(run))
+            directory.save_run(touched(run))
 
 
-def command_line(job: Job, resources: Resources) -> str:
-    """The call as anyone would type it: work directory, recipe and models by their last name only."""
+def command_line(job: Job, resources: Resources, options: Sequence[str] = ()) -> str:
+    """The call as anyone would type it, with ``options``: work directory, recipe and models by their last name only."""
     recipe = job.recipe
     words = ["tunehub", "tune", "--target", job.target]
     for name in recipe.networks:
         words += ["--network", name]
     for model in recipe.models:
         words += ["--model", Path(model.path).name, *_shape_words(model)]
-    words += ["--trials", str(recipe.trials), "--search-trials", str(recipe.search_trials), "--seed", str(recipe.seed)]
-    words += ["--threads", str(resources.threads), "--workers", str(resources.workers)]
+    words += options or ["--trials", str(_trials(job)), "--search-trials", str(recipe.search_trials)]
+    words += ["--seed", str(recipe.seed), "--threads", str(resources.threads), "--workers", str(resources.workers)]
     return shlex.join([*words, "--work", job.directory.resolve().name])
+
+
+def _trials(job: Job) -> int:
+    return TRIALS if job.recipe.trials is None else job.recipe.trials
 
 
 def _shape_words(model: ModelFile) -> list[str]:
@@ -101,61 +134,66 @@ def _tuner_options(job: Job, target: machine.TuningTarget) -> TunerOptions:
     from tunehub_builder.tuning.tuner import TunerOptions
 
     recipe = job.recipe
-    return TunerOptions(
-        trials=recipe.trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed
-    )
+    return TunerOptions(trials=_trials(job), search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
 
 
-def _begin(
+def _noted(options: TunerOptions) -> Options:
+    return {
+        "trials": options.trials,
+        "search_trials": options.search_trials,
+        "batch": options.batch,
+        "vector": options.vector,
+    }
+
+
+def begin(
     directory: WorkDirectory,
     job: Job,
     target: machine.TuningTarget,
-    networks: Iterable[Network],
+    networks: Iterable[Network | RelayNetwork],
     resources: Resources,
+    options: Options,
+    words: Sequence[str] = (),
 ) -> Run:
-    """Write down what this sitting is, unless its trials could not be compared with those that are there."""
+    """Write down what this sitting is, with the tuner's ``options`` and their ``words`` on the command line.
+
+    Raises WorkDirectoryError when its trials could not be compared with those that are there.
+    """
     tvm_version, ffi_version = machine.tvm_versions()
     new = Run(target_name=target.name, target=target.config, tvm_version=tvm_version, tvm_ffi_version=ffi_version)
     known = directory.run()
     if known is not None:
         check_same_run(directory.path, known, new)
-    run = _with_sitting(known or new, job, target, list(networks), resources)
-    directory.save_run(run)
-    return run
-
-
-def _with_sitting(
-    run: Run, job: Job, target: machine.TuningTarget, networks: list[Network], resources: Resources
-) -> Run:
-    import msgspec
-
-    options = _tuner_options(job, target)
+    found = [_entry(network) for network in networks]
     sitting = Sitting(
-        command=command_line(job, resources),
+        command=command_line(job, resources, words),
         started=_now(),
         updated=_now(),
         seed=job.recipe.seed,
         threads=resources.threads,
-        networks=tuple(network.name for network in networks),
-        options={
-            "trials": options.trials,
-            "search_trials": options.search_trials,
-            "batch": options.batch,
-            "vector": options.vector,
-            "workers": resources.workers,
-        },
+        networks=tuple(network.name for network in found),
+        options={**options, "workers": resources.workers},
         machine=machine.describe_machine(),
     )
+    run = _with_sitting(known or new, sitting, found)
+    directory.save_run(run)
+    return run
+
+
+def _with_sitting(run: Run, sitting: Sitting, networks: Iterable[NetworkEntry]) -> Run:
+    import msgspec
+
     entries = {entry.name: entry for entry in run.networks}
-    entries.update((network.name, _entry(network)) for network in networks)
+    entries.update((network.name, network) for network in networks)
     return msgspec.structs.replace(run, networks=tuple(entries.values()), sittings=(*run.sittings, sitting))
 
 
-def _entry(network: Network) -> NetworkEntry:
+def _entry(network: Network | RelayNetwork) -> NetworkEntry:
     return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=network.dtype)
 
 
-def _touched(run: Run) -> Run:
+def touched(run: Run) -> Run:
+    """``run``, its last sitting active until now."""
     import msgspec
 
     last = msgspec.structs.replace(run.sittings[-1], updated=_now())
@@ -223,7 +261,7 @@ def _tune(
     def step(progress: Progress) -> None:
         last[:] = [progress]
         if progress.finished:
-            directory.save_run(_touched(run))
+            directory.save_run(touched(run))
         show(progress)
 
     pool_options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))

@@ -1,7 +1,8 @@
 """The work directory of one target: what is tuned, how, and every trial, so that any command can go on from it.
 
 ``run.json`` says what was run, ``tasks.jsonl`` holds the workloads, ``trials.jsonl`` is the journal of measurements,
-``verdicts.jsonl`` that of the publish gate, ``native.log`` what TVM's C++ code printed. Nothing here imports tvm.
+``verdicts.jsonl`` that of the publish gate, ``native.log`` what TVM's C++ code printed. For what TVM <= 0.19 adds see
+``relay.work``. Nothing here imports tvm.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """What trials must have in common to be compared, by its name for people."""
         target = msgspec.json.encode(self.target, order="sorted").decode()
         return {"target": target, "TVM version": f"{self.tvm_version} (apache-tvm-ffi {self.tvm_ffi_version})"}
+
+    @property
+    def relay_target(self) -> str | None:
+        """The target as TVM <= 0.19 writes it, when that generation was run; else None."""
+        text = self.target.get("text")
+        return text if isinstance(text, str) else None
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):

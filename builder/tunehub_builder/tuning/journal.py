@@ -41,15 +41,7 @@ class LineJournal(Generic[T]):
 
     def append(self, entry: T) -> None:
         """Write one line and sync it. Raises WorkDirectoryError when the disk refuses."""
-        line = msgspec.json.encode(entry) + b"\n"
-        try:
-            with self.path.open("ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            remedy = "free some space and run the same command again: it goes on from what is written"
-            raise WorkDirectoryError(self.path, f"cannot append a line: {error}", remedy) from error
+        append_synced(self.path, msgspec.json.encode(entry) + b"\n")
 
     def entries(self) -> Iterator[T]:
         """Yield what was written so far, one line in memory at a time.
@@ -72,13 +64,7 @@ class LineJournal(Generic[T]):
 
     def heal(self) -> None:
         """Cut a torn last line off, so that the next entry starts on a line of its own."""
-        if not self.path.exists():
-            return
-        with self.path.open("r+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            end = _end_of_last_line(file, size)
-            if end != size:
-                file.truncate(end)
+        cut_torn_line(self.path)
 
 
 class Journal(LineJournal[Trial]):
@@ -90,6 +76,29 @@ class Journal(LineJournal[Trial]):
     def trials(self) -> Iterator[Trial]:
         """The trials written so far; see :meth:`entries`."""
         return self.entries()
+
+
+def append_synced(path: Path, lines: bytes) -> None:
+    """Add whole lines to a file and sync it. Raises WorkDirectoryError when the disk refuses."""
+    try:
+        with path.open("ab") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        remedy = "free some space and run the same command again: it goes on from what is written"
+        raise WorkDirectoryError(path, f"cannot append a line: {error}", remedy) from error
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut what follows the last newline off a file of lines: its writer was killed in the middle of it."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = _end_of_last_line(file, size)
+        if end != size:
+            file.truncate(end)
 
 
 def _end_of_last_line(file: BinaryIO, size: int) -> int:

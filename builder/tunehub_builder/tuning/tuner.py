@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tunehub_builder.progress import Progress
 from tunehub_builder.tuning.journal import Journal, Trial
 from tunehub_builder.tuning.pool import Outcome, WorkerPool
 from tunehub_builder.tuning.search import CandidateSource, EvolutionarySearch, SketchSearch
@@ -27,26 +28,6 @@ class TunerOptions:
     batch: int = 16
     vector: int = 16
     seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """One step of tuning, for whoever shows it: counts of trials, seconds since the start, the task's best time.
-
-    ``planned`` is an estimate: how many candidates a task has shows when it is tuned. ``finished``: the step ends the
-    task, number ``position`` (from 1) of ``tasks``.
-    """
-
-    task: TuningTask
-    position: int
-    tasks: int
-    done: int
-    planned: int
-    failed: int
-    measured_now: int
-    elapsed_s: float
-    best_s: float
-    finished: bool
 
 
 def tune(
