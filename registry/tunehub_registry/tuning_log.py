@@ -1,0 +1,260 @@
+"""Tuning logs of TVM <= 0.19, read without TVM: AutoTVM 0.1 and 0.2, auto-scheduler 0.6, one record a line.
+
+TVM itself loses a whole file to one bad line, lets a NaN win for ever, and has a protocol that unpickles. Here every
+line stands for itself: it is a LogRecord, or a BadLine with the reason. Nothing is ever unpickled or executed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+
+from tunehub_registry._lines import MAX_LINE_BYTES, BadLine
+from tunehub_registry._tuning_log_config import config_problem
+from tunehub_registry._tuning_log_keys import (
+    LogLineError,
+    Workload,
+    auto_scheduler_key,
+    auto_scheduler_workload,
+    autotvm_key,
+    canonical,
+    name_of,
+    operator_key,
+    template_key,
+)
+from tunehub_registry._tuning_log_lines import (
+    AnsorLine,
+    AnsorState,
+    AutotvmLine,
+    Line,
+    Result,
+    ansor_task,
+    autotvm_input,
+    decode_line,
+    strict,
+)
+
+__all__ = [
+    "AUTOTVM",
+    "AUTO_SCHEDULER",
+    "MAX_LINE_BYTES",
+    "BadLine",
+    "LogLineError",
+    "LogRecord",
+    "Workload",
+    "auto_scheduler_key",
+    "autotvm_key",
+    "config_problem",
+    "name_of",
+    "parse_line",
+    "read_log",
+]
+
+AUTOTVM = "autotvm"
+AUTO_SCHEDULER = "auto_scheduler"
+Format = Literal["autotvm 0.1", "autotvm 0.2", "auto_scheduler 0.6"]
+
+# AutoTVM writes 1e9 s for a failure and the auto-scheduler 1e10 s: nothing that slow was ever measured.
+MAX_COST_S = 1e8
+_WORKLOADS_KEPT = 8192
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """What one or many lines are about: the part that does not change from trial to trial. See LogRecord."""
+
+    format: Format
+    tuner: str
+    target: str
+    task: str
+    workload: Workload
+    key: str
+    operator: str
+    name: str
+    template: str = ""
+
+
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial: a line of a log.
+
+    `line` is the line itself, without its newline. `costs` are seconds, `error_no` is 0 for a success, `timestamp` is
+    in seconds since 1970. `tvm_version` is known of AutoTVM 0.2 only.
+    """
+
+    tuned: Tuned
+    line: bytes
+    costs: tuple[float, ...]
+    error_no: int
+    timestamp: float
+    tvm_version: str | None = None
+
+    @property
+    def format(self) -> Format:
+        """`autotvm 0.2`, `autotvm 0.1` or `auto_scheduler 0.6`: the shape of the line, whatever version it states."""
+        return self.tuned.format
+
+    @property
+    def tuner(self) -> str:
+        """AUTOTVM or AUTO_SCHEDULER."""
+        return self.tuned.tuner
+
+    @property
+    def target(self) -> str:
+        """The target as it was written; `legacy_target.parse_target` reads it."""
+        return self.tuned.target
+
+    @property
+    def task(self) -> str:
+        """The name of AutoTVM's task, or the hash of the auto-scheduler's DAG."""
+        return self.tuned.task
+
+    @property
+    def template(self) -> str:
+        """The template of a v0.1 record (`direct`, `winograd`), else empty."""
+        return self.tuned.template
+
+    @property
+    def workload(self) -> Workload:
+        """`(task, *arguments)`, or `(hash, *flat shapes)`: canonical, nested tuples."""
+        return self.tuned.workload
+
+    @property
+    def key(self) -> str:
+        """Names the workload: 32 hex digits, those of `autotvm_key` or `auto_scheduler_key`."""
+        return self.tuned.key
+
+    @property
+    def operator(self) -> str:
+        """32 hex digits, equal for all implementations of one operator on the same shapes (winograd and direct)."""
+        return self.tuned.operator
+
+    @property
+    def name(self) -> str:
+        """The workload for people: `conv2d_NCHWc.x86 1x64x56x56 64x64x3x3 s1 p1`."""
+        return self.tuned.name
+
+    @property
+    def config(self) -> Any:
+        """The configuration (AutoTVM) or `[stages, steps]` (auto-scheduler), decoded anew from the line.
+
+        Raises LogLineError when it is not strict JSON, or the steps have not the shape of steps. Whether a
+        configuration of AutoTVM makes sense, `config_problem` says.
+        """
+        value = strict(self.line)
+        if self.format == "autotvm 0.2":
+            return value["config"]
+        if self.format == "autotvm 0.1":
+            return value["i"][5]
+        try:
+            msgspec.convert(value["i"][1], AnsorState)
+        except msgspec.ValidationError as error:
+            raise LogLineError(f"the steps are not a list of steps: {error}") from None
+        return value["i"][1]
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of the costs in seconds, summed as TVM does, so that equal records rank equal; NaN if none."""
+        costs = self.costs
+        if len(costs) == 1:
+            return costs[0]
+        total = 0.0
+        for cost in costs:
+            total += cost
+        return total / len(costs) if costs else math.nan
+
+    @property
+    def is_measured(self) -> bool:
+        """True when the trial ended well and its mean is a possible time (msgspec reads finite numbers only)."""
+        return self.error_no == 0 and 0 < self.mean_s < MAX_COST_S
+
+
+def parse_line(line: bytes) -> LogRecord:
+    """Read one line (comments and blank lines are not lines). Raises LogLineError, and nothing else."""
+    line = line.strip()
+    if len(line) > MAX_LINE_BYTES:
+        raise LogLineError(f"longer than {MAX_LINE_BYTES} bytes")
+    found, tuned = decode_line(line)
+    result: Result = found.result if type(found) is AutotvmLine else found.r  # type: ignore[union-attr]
+    return LogRecord(
+        tuned=_tuned(type(found), tuned),
+        line=line,
+        costs=tuple(result.costs),
+        error_no=result.error_no,
+        timestamp=result.timestamp,
+        tvm_version=found.tvm_version if type(found) is AutotvmLine else None,
+    )
+
+
+def read_log(stream: BinaryIO, source: str) -> Iterator[LogRecord | BadLine]:
+    """Read a log lazily, whichever formats its lines have.
+
+    Comments and blank lines are skipped in silence; any other line that is no record becomes a BadLine and the rest
+    goes on. `source` is for the reader of a traceback only. Memory does not grow with the number of lines.
+    """
+    del source
+    number = 0
+    readline = stream.readline
+    while line := readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES and line[-1:] != b"\n":
+            _skip_rest(stream)
+            yield BadLine(line=number, reason=f"longer than {MAX_LINE_BYTES} bytes")
+            continue
+        line = line.strip()
+        if not line or line[:1] == b"#":
+            continue
+        try:
+            yield parse_line(line)
+        except LogLineError as error:
+            yield BadLine(line=number, reason=error.reason)
+
+
+def _skip_rest(stream: BinaryIO) -> None:
+    while (chunk := stream.readline(MAX_LINE_BYTES)) and not chunk.endswith(b"\n"):
+        pass
+
+
+@lru_cache(maxsize=_WORKLOADS_KEPT)
+def _tuned(shape: type[Line], data: bytes) -> Tuned:
+    """Read the part of a line that its other trials share; the cache is what makes reading a log fast."""
+    try:
+        if shape is AnsorLine:
+            return _tuned_by_ansor(data)
+        return _tuned_by_autotvm(data) if shape is AutotvmLine else _tuned_by_old(data)
+    except msgspec.ValidationError as error:
+        raise LogLineError(f"not a record: {error}") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise LogLineError(f"not a record: {error}") from None
+    except TypeError as error:
+        raise LogLineError(f"not a workload: {error}") from None
+
+
+def _tuned_by_autotvm(data: bytes) -> Tuned:
+    found = autotvm_input(data)
+    workload = (found.task, *canonical(found.args))
+    return Tuned(
+        format="autotvm 0.2", tuner=AUTOTVM, target=found.target, task=found.task, workload=workload,
+        key=autotvm_key(workload), operator=operator_key(workload), name=name_of(workload),
+    )  # fmt: skip
+
+
+def _tuned_by_old(data: bytes) -> Tuned:
+    target, task, args, template = msgspec.json.decode(data, type=tuple[str, str, list[Any], str | None])
+    workload = (task, *canonical(args))
+    return Tuned(
+        format="autotvm 0.1", tuner=AUTOTVM, target=target, task=task, workload=workload, template=template or "",
+        key=template_key(workload, template or ""), operator=operator_key(workload), name=name_of(workload),
+    )  # fmt: skip
+
+
+def _tuned_by_ansor(data: bytes) -> Tuned:
+    found = ansor_task(data)
+    workload, name = auto_scheduler_workload(found.workload_key)
+    key = auto_scheduler_key(found.workload_key)
+    return Tuned(
+        format="auto_scheduler 0.6", tuner=AUTO_SCHEDULER, target=found.target, task=workload[0], workload=workload,
+        key=key, operator=key, name=name,
+    )  # fmt: skip
