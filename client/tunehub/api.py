@@ -12,7 +12,7 @@ from tunehub.host import as_tvm_target, descriptor_of
 from tunehub.hub import Hub, Policy, check_options, open_hub, resolve_host
 from tunehub.resolution import Resolution
 from tunehub.settings import load_settings, with_options
-from tunehub.tvm_generation import find_tvm, require_relax
+from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,30 +56,28 @@ def compile(
 
 @contextmanager
 def context(target: Any = None, **options: Unpack[HubOptions]) -> Iterator[Hub]:
-    """Inside the block `tvm.compile(mod, target)` uses records; the block's value is the hub, with its `report()`.
+    """Inside the block `tvm.compile(mod, target)`, or on TVM up to 0.19 `relay.build(mod, target)`, uses records.
 
-    Only this thread or task is affected, and afterwards nothing in TVM is changed. Raises as `compile`.
+    The block's value is the hub, with its `report()`. Only this thread or task is affected, and afterwards nothing in
+    TVM is changed. Raises as `compile`.
     """
-    require_relax()
-    from tunehub import relax_pipeline
-
+    generation = require_tvm()
     hub = open_hub(as_tvm_target(target), **options)
-    with relax_pipeline.activate(hub):
+    with _module(generation).activate(hub):
         yield hub
 
 
 def install(**options: Unpack[HubOptions]) -> None:
-    """Make every later `tvm.compile` of this process use records, each target with its own hub.
+    """Make every later `tvm.compile` or `relay.build` of this process use records, each target with its own hub.
 
     A second call replaces the options. Raises UnsupportedTVMError, RequirementError or SettingError at once.
     """
-    require_relax()
+    generation = require_tvm()
     check_options(**options)
-    from tunehub import relax_pipeline
 
     global _installed
     _installed = _Installed(options)
-    relax_pipeline.install(_installed.hub_for)
+    _module(generation).install(_installed.hub_for)
 
 
 def uninstall() -> None:
@@ -87,9 +85,7 @@ def uninstall() -> None:
     global _installed
     if _installed is None:
         return
-    from tunehub import relax_pipeline
-
-    relax_pipeline.uninstall()
+    _module(require_tvm()).uninstall()
     _installed = None
 
 
@@ -139,6 +135,17 @@ class _Installed:
 
 
 _installed: _Installed | None = None
+
+
+def _module(generation: Generation) -> Any:
+    """The module that turns hubs on in this generation of TVM."""
+    if generation == "relay":
+        from tunehub.relay import context as relay_context
+
+        return relay_context
+    from tunehub import relax_pipeline
+
+    return relax_pipeline
 
 
 def _hub_for(target: Any, hub: Hub | None, options: HubOptions) -> Hub:

@@ -20,12 +20,13 @@ from tunehub.exceptions import (
     TunehubError,
 )
 from tunehub.host import descriptor_of, missing_mcpu, small_pool
+from tunehub.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
-from tunehub.package_records import open_package_records, open_user_records
+from tunehub.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.report import Report, WorkloadReport
 from tunehub.resolution import Requirement, Resolution, parse_requirement
 from tunehub.settings import Settings, load_settings, with_options
-from tunehub.tvm_generation import find_tvm
+from tunehub.tvm_generation import find_tvm, is_relay
 from tunehub_registry.target import TargetDescriptor
 
 _NO_PACKAGE_REMEDY = (
@@ -82,18 +83,27 @@ class Policy:
 class Hub:
     """What `tunehub.context` yields.
 
-    `target` is the target as it was given, `host` its description, `resolution` how the package was found, `lookup`
-    where the records are. Compiling reports to it by `add`, `failed` and `fall_back`.
+    `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
+    are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. Compiling reports by
+    `add`, `failed` and `fall_back`.
     """
 
     def __init__(
-        self, *, target: Any, host: TargetDescriptor, resolution: Resolution, lookup: RecordLookup, policy: Policy
+        self,
+        *,
+        target: Any,
+        host: TargetDescriptor,
+        resolution: Resolution,
+        policy: Policy,
+        lookup: RecordLookup | None = None,
+        logs: LogLookup | None = None,
     ) -> None:
         """Use `open_hub`."""
         self.target = target
         self.host = host
         self.resolution = resolution
-        self.lookup = lookup
+        self.lookup: RecordLookup = lookup or EmptyLookup()
+        self.logs: LogLookup = logs or EmptyLogs()
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
 
@@ -121,6 +131,10 @@ class Hub:
         """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
         self._policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)
 
+    def note(self, text: str) -> None:
+        """Put a remark into the report, without a warning."""
+        self._policy.note(text)
+
     def report(self) -> Report:
         """What was compiled so far."""
         chosen = self.resolution.chosen
@@ -138,8 +152,8 @@ class Hub:
 
     def close(self) -> None:
         """Close the files of the records. Lookups afterwards find nothing or fail."""
-        for layer in getattr(self.lookup, "layers", ()):
-            if isinstance(layer, IndexLookup):
+        for layer in (*getattr(self.lookup, "layers", ()), *getattr(self.logs, "layers", ())):
+            if isinstance(layer, IndexLookup | IndexLogs):
                 layer.close()
 
 
@@ -213,27 +227,45 @@ def _open(
     if pool is not None:
         policy.note(pool)
     cache = BlobCache(settings.cache)
-    layers: list[RecordLookup] = []
+    opened = _Layers(relay=is_relay(tvm_version))
     resolution = Resolution(host=host, chosen=None)
     try:
-        user = _open_user(settings, cache, host, policy)
-        layers += [user] if user else []
+        opened.add(_open_user(settings, cache, host, policy, opened.relay))
         chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
         resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
-        layers += [package] if package else []
+        opened.add(package)
     except TunehubError:
         raise
     except Exception as error:  # a bug of ours must not break a compile
         policy.problem(_unexpected(error))
-    lookup = LayeredLookup(layers) if layers else EmptyLookup()
-    return Hub(target=target, host=host, resolution=resolution, lookup=lookup, policy=policy)
+    return Hub(
+        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs()
+    )
 
 
-def _open_user(settings: Settings, cache: BlobCache, host: TargetDescriptor, policy: Policy) -> IndexLookup | None:
+class _Layers:
+    """The opened layers of records, the user's first; of one generation of TVM."""
+
+    def __init__(self, *, relay: bool) -> None:
+        self.relay = relay
+        self._layers: list[Any] = []
+
+    def add(self, layer: IndexLookup | IndexLogs | None) -> None:
+        self._layers += [layer] if layer else []
+
+    def lookup(self) -> RecordLookup | None:
+        return LayeredLookup(self._layers) if self._layers and not self.relay else None
+
+    def logs(self) -> LogLookup | None:
+        return LayeredLogs(self._layers) if self._layers and self.relay else None
+
+
+def _open_user(
+    settings: Settings, cache: BlobCache, host: TargetDescriptor, policy: Policy, relay: bool
+) -> IndexLookup | IndexLogs | None:
+    opener = open_user_logs if relay else open_user_records
     try:
-        return open_user_records(
-            settings.records, cache, host=host, given=settings.records_given, on_problem=policy.problem
-        )
+        return opener(settings.records, cache, host=host, given=settings.records_given, on_problem=policy.problem)
     except HubError as error:
         policy.problem(error)
         return None
@@ -246,8 +278,9 @@ def _open_nearest(
     tvm_version: str | None,
     cache: BlobCache,
     policy: Policy,
-) -> tuple[Resolution, IndexLookup | None]:
+) -> tuple[Resolution, IndexLookup | IndexLogs | None]:
     """Go down the ladder until a package opens; one that does not is a problem, and the next is tried."""
+    opener = open_package_logs if is_relay(tvm_version) else open_package_records
     unusable: dict[tuple[str, str, str], str] = {}
     while True:
         resolution = chain.resolve(host, requirement, tvm_version, unusable)
@@ -257,7 +290,7 @@ def _open_nearest(
             return resolution, None
         registry = chain.registries[chosen.position]
         try:
-            return resolution, open_package_records(
+            return resolution, opener(
                 chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem
             )
         except (PackageUnusableError, RegistryUnreadableError) as error:

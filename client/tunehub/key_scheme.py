@@ -1,5 +1,18 @@
-"""The name of the scheme by which workloads are keyed; a record set made under another scheme cannot be looked up."""
+"""The names of the schemes by which workloads are keyed; a record set made under another scheme cannot be looked up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 KEY_SCHEME = "tir-script-1"
+# Tuner -> the scheme of its record sets that this client can make keys of.
+KEY_SCHEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "meta_schedule": KEY_SCHEME,
+        "autotvm": "autotvm-1",
+        "auto_scheduler": "auto-scheduler-1",
+        "graph_tuner": "graph-1",
+    }
+)
+LOG_TUNERS = frozenset({"autotvm", "auto_scheduler", "graph_tuner"})

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
-from tunehub.key_scheme import KEY_SCHEME
+from tunehub.key_scheme import KEY_SCHEME, KEY_SCHEMES, LOG_TUNERS
+from tunehub.log_lookup import IndexLogs
 from tunehub.lookup import IndexLookup
 from tunehub.record_index import (
     INDEX_FORMAT,
     IndexDamagedError,
     RecordIndex,
     SetInfo,
+    Source,
+    default_times,
     index_in_memory,
     open_index,
     write_index,
 )
 from tunehub.registry_source import Registry
-from tunehub.resolution import TUNER, Chosen, tvm_allowed
+from tunehub.resolution import Chosen, tvm_allowed
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
-from tunehub_registry.package import Package, open_package
+from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 
 OnProblem = Callable[[HubError], None]
+TUNER = "meta_schedule"
+_SCHEMES = " ".join(KEY_SCHEMES.values())
 
 
 def open_package_records(
@@ -40,26 +45,39 @@ def open_package_records(
     tvm_version: str | None,
     on_problem: OnProblem,
 ) -> IndexLookup:
-    """Open the records of a package that the installed TVM can use.
+    """Open our own records of a package that the installed TVM can use.
 
     Raises PackageUnusableError (wrong hash, damaged, no records for this TVM) or RegistryUnreadableError. A cache
     that cannot be written is reported to `on_problem`; the index is then made in memory.
     """
     opener = _PackageOpener(chosen, registry, cache, host, on_problem)
-    index = opener.open()
-    usable = [info for info in index.sets if _set_problem(info, tvm_version) is None]
-    if not usable:
-        reasons = "; ".join(str(_set_problem(info, tvm_version)) for info in index.sets) or "it has no record sets"
-        index.close()
-        raise PackageUnusableError(f"{chosen.label}: none of its records can be used: {reasons}", remedy=_NEWER)
-    bad = sum(info.bad for info in usable)
-    if bad:
-        reason = f"{chosen.label}: {bad} of {bad + sum(info.good for info in usable)} lines are not records: left out"
-        on_problem(PackageUnusableError(reason, remedy="report it to the publisher of the package"))
+    index, usable = opener.usable(frozenset({TUNER}), tvm_version)
     return IndexLookup(
         index,
         sets=[info.id for info in usable],
         package=chosen.label,
+        reopen=lambda: opener.open(rebuild=True),
+        on_problem=on_problem,
+    )
+
+
+def open_package_logs(
+    chosen: Chosen,
+    registry: Registry,
+    cache: BlobCache,
+    *,
+    host: TargetDescriptor,
+    tvm_version: str | None,
+    on_problem: OnProblem,
+) -> IndexLogs:
+    """Open the tuning logs of a package that the installed TVM (up to 0.19) can use. As `open_package_records`."""
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    index, usable = opener.usable(LOG_TUNERS, tvm_version)
+    return IndexLogs(
+        index,
+        sets=usable,
+        package=chosen.label,
+        rung="exact" if chosen.match.rung == "exact" else "family",
         reopen=lambda: opener.open(rebuild=True),
         on_problem=on_problem,
     )
@@ -81,7 +99,8 @@ def open_user_records(
         return None
     if _is_for_other_kind(file, host):
         return None
-    index = _open_user_index(file, cache)
+    info = SetInfo(id=0, tuner=TUNER, tvm="", key_scheme=KEY_SCHEME)
+    index = _open_user_index([file], [info], cache)
     bad = sum(info.bad for info in index.sets)
     if bad:
         reason = f"your own records: {bad} lines of {file} are not records: left out"
@@ -90,9 +109,47 @@ def open_user_records(
         index,
         sets=[0],
         package=str(file),
-        reopen=lambda: _open_user_index(file, cache, rebuild=True),
+        reopen=lambda: _open_user_index([file], [info], cache, rebuild=True),
         on_problem=on_problem,
         user=True,
+    )
+
+
+def open_user_logs(
+    path: Path, cache: BlobCache, *, host: TargetDescriptor, given: bool, on_problem: OnProblem
+) -> IndexLogs | None:
+    """Open the user's own tuning logs for TVM up to 0.19; None when there are none.
+
+    `path` is a log of either tuner, or a folder: `<target name>.log` and `<target name>.json`, or the `autotvm.log` and
+    `auto_scheduler.json` of a work directory. Lines of another kind of target do not count. Raises UserRecordsError
+    when they were asked for (`given`) and are missing, or cannot be read.
+    """
+    names = (f"{host.name}.log", f"{host.name}.json", "autotvm.log", "auto_scheduler.json")
+    files = [path / name for name in names if (path / name).is_file()] if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        if given and not path.is_dir():
+            remedy = "correct TUNEHUB_RECORDS or user_records: a tuning log, or a folder with <target name>.log"
+            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        return None
+    # A file may hold lines of either tuner, so each file is read once for each.
+    pairs = [(file, tuner) for file in files for tuner in ("autotvm", "auto_scheduler")]
+    infos = [
+        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
+        for number, (_, tuner) in enumerate(pairs)
+    ]
+    sources = [file for file, _ in pairs]
+    index = _open_user_index(sources, infos, cache, kind=host.kind)
+    bad = sum(info.bad for info in index.sets if info.tuner == "autotvm")
+    if bad:
+        reason = f"your own records: {bad} lines of {', '.join(map(str, files))} are not records: left out"
+        on_problem(UserRecordsError(reason, remedy="`tunehub distill` on the file lists them with their reasons"))
+    return IndexLogs(
+        index,
+        sets=infos,
+        package=", ".join(map(str, files)),
+        rung="user",
+        reopen=lambda: _open_user_index(sources, infos, cache, kind=host.kind, rebuild=True),
+        on_problem=on_problem,
     )
 
 
@@ -112,7 +169,23 @@ class _PackageOpener:
         self._host = host
         self._on_problem = on_problem
         self._sha256 = chosen.entry.sha256
-        self._stamp = f"tunehub-index {INDEX_FORMAT} {KEY_SCHEME} {self._sha256}"
+        self._stamp = f"tunehub-index {INDEX_FORMAT} {_SCHEMES} {self._sha256}"
+
+    def usable(self, tuners: frozenset[str], tvm_version: str | None) -> tuple[RecordIndex, list[SetInfo]]:
+        """The open index, and its record sets of `tuners` that the installed TVM can use. As `open_package_records`."""
+        index = self.open()
+        usable = [info for info in index.sets if _set_problem(info, tuners, tvm_version) is None]
+        label = self._chosen.label
+        if not usable:
+            problems = [str(_set_problem(info, tuners, tvm_version)) for info in index.sets]
+            index.close()
+            reasons = "; ".join(dict.fromkeys(problems)) or "it has no record sets"
+            raise PackageUnusableError(f"{label}: none of its records can be used: {reasons}", remedy=_NEWER)
+        bad = sum(info.bad for info in usable)
+        if bad:
+            reason = f"{label}: {bad} of {bad + sum(info.good for info in usable)} lines are not records: left out"
+            self._on_problem(PackageUnusableError(reason, remedy="report it to the publisher of the package"))
+        return index, usable
 
     def open(self, *, rebuild: bool = False) -> RecordIndex:
         path = self._cache.index_path(self._sha256)
@@ -183,15 +256,18 @@ class _PackageOpener:
 
 
 @contextmanager
-def _record_sets(package: Package) -> Iterator[list[tuple[SetInfo, BinaryIO]]]:
+def _record_sets(package: Package) -> Iterator[list[Source]]:
     """The record files that this client has keys for, open. Others are listed without their lines."""
+    default_s: dict[str, float] = {}
+    if EVIDENCE in package.names and any(item.tuner in LOG_TUNERS for item in package.manifest.record_sets):
+        with package.open(EVIDENCE) as evidence:
+            default_s = default_times(evidence, EVIDENCE)
     with ExitStack() as stack:
-        sources: list[tuple[SetInfo, BinaryIO]] = []
+        sources: list[Source] = []
         for number, item in enumerate(package.manifest.record_sets):
             info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
-            readable = item.tuner == TUNER and info.known
-            name = item.file if readable else None
-            sources.append((info, stack.enter_context(package.open(name)) if name else _nothing()))
+            stream = stack.enter_context(package.open(item.file)) if info.known else _nothing()
+            sources.append(Source(info=info, stream=stream, default_s=default_s))
         yield sources
 
 
@@ -201,11 +277,11 @@ def _nothing() -> BinaryIO:
     return io.BytesIO()
 
 
-def _set_problem(info: SetInfo, tvm_version: str | None) -> str | None:
-    if info.tuner != TUNER:
+def _set_problem(info: SetInfo, tuners: frozenset[str], tvm_version: str | None) -> str | None:
+    if info.tuner not in tuners:
         return f"{info.tuner} records are for another generation of TVM"
     if not info.known:
-        return f"the key scheme {info.key_scheme!r} is not known, only {KEY_SCHEME!r}"
+        return f"the key scheme {info.key_scheme!r} is not known, only {KEY_SCHEMES[info.tuner]!r}"
     if tvm_version is not None and not tvm_allowed(info.tvm, tvm_version):
         return f"the records are for TVM {info.tvm}, installed is {tvm_version}"
     return None
@@ -216,29 +292,35 @@ def _is_for_other_kind(file: Path, host: TargetDescriptor) -> bool:
     return kind in _OTHER_KINDS and kind != host.kind
 
 
-def _open_user_index(file: Path, cache: BlobCache, *, rebuild: bool = False) -> RecordIndex:
-    """The index of the user's file as it is now: another size or time of change makes another stamp."""
+def _open_user_index(
+    files: Sequence[Path], infos: Sequence[SetInfo], cache: BlobCache, *, kind: str | None = None, rebuild: bool = False
+) -> RecordIndex:
+    """The index of the user's files as they are now: another size or time of change makes another stamp."""
     try:
-        state = file.stat()
-        stamp = f"tunehub-user {INDEX_FORMAT} {KEY_SCHEME} {state.st_size} {state.st_mtime_ns} {state.st_ino}"
-        path = cache.user_index_path(file)
+        states = [(state.st_size, state.st_mtime_ns, state.st_ino) for state in (file.stat() for file in files)]
+        stamp = f"tunehub-user {INDEX_FORMAT} {_SCHEMES} {kind} {states}"
+        path = cache.user_index_path(files[0])
         with ExitStack() as stack:
             try:
                 if not rebuild:
                     return open_index(path, stamp)
             except (OSError, IndexDamagedError):
                 pass
-            stream = stack.enter_context(file.open("rb"))
-            info = SetInfo(id=0, tuner=TUNER, tvm="", key_scheme=KEY_SCHEME)
+            sources = [
+                Source(info=info, stream=stack.enter_context(file.open("rb")), kind=kind)
+                for info, file in zip(infos, files, strict=True)
+            ]
             try:
                 with cache.lock(path):
-                    cache.write(path, lambda temporary: write_index(temporary, stamp, [(info, stream)]))
+                    cache.write(path, lambda temporary: write_index(temporary, stamp, sources))
                 return open_index(path, stamp)
             except (OSError, IndexDamagedError):
-                stream.seek(0)
-                return index_in_memory(stamp, [(info, stream)])
+                for source in sources:
+                    source.stream.seek(0)
+                return index_in_memory(stamp, sources)
     except OSError as error:
-        reason = f"your own records: {file}: {os.strerror(error.errno) if error.errno else error}"
+        place = error.filename or ", ".join(map(str, files))
+        reason = f"your own records: {place}: {os.strerror(error.errno) if error.errno else error}"
         raise UserRecordsError(reason, remedy="make the file readable, or unset TUNEHUB_RECORDS") from error
 
 

@@ -11,24 +11,29 @@ import sqlite3
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from types import MappingProxyType
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from msgspec import Meta
 
-from tunehub.key_scheme import KEY_SCHEME
+from tunehub.key_scheme import KEY_SCHEMES
+from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
+from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
 MAX_CANDIDATES = 8
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
 _BATCH = 1000
+MAX_TASK_LINES = 4096
 _SCHEMA = """
 CREATE TABLE meta(stamp TEXT NOT NULL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER);
@@ -38,6 +43,7 @@ CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, a
 _INDEXES = """
 CREATE INDEX by_exact ON records(exact, run_s);
 CREATE INDEX by_anchor ON records(anchor, ratio) WHERE anchor IS NOT NULL;
+CREATE INDEX by_op ON records(op, run_s);
 """
 
 _Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
@@ -72,7 +78,32 @@ class SetInfo:
     @property
     def known(self) -> bool:
         """Whether this client can make keys of the set's scheme."""
-        return self.key_scheme == KEY_SCHEME
+        return KEY_SCHEMES.get(self.tuner) == self.key_scheme
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file of records to index. `default_s`: times of the default schedule by key, where evidence states them.
+
+    `kind` of target, when given, leaves out lines of tuning logs that were measured on another.
+    """
+
+    info: SetInfo
+    stream: BinaryIO
+    default_s: Mapping[str, float] = field(default_factory=dict)
+    kind: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedLine:
+    """A line of a tuning log in the index: the set it is from, its mean time and its default's in seconds."""
+
+    record_set: int
+    task: str
+    operator: str
+    run_s: float
+    default_s: float | None
+    line: bytes
 
 
 class RecordIndex:
@@ -101,6 +132,20 @@ class RecordIndex:
         """At most `MAX_CANDIDATES` lines with this anchor key, the greatest speed-up over the default first."""
         return self._lines("anchor", "ratio", key, sets)
 
+    def logged(self, key: str, sets: Iterable[int]) -> list[IndexedLine]:
+        """At most `MAX_CANDIDATES` lines of tuning logs with this key, fastest first. Raises IndexDamagedError."""
+        return self._logged("exact", key, sets, MAX_CANDIDATES) if is_key(key) else []
+
+    def of_task(self, task: str, sets: Iterable[int]) -> list[IndexedLine]:
+        """The lines of all workloads of one AutoTVM task. Raises IndexDamagedError."""
+        return self._logged("op", task, sets, MAX_TASK_LINES)
+
+    def tasks(self, sets: Iterable[int]) -> list[str]:
+        """The names of the AutoTVM tasks (hashes for the auto-scheduler) with records. Raises IndexDamagedError."""
+        wanted = tuple(sets)
+        query = f"SELECT DISTINCT op FROM records WHERE record_set IN ({','.join('?' * len(wanted))}) ORDER BY op"
+        return [row[0] for row in self._ask(query, wanted)]
+
     def check(self) -> None:
         """Read the whole file. Raises IndexDamagedError."""
         try:
@@ -127,10 +172,32 @@ class RecordIndex:
             f"ORDER BY {order}, line LIMIT {MAX_CANDIDATES}"
         )
         try:
+            return [zlib.decompress(body) for (body,) in self._ask(query, (key, *wanted))]
+        except (zlib.error, TypeError) as error:
+            raise IndexDamagedError(str(error)) from error
+
+    def _logged(self, column: str, value: str, sets: Iterable[int], limit: int) -> list[IndexedLine]:
+        wanted = tuple(sets)
+        query = (
+            f"SELECT record_set, op, anchor, run_s, ratio, body FROM records WHERE {column} = ? "
+            f"AND record_set IN ({','.join('?' * len(wanted))}) ORDER BY run_s, line LIMIT {limit}"
+        )
+        try:
+            return [
+                IndexedLine(
+                    record_set=number, task=task, operator=operator, run_s=run_s,
+                    default_s=default_s, line=zlib.decompress(body),
+                )
+                for number, task, operator, run_s, default_s, body in self._ask(query, (value, *wanted))
+            ]  # fmt: skip
+        except (zlib.error, TypeError) as error:
+            raise IndexDamagedError(str(error)) from error
+
+    def _ask(self, query: str, values: tuple[object, ...]) -> list[Any]:
+        try:
             with self._lock:
-                rows = self._connection.execute(query, (key, *wanted)).fetchall()
-            return [zlib.decompress(body) for (body,) in rows]
-        except (sqlite3.Error, zlib.error, TypeError) as error:
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
             raise IndexDamagedError(str(error)) from error
 
 
@@ -157,7 +224,7 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
         raise
 
 
-def write_index(path: Path, stamp: str, sources: Iterable[tuple[SetInfo, BinaryIO]]) -> None:
+def write_index(path: Path, stamp: str, sources: Iterable[Source]) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
 
     What the streams raise goes through.
@@ -171,19 +238,24 @@ def write_index(path: Path, stamp: str, sources: Iterable[tuple[SetInfo, BinaryI
         raise OSError(f"{path}: {error}") from error
 
 
-def index_in_memory(stamp: str, sources: Iterable[tuple[SetInfo, BinaryIO]]) -> RecordIndex:
+def index_in_memory(stamp: str, sources: Iterable[Source]) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
     _fill(connection, stamp, sources)
     return RecordIndex(connection, stamp)
 
 
-def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[tuple[SetInfo, BinaryIO]]) -> None:
+def default_times(evidence: BinaryIO, source: str) -> dict[str, float]:
+    """The measured times of the default schedule in seconds by key, as a package's evidence states them."""
+    return {item.exact: item.default_s for item in read_evidence(evidence, source) if isinstance(item, RecordEvidence)}
+
+
+def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[Source]) -> None:
     connection.executescript(_SCHEMA)
     connection.execute("BEGIN")
-    for info, stream in sources:
-        counts = {"good": 0, "bad": 0}
-        rows = _rows(info.id, stream, counts)
+    for source in sources:
+        info, counts = source.info, {"good": 0, "bad": 0}
+        rows = _ROWS.get(info.tuner, _no_rows)(source, counts)
         while batch := list(islice(rows, _BATCH)):
             connection.executemany(
                 "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, body) VALUES (?,?,?,?,?,?,?)", batch
@@ -196,9 +268,13 @@ def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[tuple[Se
     connection.execute("INSERT INTO meta VALUES (?)", (stamp,))
 
 
-def _rows(set_id: int, stream: BinaryIO, counts: dict[str, int]) -> Iterator[tuple[object, ...]]:
+_Row = tuple[object, ...]
+
+
+def _schedule_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+    """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
     decoder = msgspec.json.Decoder(_Keys)
-    for line in _lines(stream):
+    for line in _lines(source.stream):
         try:
             keys = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -208,7 +284,55 @@ def _rows(set_id: int, stream: BinaryIO, counts: dict[str, int]) -> Iterator[tup
         run_s = sum(keys.run_s) / len(keys.run_s)
         # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
         ratio = run_s / keys.default_s if keys.default_s else 1e9 + run_s
-        yield (set_id, keys.exact, keys.anchor, keys.op, run_s, ratio, zlib.compress(line, 1))
+        yield (source.info.id, keys.exact, keys.anchor, keys.op, run_s, ratio, zlib.compress(line, 1))
+
+
+def _log_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+    """Rows of a tuning log of TVM: `anchor` is the operator, `ratio` the default's time. Failed trials have none."""
+    for line in _lines(source.stream):
+        if line.startswith(b"#") or not line.strip():
+            continue
+        try:
+            record = parse_line(line)
+        except LogLineError:
+            counts["bad"] += 1
+            continue
+        counts["good"] += 1
+        if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
+            continue
+        default_s = source.default_s.get(record.key)
+        columns = (record.key, record.operator, record.task, record.mean_s, default_s)
+        yield (source.info.id, *columns, zlib.compress(line, 1))
+
+
+def _graph_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+    """The one row of a graph-level set: all its lines, under the network's fingerprint."""
+    header = parse_graph_header(source.stream.readline(MAX_LINE_BYTES))
+    records = [line for line in _lines(source.stream) if line and not line.startswith(b"#")]
+    if header is None or not records:
+        counts["bad"] += max(1, len(records))
+        return
+    counts["good"] += len(records)
+    body = zlib.compress(b"\n".join(records), 1)
+    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, body)
+
+
+def _no_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+    return iter(())
+
+
+def _is_of_kind(target: str, kind: str | None) -> bool:
+    """Whether a target string of a log is of this kind; its first word says so, in JSON its `kind`."""
+    if kind is None:
+        return True
+    if target.lstrip().startswith("{"):
+        return f'"{kind}"' in target
+    return target.split(maxsplit=1)[:1] == [kind]
+
+
+_ROWS: Mapping[str, Callable[[Source, dict[str, int]], Iterator[_Row]]] = MappingProxyType(
+    {"meta_schedule": _schedule_rows, "autotvm": _log_rows, "auto_scheduler": _log_rows, "graph_tuner": _graph_rows}
+)
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-RUNGS = ("user", "exact", "anchor", "dlight", "default")
-HIT_RUNGS = frozenset({"user", "exact", "anchor"})
+RUNGS = ("user", "exact", "anchor", "family", "reference", "dlight", "default")
+HIT_RUNGS = frozenset({"user", "exact", "anchor", "family"})
 _BOTTLENECKS = 3
+# Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
+MIN_TRIALS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """An implementation of an operator that was not chosen: its record's time in seconds, None without a record."""
+
+    implementation: str
+    run_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +35,9 @@ class WorkloadReport:
     `rung` (one of `RUNGS`) says what serves it, `package` where its record came from, `exact` and `anchor` are its
     keys (None when not needed). `run_s` and `default_s` are the record's measured times in seconds on the machine it
     was tuned on, `count` the number of calls, `skipped` says why records that were tried did not serve.
+
+    For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
+    the others; `trials` were spent on a space of `space` configurations, where that is known.
     """
 
     name: str
@@ -37,6 +50,11 @@ class WorkloadReport:
     default_s: float | None = None
     count: int = 1
     skipped: tuple[str, ...] = ()
+    tuner: str | None = None
+    implementation: str | None = None
+    rejected: tuple[Alternative, ...] = ()
+    trials: int | None = None
+    space: int | None = None
 
     @property
     def hit(self) -> bool:
@@ -79,6 +97,11 @@ class Report:
         known = [item for item in self.workloads if item.total_s is not None]
         return tuple(sorted(known, key=lambda item: -(item.total_s or 0.0))[:limit])
 
+    def share(self, item: WorkloadReport) -> float | None:
+        """The part of the known time of all workloads that `item` takes, 0 to 1; None when its time is not known."""
+        total = sum(other.total_s or 0.0 for other in self.workloads)
+        return item.total_s / total if item.total_s is not None and total else None
+
     def summary(self) -> str:
         """The report in one to three lines."""
         total = len(self.workloads)
@@ -87,7 +110,7 @@ class Report:
         lines = [f"{self.target} with {self.package or 'no package'}: {served}{f' ({steps})' if steps else ''}"]
         slowest = self.bottlenecks()
         if slowest:
-            parts = [f"{item.name} {_ms(item.total_s)} ms" for item in slowest]
+            parts = [f"{item.name} {_ms(item.total_s)} ms ({self.share(item) or 0:.0%})" for item in slowest]
             lines.append(f"most time: {', '.join(parts)}")
         return "\n".join(lines)
 
@@ -101,7 +124,7 @@ class Report:
             "misses": len(self.misses()),
             "bottlenecks": [item.name for item in self.bottlenecks()],
             "notes": list(self.notes),
-            "workloads": [{**asdict(item), "skipped": list(item.skipped)} for item in self.workloads],
+            "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -128,12 +151,13 @@ class Report:
         from rich.table import Table
 
         table = Table(title=self.summary(), title_justify="left", caption="\n".join(self.notes) or None)
-        for heading in ("workload", "calls", "rung", "record of", "ms", "× default", "remarks"):
-            table.add_column(heading, justify="right" if heading in ("calls", "ms", "× default") else "left")
+        numbers = ("calls", "ms", "share", "× default")
+        for heading in ("workload", "calls", "rung", "record of", "ms", "share", "× default", "remarks"):
+            table.add_column(heading, justify="right" if heading in numbers else "left")
         for item in self.workloads:
-            remarks = f"{len(item.skipped)} skipped: {item.skipped[0]}" if item.skipped else ""
-            cells = (str(item.count), item.rung, item.package or "", _ms(item.run_s), _speedup(item), remarks)
-            table.add_row(item.name, *cells)
+            share = self.share(item)
+            figures = (_ms(item.run_s), "" if share is None else f"{share:.0%}", _speedup(item))
+            table.add_row(item.name, str(item.count), item.rung, item.package or "", *figures, _remarks(item))
         return table
 
     def print(self) -> None:
@@ -152,6 +176,17 @@ def _ms(seconds: float | None) -> str:
 
 def _speedup(item: WorkloadReport) -> str:
     return f"{item.default_s / item.run_s:.1f}" if item.run_s and item.default_s else ""
+
+
+def _remarks(item: WorkloadReport) -> str:
+    """Skipped records, the implementation that was chosen over others, and tuning that was too short."""
+    parts = [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
+    if item.rejected:
+        others = [f"{other.implementation} {_ms(other.run_s) or 'without a record'}" for other in item.rejected]
+        parts.append(f"{item.implementation} chosen over {', '.join(others)}")
+    if item.trials is not None and item.space is not None and item.trials < min(item.space, MIN_TRIALS):
+        parts.append(f"only {item.trials} trials of {item.space:.3g} configurations")
+    return "; ".join(parts)
 
 
 def _unique(items: Iterable[WorkloadReport], known: set[str]) -> Iterable[WorkloadReport]:

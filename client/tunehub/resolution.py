@@ -12,12 +12,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from tunehub.exceptions import RequirementError
+from tunehub.key_scheme import KEY_SCHEMES, LOG_TUNERS
+from tunehub.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.target import RUNGS, Accepted, Rejected, TargetDescriptor, match
 
 _REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
 _REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
-TUNER = "meta_schedule"
 
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
 
@@ -175,12 +176,21 @@ def version_problem(entry: ShardEntry, require: Requirement, tvm_version: str | 
         return f"yanked: {entry.yanked or 'no reason given'}"
     if not require.specifier.contains(entry.version, prereleases=True):
         return f"the requirement asks for {require.specifier}"
-    sets = [item for item in entry.record_sets if item.tuner == TUNER]
+    tuners = tuners_of(tvm_version)
+    sets = [item for item in entry.record_sets if item.tuner in tuners]
     if not sets:
-        return f"it has no {TUNER} records, only {', '.join(entry.tuners) or 'none'}"
+        return f"it has no {' or '.join(sorted(tuners))} records, only {', '.join(entry.tuners) or 'none'}"
     if tvm_version is not None and not any(tvm_allowed(item.tvm, tvm_version) for item in sets):
-        return f"its records are for TVM {' or '.join(item.tvm for item in sets)}, installed is {tvm_version}"
+        versions = dict.fromkeys(item.tvm for item in sets)
+        return f"its records are for TVM {' or '.join(versions)}, installed is {tvm_version}"
     return None
+
+
+def tuners_of(tvm_version: str | None) -> frozenset[str]:
+    """The tuners whose records an installed TVM can use; all that are known when there is no TVM."""
+    if tvm_version is None:
+        return frozenset(KEY_SCHEMES)
+    return LOG_TUNERS if is_relay(tvm_version) else frozenset(KEY_SCHEMES) - LOG_TUNERS
 
 
 def tvm_allowed(specifier: str, version: str) -> bool:

@@ -46,10 +46,10 @@ class InstalledTVM:
 
     @property
     def generation(self) -> Generation | None:
-        """`relax` for 0.25–0.27, `relay` up to 0.19, None for what lies between and after."""
+        """`relax` for 0.25–0.27, `relay` for 0.8–0.19, None for what lies between and after."""
         if self.release in WORKING_FFI:
             return "relax"
-        return "relay" if (0, 0) < self.release <= (0, 19) else None
+        return "relay" if (0, 8) <= self.release <= (0, 19) else None
 
 
 def find_tvm() -> InstalledTVM | None:
@@ -75,7 +75,7 @@ def check_pair(installed: InstalledTVM | None) -> Generation:
     found = f"TVM {installed.version}"
     generation = installed.generation
     if generation is None:
-        reason = f"{found} is not supported, only 0.25 to 0.27 are"
+        reason = f"{found} is not supported, only 0.8 to 0.19 and 0.25 to 0.27 are"
         raise UnsupportedTVMError(reason, remedy=INSTALL_REMEDY, found=found)
     if generation == "relax" and not _ffi_works(installed):
         pair = f"{found} with apache-tvm-ffi {installed.ffi or 'missing'}"
@@ -84,13 +84,24 @@ def check_pair(installed: InstalledTVM | None) -> Generation:
     return generation
 
 
+def is_relay(version: str | None) -> bool:
+    """Whether a version of TVM is one with Relay (up to 0.19)."""
+    return version is not None and InstalledTVM(version=version, ffi=None).generation == "relay"
+
+
+def require_tvm() -> Generation:
+    """Return the generation of the installed TVM when tunehub works with it. Raises UnsupportedTVMError."""
+    return check_pair(find_tvm())
+
+
 def require_relax() -> InstalledTVM:
     """Return the installed TVM when tunehub can compile with it. Raises UnsupportedTVMError."""
     installed = find_tvm()
     if check_pair(installed) == "relay" or installed is None:
         version = installed.version if installed else "none"
-        reason = f"TVM {version} has Relay, which this version of tunehub does not compile with"
-        raise UnsupportedTVMError(reason, remedy=INSTALL_REMEDY, found=f"TVM {version}")
+        reason = f"TVM {version} compiles Relay modules, and this function compiles Relax modules"
+        remedy = "use `with tunehub.context(target): relay.build(...)`, or tunehub.install()"
+        raise UnsupportedTVMError(reason, remedy=remedy, found=f"TVM {version}")
     return installed
 
 

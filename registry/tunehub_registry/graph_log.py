@@ -1,7 +1,7 @@
 """Graph-level record sets: AutoTVM lines in the order of a network's nodes, below one line that names the network.
 
-TVM's `ApplyGraphBest` (autotvm/task/dispatcher.py) replays such a file node by node and skips lines that start with `#`,
-so the file stays one that TVM itself reads.
+TVM's `ApplyGraphBest` (autotvm/task/dispatcher.py) replays such a file node by node and skips lines that start with
+`#`, so the file stays one that TVM itself reads.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ line stands for itself: it is a LogRecord, or a BadLine with the reason. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, BinaryIO, Literal
 
@@ -31,20 +31,25 @@ from tunehub_registry._tuning_log_lines import (
     AnsorState,
     AutotvmLine,
     Line,
+    OldLine,
     Result,
     ansor_task,
     autotvm_input,
     decode_line,
     strict,
 )
+from tunehub_registry.exceptions import FieldError
+from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
 __all__ = [
     "AUTOTVM",
     "AUTO_SCHEDULER",
+    "MAX_COST_S",
     "MAX_LINE_BYTES",
     "BadLine",
     "LogLineError",
     "LogRecord",
+    "Tuned",
     "Workload",
     "auto_scheduler_key",
     "autotvm_key",
@@ -221,15 +226,23 @@ def _skip_rest(stream: BinaryIO) -> None:
 def _tuned(shape: type[Line], data: bytes) -> Tuned:
     """Read the part of a line that its other trials share; the cache is what makes reading a log fast."""
     try:
-        if shape is AnsorLine:
-            return _tuned_by_ansor(data)
-        return _tuned_by_autotvm(data) if shape is AutotvmLine else _tuned_by_old(data)
+        tuned = _READ_TUNED[shape](data)
+        _check_target(tuned.target)
+        return tuned
     except msgspec.ValidationError as error:
         raise LogLineError(f"not a record: {error}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise LogLineError(f"not a record: {error}") from None
     except TypeError as error:
         raise LogLineError(f"not a workload: {error}") from None
+    except FieldError as error:
+        raise LogLineError(f"the target cannot be read: {error.reason}") from None
+
+
+@lru_cache(maxsize=1024)
+def _check_target(text: str) -> None:
+    """Refuse a target that belongs to no package. Raises FieldError."""
+    descriptor_of_legacy(parse_target(text))
 
 
 def _tuned_by_autotvm(data: bytes) -> Tuned:
@@ -258,3 +271,10 @@ def _tuned_by_ansor(data: bytes) -> Tuned:
         format="auto_scheduler 0.6", tuner=AUTO_SCHEDULER, target=found.target, task=workload[0], workload=workload,
         key=key, operator=key, name=name,
     )  # fmt: skip
+
+
+_READ_TUNED: dict[type[Line], Callable[[bytes], Tuned]] = {
+    AutotvmLine: _tuned_by_autotvm,
+    OldLine: _tuned_by_old,
+    AnsorLine: _tuned_by_ansor,
+}

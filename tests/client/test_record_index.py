@@ -16,6 +16,7 @@ from tunehub.record_index import (
     IndexDamagedError,
     RecordIndex,
     SetInfo,
+    Source,
     index_in_memory,
     is_key,
     open_index,
@@ -29,14 +30,14 @@ SET = SetInfo(id=0, tuner="meta_schedule", tvm=">=0.25", key_scheme=KEY_SCHEME)
 
 
 def in_memory(data: bytes) -> RecordIndex:
-    return index_in_memory("stamp", [(SET, io.BytesIO(data))])
+    return index_in_memory("stamp", [Source(info=SET, stream=io.BytesIO(data))])
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "with space#?%.sqlite"
     data = lines(*(make_record(number) for number in range(50)))
-    write_index(path, "stamp", [(SET, io.BytesIO(data))])
+    write_index(path, "stamp", [Source(info=SET, stream=io.BytesIO(data))])
     return path
 
 
@@ -154,7 +155,7 @@ def test_opening_does_not_read_the_records(tmp_path: Path) -> None:
         )
         return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
-    write_index(path, "stamp", [(SET, stream())])
+    write_index(path, "stamp", [Source(info=SET, stream=stream())])
     times = []
     for _ in range(5):
         begin = time.perf_counter()

@@ -23,7 +23,7 @@ REPORT = Report(target="llvm-znver5", package="llvm-znver5 0.1.0", workloads=WOR
 def test_summary_counts_rungs_and_names_the_bottleneck() -> None:
     assert REPORT.summary() == (
         "llvm-znver5 with llvm-znver5 0.1.0: 2 of 4 workloads served by records (exact 1, anchor 1, default 2)\n"
-        "most time: conv 4 ms, dense 3 ms"
+        "most time: conv 4 ms (57%), dense 3 ms (43%)"
     )
     assert str(REPORT) == REPORT.summary()
     assert [item.name for item in REPORT.misses()] == ["softmax", "pool"]
@@ -34,7 +34,9 @@ def test_saved_json_is_the_report(tmp_path: Path) -> None:
     REPORT.save(tmp_path / "report.json")
     saved = json.loads((tmp_path / "report.json").read_text())
     assert saved == json.loads(json.dumps(REPORT.to_json()))
-    assert saved["rungs"] == {"user": 0, "exact": 1, "anchor": 1, "dlight": 0, "default": 2}
+    assert saved["rungs"] == {
+        "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "dlight": 0, "default": 2,
+    }  # fmt: skip
     assert saved["bottlenecks"] == ["conv", "dense"]
     assert saved["workloads"][1]["skipped"] == ["llvm-znver5 0.1.0: x: does not fit"]
 

@@ -36,7 +36,7 @@ def test_broken_pairs_say_what_to_install(version: str, ffi: str | None) -> None
 
 @pytest.mark.parametrize("version", ["0.20.0", "0.24.0", "0.28.0", "1.0", "0", "unknown"])
 def test_unsupported_versions(version: str) -> None:
-    with pytest.raises(UnsupportedTVMError, match=r"only 0\.25 to 0\.27.*pip install"):
+    with pytest.raises(UnsupportedTVMError, match=r"only 0\.8 to 0\.19 and 0\.25 to 0\.27.*pip install"):
         check_pair(InstalledTVM(version=version, ffi="0.1.14"))
 
 

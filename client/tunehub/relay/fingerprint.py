@@ -41,11 +41,15 @@ def convolutions(mod: Any) -> list[Any]:
 
 def describe_call(call: Any) -> list[Any] | None:
     """Operator, argument types and attributes of a typed call as JSON; None when a shape is dynamic."""
-    arguments = [_tensor(argument.checked_type) for argument in call.args]
-    if None in arguments:
-        return None
-    attributes = {str(key): call.attrs[key] for key in call.attrs.keys()} if call.attrs is not None else {}
-    return [call.op.name, arguments, [str(attributes.get(name)) for name in _ATTRIBUTES]]
+    arguments = [argument.checked_type for argument in call.args]
+    described = describe_operator(call.op.name, arguments, call.attrs)
+    return None if None in described[1] else described
+
+
+def describe_operator(name: str, arguments: Any, attrs: Any) -> list[Any]:
+    """The same for an operator with tensors, or types of tensors, as arguments; None for one of dynamic shape."""
+    attributes = {str(key): attrs[key] for key in attrs.keys()} if attrs is not None else {}  # noqa: SIM118
+    return [name, [_tensor(item) for item in arguments], [str(attributes.get(key)) for key in _ATTRIBUTES]]
 
 
 def _tensor(kind: Any) -> list[Any] | None:

@@ -1,0 +1,197 @@
+"""Lines of TVM's own tuning logs by key: the port `LogLookup` that Relay's dispatch asks, and its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from tunehub.exceptions import HubError, RecordUnusableError
+from tunehub.record_index import IndexDamagedError, IndexedLine, RecordIndex, SetInfo
+from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem, parse_line
+
+LogRung = Literal["user", "exact", "family"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogCandidate:
+    """A line of a log that serves a workload. `family`: it was measured on another device than the target's.
+
+    `line` are its bytes as published, `package` is name and version (`llvm-znver5 0.2.0`) or the user's file;
+    `default_s` is the default schedule's time in seconds where the package has evidence of it.
+    """
+
+    record: LogRecord
+    line: bytes
+    rung: LogRung
+    package: str
+    default_s: float | None = None
+
+
+class LogLookup(Protocol):
+    """Where Relay's dispatch gets its records. No method raises in default mode: a problem is a miss and a warning."""
+
+    def best(self, tuner: str, key: str) -> LogCandidate | None:
+        """The fastest sound record for the workload with this key."""
+
+    def of_task(self, task: str) -> tuple[LogCandidate, ...]:
+        """Sound AutoTVM records for any workload of this task, the references for TVM's own fallback rule."""
+
+    def tasks(self, tuner: str) -> tuple[str, ...]:
+        """AutoTVM's tasks, or the auto-scheduler's hashes, that there are records for."""
+
+    def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
+        """The graph-level records of the network with this fingerprint in node order; none when there are none."""
+
+
+class EmptyLogs:
+    """No records at all."""
+
+    def best(self, tuner: str, key: str) -> LogCandidate | None:
+        """Always None."""
+        return None
+
+    def of_task(self, task: str) -> tuple[LogCandidate, ...]:
+        """Always empty."""
+        return ()
+
+    def tasks(self, tuner: str) -> tuple[str, ...]:
+        """Always empty."""
+        return ()
+
+    def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
+        """Always empty."""
+        return ()
+
+
+class IndexLogs:
+    """The logs of one package, or the user's own, through their index.
+
+    Every line passes the parser and the static check of its configuration before it is returned; one that does not is
+    left out and given to `on_problem`. An index that turns out to be damaged is opened anew once.
+    """
+
+    def __init__(
+        self,
+        index: RecordIndex,
+        *,
+        sets: Sequence[SetInfo],
+        package: str,
+        rung: LogRung,
+        reopen: Callable[[], RecordIndex],
+        on_problem: Callable[[HubError], None],
+    ) -> None:
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
+        self._index = index
+        self._sets = {
+            tuner: [item.id for item in sets if item.tuner == tuner]
+            for tuner in dict.fromkeys(item.tuner for item in sets)
+        }
+        self._package = package
+        self._rung = rung
+        self._reopen = reopen
+        self._on_problem = on_problem
+        self._reopened = False
+        self.is_users = rung == "user"
+
+    def best(self, tuner: str, key: str) -> LogCandidate | None:
+        """As the port says."""
+        sets = self._sets.get(tuner)
+        lines = self._ask(lambda index: index.logged(key, sets)) if sets else []
+        return next((found for line in lines if (found := self._candidate(line))), None)
+
+    def of_task(self, task: str) -> tuple[LogCandidate, ...]:
+        """As the port says."""
+        sets = self._sets.get("autotvm")
+        lines = self._ask(lambda index: index.of_task(task, sets)) if sets else []
+        return tuple(found for line in lines if (found := self._candidate(line)))
+
+    def tasks(self, tuner: str) -> tuple[str, ...]:
+        """As the port says."""
+        sets = self._sets.get(tuner)
+        return tuple(self._ask(lambda index: index.tasks(sets))) if sets else ()
+
+    def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
+        """As the port says. One bad line spoils the set: what follows it would serve other nodes."""
+        sets = self._sets.get("graph_tuner")
+        found = self._ask(lambda index: index.logged(fingerprint, sets)) if sets else []
+        if not found:
+            return ()
+        candidates = [self._candidate(line, graph=True) for line in _split(found[0])]
+        return () if None in candidates else tuple(item for item in candidates if item is not None)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
+
+    def _ask(self, ask: Callable[[RecordIndex], list[T]]) -> list[T]:
+        try:
+            return ask(self._index)
+        except IndexDamagedError as error:
+            if self._reopened:
+                return []
+            self._reopened = True
+            return self._ask_again(ask, error)
+
+    def _ask_again(self, ask: Callable[[RecordIndex], list[T]], error: IndexDamagedError) -> list[T]:
+        try:
+            fresh = self._reopen()
+        except HubError as problem:
+            self._on_problem(problem)
+            return []
+        self._index.close()
+        self._index = fresh
+        try:
+            return ask(fresh)
+        except IndexDamagedError:
+            reason = f"{self._package}: the index of its records is damaged, and again after it was rebuilt: {error}"
+            self._on_problem(RecordUnusableError(reason, remedy="check the disk, then run `tunehub cache clear`"))
+            return []
+
+    def _candidate(self, found: IndexedLine, *, graph: bool = False) -> LogCandidate | None:
+        try:
+            record = parse_line(found.line)
+            problem = config_problem(record.config) if record.tuner == "autotvm" else None
+        except LogLineError as error:
+            problem = error.reason
+        if problem is not None:
+            reason = f"{self._package}: a record of {found.task} is not used: {problem}"
+            self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
+            return None
+        return LogCandidate(
+            record=record, line=found.line, rung=self._rung, package=self._package, default_s=found.default_s
+        )
+
+    def _remedy(self) -> str:
+        return "remove the line from your log" if self._rung == "user" else "report it to the publisher of the package"
+
+
+class LayeredLogs:
+    """Layers in order of preference, the user's first."""
+
+    def __init__(self, layers: Sequence[LogLookup]) -> None:
+        """`layers`: most preferred first."""
+        self.layers = tuple(layers)
+
+    def best(self, tuner: str, key: str) -> LogCandidate | None:
+        """The record of the first layer that has one."""
+        return next((found for layer in self.layers if (found := layer.best(tuner, key))), None)
+
+    def of_task(self, task: str) -> tuple[LogCandidate, ...]:
+        """The records of all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.of_task(task))
+
+    def tasks(self, tuner: str) -> tuple[str, ...]:
+        """The names of all layers, each once."""
+        return tuple(dict.fromkeys(name for layer in self.layers for name in layer.tasks(tuner)))
+
+    def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
+        """The records of the first layer that knows the network."""
+        return next((found for layer in self.layers if (found := layer.graph(fingerprint))), ())
+
+
+def _split(found: IndexedLine) -> list[IndexedLine]:
+    from dataclasses import replace
+
+    return [replace(found, line=line) for line in found.line.split(b"\n")]

@@ -1,0 +1,167 @@
+"""Which implementation and which record each layer of a network got: written down while TVM builds it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import autotvm, relay
+
+from tunehub.relay.fingerprint import describe_call, describe_operator
+from tunehub.relay.session import Session
+from tunehub.report import Alternative, WorkloadReport
+from tunehub_registry.tuning_log import autotvm_key, name_of
+
+
+@dataclass(kw_only=True, slots=True)
+class BuildLog:
+    """One build. `altered` are the configurations that AlterOpLayout keeps for the operators it rewrites; `asked` are
+    the workloads that TVM asked about for the operator at hand, each with what answered: a configuration or None;
+    `owners` are the operators that workloads were first chosen for."""
+
+    session: Session
+    counts: Counter[str] = field(default_factory=Counter)
+    altered: dict[tuple[str, Any], Any] = field(default_factory=dict)
+    asked: list[tuple[Any, Any]] = field(default_factory=list)
+    by_user: dict[Any, Any] = field(default_factory=dict)
+    owners: dict[tuple[str, Any], str] = field(default_factory=dict)
+    reports: dict[str, WorkloadReport] = field(default_factory=dict)
+
+
+_build: ContextVar[BuildLog | None] = ContextVar("tunehub_relay_build", default=None)
+
+
+@contextmanager
+def recording(build: BuildLog) -> Iterator[None]:
+    """Write down what is asked and chosen in this thread or task."""
+    token = _build.set(build)
+    try:
+        yield
+    finally:
+        _build.reset(token)
+
+
+def count_calls(mod: Any) -> Counter[str]:
+    """How often each operator with its argument types and attributes is called in `main`."""
+    counts: Counter[str] = Counter()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relay.Call) and hasattr(node.op, "name"):
+            description = describe_call(node)
+            if description is not None:
+                counts[json.dumps(description)] += 1
+
+    relay.analysis.post_order_visit(relay.transform.InferType()(mod)["main"], visit)
+    return counts
+
+
+def altered() -> dict[tuple[str, Any], Any] | None:
+    """The configurations of rewritten operators of the build in this thread, None outside of one."""
+    build = _build.get()
+    return build.altered if build else None
+
+
+def asked(session: Session, target: Any, workload: Any, config: Any) -> None:
+    """TVM asked for a configuration and got `config`, None for nothing."""
+    build = _build.get()
+    if build is not None:
+        build.asked.append((workload, config))
+
+
+def answered_by_user(target: Any, workload: Any, config: Any) -> None:
+    """A context of the user's own, below ours, had the answer."""
+    build = _build.get()
+    if build is not None:
+        build.asked.append((workload, config))
+        build.by_user[workload] = config
+
+
+def choosing() -> None:
+    """TVM begins to choose an implementation for an operator."""
+    build = _build.get()
+    if build is not None:
+        build.asked = []
+
+
+def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, outputs: Any) -> None:
+    """TVM chose `implementation` for an operator: the end of one selection."""
+    build = _build.get()
+    if build is None:
+        return
+    candidates, build.asked = build.asked, []
+    workload = autotvm.task.get_workload(outputs)
+    if op.name == "layout_transform" or (workload is None and not candidates):
+        return  # not a layer of the network, or nothing that AutoTVM can tune
+    if workload is not None and (str(target), workload) in build.altered:
+        return  # an operator that AlterOpLayout made of one that is in the report
+    name = json.dumps(describe_operator(op.name, inputs, attrs))
+    # An operator that is fused to the output of a tuned one seems to have the workload of that one.
+    if build.owners.setdefault((str(target), workload), op.name) == op.name and name not in build.reports:
+        build.reports[name] = _report(build, name, op.name, target, str(implementation.name), workload, candidates)
+
+
+def replayed(session: Session, target: Any, found: Any, result: Any) -> None:
+    """A graph-level record was used for the next layer."""
+    build = _build.get()
+    if build is None:
+        return
+    workload, costs = found.task.workload, result.costs
+    name = f"{workload} {found.config.index}"
+    before = build.reports.get(name)
+    hub = session.hub(target)
+    chosen_package = hub.resolution.chosen if hub else None
+    build.reports[name] = WorkloadReport(
+        name=name_of(workload),
+        op="nn.conv2d",
+        rung="exact",
+        package=chosen_package.label if chosen_package else None,
+        exact=autotvm_key(workload),
+        run_s=float(sum(costs) / len(costs)),
+        count=before.count + 1 if before else 1,
+        tuner="graph_tuner",
+        implementation=workload[0],
+    )
+
+
+def _report(
+    build: BuildLog, name: str, op: str, target: Any, implementation: str, workload: Any, candidates: list[Any]
+) -> WorkloadReport:
+    served = build.session.served(target, workload)
+    costs = {asked[0]: config.cost for asked, config in candidates if config is not None}
+    others = {asked[0]: costs.get(asked[0]) for asked, _ in candidates if workload is None or asked[0] != workload[0]}
+    run_s = served.candidate.record.mean_s if served else None
+    if workload in build.by_user:
+        rung, package, run_s = "user", "your own AutoTVM context", float(build.by_user[workload].cost)
+    elif served is not None:
+        rung, package = served.candidate.rung, served.candidate.package
+    elif workload is not None and not any(asked == workload for asked, _ in candidates):
+        rung, package = "user", "your own AutoTVM context"  # on top of ours: it answered before we were asked
+    elif workload is not None and build.session.is_referenced(workload[0]):
+        rung, package = "reference", None
+    else:
+        rung, package = "default", None
+    return WorkloadReport(
+        name=name_of(workload) if workload is not None else f"{op} {implementation}",
+        op=op,
+        rung=rung,
+        package=package,
+        exact=_key(workload),
+        run_s=run_s,
+        default_s=served.candidate.default_s if served and rung != "user" else None,
+        count=max(1, build.counts[name]),
+        tuner="autotvm" if rung in ("user", "exact", "family") else None,
+        implementation=implementation,
+        rejected=tuple(Alternative(implementation=other, run_s=cost) for other, cost in others.items()),
+    )
+
+
+def _key(workload: Any) -> str | None:
+    try:
+        return autotvm_key(workload) if workload is not None else None
+    except TypeError:
+        return None

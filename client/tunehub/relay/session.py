@@ -1,0 +1,172 @@
+"""What dispatch knows while hubs serve a thread: the configuration of each workload, and what must not be used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import auto_scheduler, autotvm
+
+from tunehub.exceptions import RecordUnusableError
+from tunehub.hub import Hub
+from tunehub.log_lookup import LogCandidate
+from tunehub.relay.legality import device_problem
+from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
+
+HubFor = Callable[[Any], Hub | None]
+_CHANGE = "tune the workload again on this TVM, or report it to the publisher of the package"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """A record that was handed to TVM: for this target, in place of a default."""
+
+    target: Any
+    workload: Any
+    candidate: LogCandidate
+    config: Any
+
+
+class Session:
+    """Answers TVM's questions from hubs; `hub_for` gives the hub that serves a target, or None.
+
+    Nothing here raises in default mode: what goes wrong is a miss, and the hub warns.
+    """
+
+    def __init__(self, hub_for: HubFor) -> None:
+        self._hub_for = hub_for
+        self._hubs: dict[str, Hub | None] = {}
+        self._lock = threading.RLock()
+        self._banned: dict[str, str] = {}
+        self._served: dict[tuple[str, Any], Served | None] = {}
+        self._states: dict[tuple[str, str], Any] = {}
+        self._references: dict[str, list[Any]] = {}
+        self.enabled = True
+
+    def hub(self, target: Any) -> Hub | None:
+        """The hub that serves `target`."""
+        name = str(target)
+        with self._lock:
+            if name not in self._hubs:
+                self._hubs[name] = self._hub_for(target)
+            return self._hubs[name]
+
+    def hubs(self) -> tuple[Hub, ...]:
+        """The hubs asked so far, each once."""
+        return tuple(dict.fromkeys(hub for hub in self._hubs.values() if hub is not None))
+
+    def config(self, target: Any, workload: Any) -> Any:
+        """The AutoTVM configuration for a workload, or None."""
+        found = self.served(target, workload)
+        return found.config if found else None
+
+    def served(self, target: Any, workload: Any) -> Served | None:
+        """The record that serves a workload, found once."""
+        if not self.enabled or target is None or workload is None:
+            return None
+        name = (str(target), workload)
+        with self._lock:
+            if name not in self._served:
+                self._served[name] = self._guarded(target, lambda hub: self._find(hub, target, workload))
+            found = self._served[name]
+        return None if found is None or found.candidate.record.key in self._banned else found
+
+    def state(self, target: Any, workload_key: str) -> Any:
+        """The auto-scheduler's state for a workload, or None."""
+        if not self.enabled or target is None:
+            return None
+        name = (str(target), workload_key)
+        with self._lock:
+            if name not in self._states:
+                self._states[name] = self._guarded(target, lambda hub: self._find_state(hub, workload_key))
+            return self._states[name]
+
+    def references(self, task: str) -> list[Any]:
+        """Records of other shapes of an AutoTVM task as TVM's own fallback rule wants them: pairs of input, result."""
+        if not self.enabled:
+            return []
+        with self._lock:
+            if task not in self._references:
+                self._references[task] = [pair for hub in self.hubs() for pair in self._decoded(hub, task)]
+            return self._references[task]
+
+    def is_referenced(self, task: str) -> bool:
+        """Whether TVM was given references for this task."""
+        return bool(self._references.get(task))
+
+    def ban(self, found: Served, reason: str) -> None:
+        """Never serve this record again; the hub warns, or raises in strict mode."""
+        self._banned[found.candidate.record.key] = reason
+        hub = self.hub(found.target)
+        if hub is not None:
+            record = found.candidate.record
+            text = f"{found.candidate.package}: the record of {record.name} is not used: {reason}"
+            hub.failed("building with records", RecordUnusableError(text, remedy=_CHANGE))
+
+    def in_use(self) -> list[Served]:
+        """The AutoTVM records handed out and not banned."""
+        return [item for item in self._served.values() if item and item.candidate.record.key not in self._banned]
+
+    def _guarded(self, target: Any, find: Callable[[Hub], Any]) -> Any:
+        hub = self.hub(target)
+        if hub is None:
+            return None
+        try:
+            return find(hub)
+        except Exception as error:  # a bug of ours must not break a compile
+            hub.failed("looking up a record", error)
+            return None
+
+    def _find(self, hub: Hub, target: Any, workload: Any) -> Served | None:
+        try:
+            key = autotvm_key(workload)
+        except TypeError:  # a dynamic shape: no record can be for it
+            return None
+        candidate = hub.logs.best(autotvm_tuner, key)
+        if candidate is None:
+            return None
+        config = config_entity(candidate)
+        if candidate.rung == "family":
+            problem = device_problem(target, workload, config)
+            if problem is not None:
+                hub.note(f"{candidate.package}: {candidate.record.name} was measured on another device: {problem}")
+                return None
+        return Served(target=target, workload=workload, candidate=candidate, config=config)
+
+    def _find_state(self, hub: Hub, workload_key: str) -> Any:
+        candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(workload_key))
+        if candidate is None:
+            return None
+        text = candidate.line.decode("utf-8")
+        return auto_scheduler.measure_record.load_record_from_string(text)[0].state
+
+    def _decoded(self, hub: Hub, task: str) -> Iterable[Any]:
+        for candidate in hub.logs.of_task(task):
+            try:
+                pair = autotvm.record.decode(candidate.line.decode("utf-8"))
+            except Exception as error:  # TVM's reader raises anything
+                hub.failed("reading a reference record", error)
+                continue
+            if pair is not None:
+                yield pair
+
+
+autotvm_tuner = "autotvm"
+
+_active: ContextVar[Session | None] = ContextVar("tunehub_relay_session", default=None)
+_installed: Session | None = None
+
+
+def current_session() -> Session | None:
+    """The session of this thread or task, else the one that is installed for the process."""
+    return _active.get() or _installed
+
+
+def config_entity(candidate: LogCandidate) -> Any:
+    """The record's configuration as TVM's own object, which states its cost in seconds."""
+    config = autotvm.task.space.ConfigEntity.from_json_dict(candidate.record.config)
+    config.cost = candidate.record.mean_s
+    return config
