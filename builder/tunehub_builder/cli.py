@@ -41,6 +41,7 @@ COMMANDS = {
     "distill": "tunehub_builder.cli:distill",
     "check": "tunehub_builder.cli:check",
     "pack": "tunehub_builder.cli:pack",
+    "import": "tunehub_builder.cli_import:import_logs",
 }
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)

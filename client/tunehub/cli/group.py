@@ -20,7 +20,7 @@ COMMANDS = {
     "resolve": "tunehub.cli.resolve:resolve",
     "show": "tunehub.cli.listing:show",
 }
-BUILDER_COMMANDS = ("check", "distill", "networks", "pack", "tune")
+BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 
