@@ -48,14 +48,12 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
     """Describe the CPU of this machine: by LLVM when TVM is there (or `use_tvm`), else by /proc/cpuinfo."""
     if use_tvm is None:
         use_tvm = find_tvm() is not None
-    if use_tvm:
-        from tvm.target import codegen
-
-        name, triple = str(codegen.llvm_get_system_cpu()), str(codegen.llvm_get_system_triple())
+    name = _system_cpu() if use_tvm else None
+    if name is not None:
         return TargetDescriptor(
             kind="llvm",
             model=_model(name),
-            arch=_arch_of_triple(triple),
+            arch=_arch_of_triple(_system_triple()),
             features=_llvm_features({"kind": "llvm", "mcpu": name}),
             num_cores=physical_cores(),
         )
@@ -72,11 +70,10 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
 def host_target() -> Any:
     """A `tvm.target.Target` for the CPU of this machine: its LLVM name and its physical cores."""
     import tvm
-    from tvm.target import codegen
 
-    return tvm.target.Target(
-        {"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu()), "num-cores": physical_cores()}
-    )
+    name = _system_cpu()
+    named = {} if name is None else {"mcpu": name}
+    return tvm.target.Target({"kind": "llvm", **named, "num-cores": physical_cores()})
 
 
 def gpu_descriptor() -> TargetDescriptor | None:
@@ -284,11 +281,18 @@ def _cpu_from_tvm(kind: str, attrs: Mapping[str, Any]) -> TargetDescriptor:
     config = {"kind": "llvm", **{key: attrs[key] for key in ("mcpu", "mtriple", "mattr") if attrs.get(key)}}
     return TargetDescriptor(
         kind=kind,
-        model=_model(str(attrs.get("mcpu") or "generic")),
+        model=_cpu_model(attrs),
         arch=_arch_of_triple(triple),
         features=_llvm_features(config),
         num_cores=_bound(attrs.get("num-cores")),
     )
+
+
+def _cpu_model(attrs: Mapping[str, Any]) -> str:
+    """LLVM's name of the CPU; of a board that TVM up to 0.19 describes by its `-model`, that."""
+    mcpu, board = attrs.get("mcpu"), str(attrs.get("model") or "unknown")
+    stated = board if board != "unknown" and (attrs.get("device") or not mcpu) else mcpu
+    return _model(str(stated or "generic"))
 
 
 def _gpu_model_of(target: Any, attrs: Mapping[str, Any], arch: str) -> str:
@@ -353,9 +357,23 @@ def _triples() -> tuple[str, ...]:
 
 
 def _system_triple() -> str:
+    return str(_ask_llvm("llvm_get_system_triple") or f"{_machine_arch()}-unknown-linux-gnu")
+
+
+def _system_cpu() -> str | None:
+    """LLVM's name of this machine's CPU; None when TVM cannot say (before 0.15, or built without LLVM)."""
+    name = _ask_llvm("llvm_get_system_cpu")
+    return None if name is None else str(name)
+
+
+def _ask_llvm(function: str) -> Any:
+    """What a function of `tvm.target.codegen` without arguments says, None where TVM does not have it."""
     from tvm.target import codegen
 
-    return str(codegen.llvm_get_system_triple())
+    try:
+        return getattr(codegen, function)()
+    except Exception:  # AttributeError in old releases, TVMError or TypeError without LLVM
+        return None
 
 
 def _arch_of_triple(triple: str) -> str:

@@ -16,6 +16,7 @@ COMMANDS = {
     "cache": "tunehub.cli.cache:cache",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
+    "export": "tunehub.cli.export:export",
     "list": "tunehub.cli.listing:list_packages",
     "resolve": "tunehub.cli.resolve:resolve",
     "show": "tunehub.cli.listing:show",

@@ -43,7 +43,7 @@ def build(
 ) -> Any:
     """Run `original` with the session's records, and again with fewer when it raises.
 
-    A build that fails without any record fails for the user's reasons: that error goes through. `renew` makes the
+    A build that fails without any record in use fails for the user's reasons: that error goes through. `renew` makes the
     object behind `original` new again. Raises HubError in strict mode when a record was at fault.
     """
     plan = _plan(session, mod, params, target)
@@ -52,7 +52,7 @@ def build(
             try:
                 return _attempt(session, mod, plan, target, original)
             except Exception as error:
-                if not plan.records:
+                if not plan.records or not (plan.graph or plan.tasks or session.in_use()):
                     raise
                 plan = _less(session, plan, target, error)
                 renew()
@@ -102,7 +102,7 @@ def _graph_records(session: Session, mod: Any, target: Any) -> tuple[Any, ...]:
 
 
 def _attempt(session: Session, mod: Any, plan: Plan, target: Any, original: Callable[[], Any]) -> Any:
-    log = layers.BuildLog(session=session, counts=layers.count_calls(mod))
+    log = layers.BuildLog(session=session, calls=layers.count_calls(mod), has_user_records=has_user_records())
     session.enabled = plan.records
     try:
         with ExitStack() as stack:

@@ -10,12 +10,21 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
 from tvm import autotvm, relay
 
 from tunehub.relay.fingerprint import describe_call, describe_operator
 from tunehub.relay.session import Session
 from tunehub.report import Alternative, WorkloadReport
 from tunehub_registry.tuning_log import autotvm_key, name_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calls:
+    """The operators of a module by name, and how often each is called with its argument types and attributes."""
+
+    operators: frozenset[str] = frozenset()
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -25,7 +34,8 @@ class BuildLog:
     `owners` are the operators that workloads were first chosen for."""
 
     session: Session
-    counts: Counter[str] = field(default_factory=Counter)
+    calls: Calls
+    has_user_records: bool = False
     altered: dict[tuple[str, Any], Any] = field(default_factory=dict)
     asked: list[tuple[Any, Any]] = field(default_factory=list)
     by_user: dict[Any, Any] = field(default_factory=dict)
@@ -46,18 +56,23 @@ def recording(build: BuildLog) -> Iterator[None]:
         _build.reset(token)
 
 
-def count_calls(mod: Any) -> Counter[str]:
-    """How often each operator with its argument types and attributes is called in `main`."""
+def count_calls(mod: Any) -> Calls:
+    """The calls in `main`; none when the module does not type: TVM will say why."""
     counts: Counter[str] = Counter()
+    operators: set[str] = set()
 
     def visit(node: Any) -> None:
         if isinstance(node, relay.Call) and hasattr(node.op, "name"):
+            operators.add(node.op.name)
             description = describe_call(node)
             if description is not None:
                 counts[json.dumps(description)] += 1
 
-    relay.analysis.post_order_visit(relay.transform.InferType()(mod)["main"], visit)
-    return counts
+    try:
+        relay.analysis.post_order_visit(relay.transform.InferType()(mod)["main"], visit)
+    except tvm.TVMError:
+        return Calls()
+    return Calls(operators=frozenset(operators), counts=counts)
 
 
 def altered() -> dict[tuple[str, Any], Any] | None:
@@ -95,13 +110,14 @@ def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, o
         return
     candidates, build.asked = build.asked, []
     workload = autotvm.task.get_workload(outputs)
-    if op.name == "layout_transform" or (workload is None and not candidates):
-        return  # not a layer of the network, or nothing that AutoTVM can tune
-    if workload is not None and (str(target), workload) in build.altered:
-        return  # an operator that AlterOpLayout made of one that is in the report
-    name = json.dumps(describe_operator(op.name, inputs, attrs))
+    if workload is None and not candidates:
+        return  # nothing about this operator can be tuned by AutoTVM
     # An operator that is fused to the output of a tuned one seems to have the workload of that one.
-    if build.owners.setdefault((str(target), workload), op.name) == op.name and name not in build.reports:
+    owner = build.owners.setdefault((str(target), workload), op.name)
+    if owner != op.name or op.name not in build.calls.operators:
+        return  # of another layer, or made by a pass of TVM of an operator that is in the report
+    name = json.dumps(describe_operator(op.name, inputs, attrs))
+    if name not in build.reports:
         build.reports[name] = _report(build, name, op.name, target, str(implementation.name), workload, candidates)
 
 
@@ -137,10 +153,10 @@ def _report(
     run_s = served.candidate.record.mean_s if served else None
     if workload in build.by_user:
         rung, package, run_s = "user", "your own AutoTVM context", float(build.by_user[workload].cost)
+    elif build.has_user_records and workload is not None and all(asked[0] != workload for asked in candidates):
+        rung, package, run_s = "user", "your own AutoTVM context", None  # on top of ours: we were not even asked
     elif served is not None:
         rung, package = served.candidate.rung, served.candidate.package
-    elif workload is not None and not any(asked == workload for asked, _ in candidates):
-        rung, package = "user", "your own AutoTVM context"  # on top of ours: it answered before we were asked
     elif workload is not None and build.session.is_referenced(workload[0]):
         rung, package = "reference", None
     else:
@@ -153,7 +169,7 @@ def _report(
         exact=_key(workload),
         run_s=run_s,
         default_s=served.candidate.default_s if served and rung != "user" else None,
-        count=max(1, build.counts[name]),
+        count=max(1, build.calls.counts[name]),
         tuner="autotvm" if rung in ("user", "exact", "family") else None,
         implementation=implementation,
         rejected=tuple(Alternative(implementation=other, run_s=cost) for other, cost in others.items()),
