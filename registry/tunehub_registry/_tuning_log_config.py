@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _AXES = frozenset(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
@@ -36,9 +37,11 @@ def config_problem(config: Any) -> str | None:
 def _entity_problem(entity: list[Any]) -> str | None:
     seen: set[str] = set()
     for knob in entity:
-        if not isinstance(knob, list) or len(knob) != 3 or not all(isinstance(part, str) for part in knob[:2]):
+        if not isinstance(knob, list) or len(knob) != 3:
             return f"the knob {_text(knob)} is not [name, type, value]"
         name, kind, value = knob
+        if not isinstance(name, str) or not isinstance(kind, str):
+            return f"the knob {_text(knob)} is not [name, type, value]"
         if not 0 < len(name) <= _MAX_NAME or name in seen:
             return f"the knob {_text(name)} has no name of its own"
         seen.add(name)
@@ -52,20 +55,16 @@ def _entity_problem(entity: list[Any]) -> str | None:
 
 
 def _split_problem(value: Any) -> str | None:
-    if not _is_list(value) or not all(type(part) is int for part in value):
+    if not _is_list(value) or set(map(type, value)) != {int}:
         return "is not a list of sizes"
-    if any(part < 1 or part > _MAX_FACTOR for part in value[1:]) or not (
-        value[0] == -1 or 1 <= value[0] <= _MAX_FACTOR
-    ):
+    first, *inner = value
+    if not (first == -1 or 1 <= first <= _MAX_FACTOR) or (inner and min(inner) < 1):
         return "has a size that is not positive, or absurd (-1 may only be the first)"
-    product = 1
-    for part in value[1:]:
-        product *= part
-    return "has sizes whose product is absurd" if product > _MAX_FACTOR else None
+    return "has sizes whose product is absurd" if math.prod(inner) > _MAX_FACTOR else None
 
 
 def _order_problem(value: Any) -> str | None:
-    if not _is_list(value) or not all(type(part) is int for part in value) or sorted(value) != list(range(len(value))):
+    if not _is_list(value) or set(map(type, value)) != {int} or sorted(value) != list(range(len(value))):
         return "is not an order of the numbers from 0"
     return None
 

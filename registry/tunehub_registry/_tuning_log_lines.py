@@ -2,12 +2,12 @@
 
 Formats: python/tvm/autotvm/record.py (v0.2; v0.1 is that of TVM 0.6) and src/auto_scheduler/measure_record.cc (v0.6).
 A line spaced as TVM writes it takes the fast way. All others, and all with anything unusual in them, are first read
-strictly (`_json`): no key twice, no NaN, bounded nesting, valid UTF-8.
+strictly (`_json`): no key twice, no NaN, bounded nesting, valid UTF-8. What every line makes is hidden from the
+garbage collector (`gc=False`): it cannot be part of a cycle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,16 +19,16 @@ from tunehub_registry._tuning_log_keys import LogLineError
 from tunehub_registry.exceptions import FormatError
 
 
-class Result(Struct, array_like=True, forbid_unknown_fields=True):
+class Result(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """`[costs in s, error number, seconds spent, time stamp]`, the same in all formats."""
 
-    costs: list[float]
+    costs: tuple[float, ...]
     error_no: int
     all_cost: float
     timestamp: float
 
 
-class AutotvmLine(Struct):
+class AutotvmLine(Struct, gc=False):
     """AutoTVM 0.2."""
 
     input: Raw
@@ -73,7 +73,7 @@ class OldLine(Struct):
     r: Result
 
 
-class AnsorInput(Struct, array_like=True, forbid_unknown_fields=True):
+class AnsorInput(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """`[task, state]` of the auto-scheduler."""
 
     task: Raw
@@ -98,7 +98,7 @@ class AnsorState(Struct, array_like=True, forbid_unknown_fields=True):
     steps: list[list[Any]]
 
 
-class AnsorLine(Struct):
+class AnsorLine(Struct, gc=False):
     """Auto-scheduler 0.6."""
 
     i: AnsorInput
@@ -106,6 +106,8 @@ class AnsorLine(Struct):
 
 
 Line = AutotvmLine | OldLine | AnsorLine
+# The shape, the bytes that say what was tuned, the result, the configuration's bytes, and TVM's version.
+Parts = tuple[type[Line], bytes, Result, bytes, str | None]
 
 autotvm_input = msgspec.json.Decoder(AutotvmInput).decode
 ansor_task = msgspec.json.Decoder(AnsorTask).decode
@@ -114,69 +116,74 @@ _decode_ansor = msgspec.json.Decoder(AnsorLine).decode
 _decode_old = msgspec.json.Decoder(OldLine).decode
 _INPUT, _CONFIG, _RESULT = b'{"input": ', b', "config": ', b', "result": ['
 _ANSOR, _STATE, _TIMES = b'{"i": [[', b", ", b'], "r": ['
+_KEYS = (b'"input"', b'"config"', b'"result"', b'"i"', b'"r"')
+_UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
-def decode_line(line: bytes) -> tuple[Line, bytes]:
-    """The line as one of the three shapes, and the bytes that say what was tuned. Raises LogLineError."""
-    if line.startswith(_INPUT):
-        fast = _fast_autotvm(line)
-    elif line.startswith(_ANSOR):
-        fast = _fast_ansor(line)
-    else:
-        fast = None
-    return _slow(line) if fast is None else fast
+def scan_line(line: bytes) -> tuple[type[Line], bytes, Result]:
+    """The first three of `decode_line`'s parts, faster: a key that is there twice goes unnoticed, the last one counts.
 
-
-def _fast_autotvm(line: bytes) -> tuple[Line, bytes] | None:
-    """None unless the line is exactly spaced as TVM does: then no key can be there twice."""
+    Raises LogLineError.
+    """
     try:
-        found = _decode_autotvm(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    tuned = bytes(found.input)
-    config = len(_INPUT) + len(tuned)
-    result = config + len(_CONFIG) + len(bytes(found.config))
-    if not (line.startswith(_CONFIG, config) and line.startswith(_RESULT, result)):
-        return None
-    return (found, tuned) if _is_plain_tail(line[result + len(_RESULT) :]) and line.isascii() else None
+        if line.startswith(_INPUT) and line.isascii():
+            autotvm = _decode_autotvm(line)
+            return AutotvmLine, bytes(autotvm.input), autotvm.result
+        if line.startswith(_ANSOR) and line.isascii():
+            ansor = _decode_ansor(line)
+            return AnsorLine, bytes(ansor.i.task), ansor.r
+    except _UNREADABLE:
+        pass  # the slow way finds the reason
+    return _slow(line)[:3]
 
 
-def _fast_ansor(line: bytes) -> tuple[Line, bytes] | None:
+def decode_line(line: bytes) -> Parts:
+    """The parts of a line. Raises LogLineError."""
+    found: Parts | None = None
     try:
-        found = _decode_ansor(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    tuned = bytes(found.i.task)
-    state = len(_ANSOR) - 1 + len(tuned)
-    result = state + len(_STATE) + len(bytes(found.i.state))
-    if not (line.startswith(_STATE, state) and line.startswith(_TIMES, result)):
-        return None
-    return (found, tuned) if _is_plain_tail(line[result + len(_TIMES) :]) and line.isascii() else None
+        if line.startswith(_INPUT) and line.isascii():
+            found = _of_autotvm(_decode_autotvm(line))
+            parts = (_INPUT, found[1], _CONFIG, found[3], _RESULT)
+        elif line.startswith(_ANSOR) and line.isascii():
+            found = _of_ansor(_decode_ansor(line))
+            parts = (_ANSOR[:-1], found[1], _STATE, found[3], _TIMES)
+    except _UNREADABLE:
+        found = None
+    return found if found is not None and _is_unambiguous(line, b"".join(parts)) else _slow(line)
 
 
-def _is_plain_tail(tail: bytes) -> bool:
-    """True when no key that was read before can come once more: such a key, or an escape that could hide one."""
-    return not (
-        b"\\" in tail
-        or b'"result"' in tail
-        or b'"config"' in tail
-        or b'"input"' in tail
-        or b'"i"' in tail
-        or b'"r"' in tail
-    )
+def _is_unambiguous(line: bytes, start: bytes) -> bool:
+    """True when the line is spaced exactly as TVM does and no key that was read comes again after `start`."""
+    rest = line[len(start) :]
+    return line.startswith(start) and b"\\" not in rest and not any(key in rest for key in _KEYS)
 
 
-def _slow(line: bytes) -> tuple[Line, bytes]:
+def _of_autotvm(found: AutotvmLine) -> Parts:
+    return AutotvmLine, bytes(found.input), found.result, bytes(found.config), found.tvm_version
+
+
+def _of_ansor(found: AnsorLine) -> Parts:
+    return AnsorLine, bytes(found.i.task), found.r, bytes(found.i.state), None
+
+
+def _of_old(found: OldLine) -> Parts:
+    tuned = (found.i.target, found.i.task, found.i.args, found.i.config.t)
+    return OldLine, msgspec.json.encode(tuned), found.r, msgspec.json.encode(found.i.config), None
+
+
+def _slow(line: bytes) -> Parts:
     value = strict(line)
     if not isinstance(value, dict):
         raise LogLineError("not a record: the line is JSON, but no object")
-    read_again = _shape_of(value)
+    shape = _shape_of(value)
     try:
-        # Written again, keys are unique and in one spelling.
-        return read_again(msgspec.json.encode(value))
+        data = msgspec.json.encode(value)  # written again, keys are unique and in one spelling
+        if shape is AutotvmLine:
+            return _of_autotvm(_decode_autotvm(data))
+        return _of_ansor(_decode_ansor(data)) if shape is AnsorLine else _of_old(_decode_old(data))
     except msgspec.ValidationError as error:
         raise LogLineError(f"not a record: {error}") from None
-    except (msgspec.DecodeError, OverflowError, UnicodeError, RecursionError) as error:
+    except (*_UNREADABLE, OverflowError) as error:
         raise LogLineError(f"not a record: a value is out of range ({error})") from None
 
 
@@ -199,28 +206,10 @@ def _explain(line: bytes, reason: str) -> str:
     return reason
 
 
-def _shape_of(value: dict[str, Any]) -> Callable[[bytes], tuple[Line, bytes]]:
+def _shape_of(value: dict[str, Any]) -> type[Line]:
     if "input" in value:
-        return _whole_autotvm
+        return AutotvmLine
     tuned = value.get("i")
     if not isinstance(tuned, list) or not tuned or "r" not in value:
-        raise LogLineError(
-            "not a record: it has neither 'input' and 'result' (AutoTVM) nor 'i' and 'r' (auto-scheduler)"
-        )
-    return _whole_ansor if isinstance(tuned[0], list) else _whole_old
-
-
-def _whole_autotvm(data: bytes) -> tuple[Line, bytes]:
-    found = _decode_autotvm(data)
-    return found, bytes(found.input)
-
-
-def _whole_ansor(data: bytes) -> tuple[Line, bytes]:
-    found = _decode_ansor(data)
-    return found, bytes(found.i.task)
-
-
-def _whole_old(data: bytes) -> tuple[Line, bytes]:
-    found = _decode_old(data)
-    tuned = (found.i.target, found.i.task, found.i.args, found.i.config.t)
-    return found, msgspec.json.encode(tuned)
+        raise LogLineError("not a record: neither 'input' and 'result' (AutoTVM) nor 'i' and 'r' (auto-scheduler)")
+    return AnsorLine if isinstance(tuned[0], list) else OldLine

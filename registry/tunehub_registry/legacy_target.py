@@ -58,6 +58,7 @@ _AARCH64 = re.compile(
     r"cortex-(?:a3[45]|a5[357]|a6|a7[2-8]|x)|neoverse|apple-|thunderx|a64fx|carmel|kryo|falkor|saphira"
 )
 _ARM32 = re.compile(r"cortex-(?:a5|a7|a8|a9|a12|a15|a17|a32)(?![0-9])")
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
 _ARM_MICRO = re.compile(r"cortex-[mr]")
 
 # Vector features that LLVM gives these CPUs, in the spelling of packages: enough to tell which machine has them all.
@@ -108,8 +109,8 @@ def parse_target(text: str) -> LegacyTarget:
 def descriptor_of_legacy(target: LegacyTarget) -> TargetDescriptor:
     """The package that records of `target` belong to: `<kind>-<model>`, so that devices never mix.
 
-    The model is what `-model` says, else LLVM's name of the CPU, else the `sm_NN`, else `generic`. Raises FieldError
-    when the model cannot be a name.
+    The model is what `-model` says, else LLVM's name of the CPU, else the `sm_NN`, else the device, else `generic`.
+    Raises FieldError when the model cannot be a name.
     """
     is_cpu = "gpu" not in target.keys and target.kind in ("llvm", "c", "stackvm", "hexagon")
     written = _written_model(target, is_cpu)
@@ -200,11 +201,11 @@ def _list(text: str) -> tuple[str, ...]:
 def _written_model(target: LegacyTarget, is_cpu: bool) -> str:
     """The model by what says most; devices that say nothing of it stay apart by their device or architecture."""
     if target.model != "unknown":
-        return target.model.strip().lower().replace(" ", "-")
+        return _NOT_IN_A_NAME.sub("-", target.model.lower()).strip("-")
     if is_cpu:
         arch = _cpu_arch(target)
         generic = "generic" if arch in ("unknown", "x86_64") else f"generic-{arch}"
-        return target.mcpu.lower() or target.device or generic
+        return _NOT_IN_A_NAME.sub("-", target.mcpu.lower()).strip("-") or target.device or generic
     return target.arch or target.mcpu or target.device or "generic"
 
 

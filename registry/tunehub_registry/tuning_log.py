@@ -7,7 +7,7 @@ line stands for itself: it is a LogRecord, or a BadLine with the reason. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, BinaryIO, Literal
 
@@ -32,12 +32,11 @@ from tunehub_registry._tuning_log_lines import (
     AutotvmLine,
     Line,
     OldLine,
-    Result,
     ansor_task,
     autotvm_input,
     decode_line,
-    strict,
 )
+from tunehub_registry._tuning_log_lines import scan_line as scan_parts
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
@@ -66,9 +65,11 @@ Format = Literal["autotvm 0.1", "autotvm 0.2", "auto_scheduler 0.6"]
 # AutoTVM writes 1e9 s for a failure and the auto-scheduler 1e10 s: nothing that slow was ever measured.
 MAX_COST_S = 1e8
 _WORKLOADS_KEPT = 8192
+_COMMENT = ord("#")
+_TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes"
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+class Tuned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one or many lines are about: the part that does not change from trial to trial. See LogRecord."""
 
     format: Format
@@ -82,15 +83,16 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""
 
 
-class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One trial: a line of a log.
 
-    `line` is the line itself, without its newline. `costs` are seconds, `error_no` is 0 for a success, `timestamp` is
-    in seconds since 1970. `tvm_version` is known of AutoTVM 0.2 only.
+    `line` is the line itself, without its newline, `raw_config` the JSON of `config`. `costs` are seconds, `error_no`
+    is 0 for a success, `timestamp` is in seconds since 1970. `tvm_version` is known of AutoTVM 0.2 only.
     """
 
     tuned: Tuned
     line: bytes
+    raw_config: bytes
     costs: tuple[float, ...]
     error_no: int
     timestamp: float
@@ -143,32 +145,23 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def config(self) -> Any:
-        """The configuration (AutoTVM) or `[stages, steps]` (auto-scheduler), decoded anew from the line.
+        """The configuration (AutoTVM) or `[stages, steps]` (auto-scheduler), decoded anew.
 
-        Raises LogLineError when it is not strict JSON, or the steps have not the shape of steps. Whether a
-        configuration of AutoTVM makes sense, `config_problem` says.
+        Raises LogLineError when steps have not the shape of steps. Whether a configuration of AutoTVM makes sense,
+        `config_problem` says.
         """
-        value = strict(self.line)
-        if self.format == "autotvm 0.2":
-            return value["config"]
-        if self.format == "autotvm 0.1":
-            return value["i"][5]
         try:
-            msgspec.convert(value["i"][1], AnsorState)
-        except msgspec.ValidationError as error:
-            raise LogLineError(f"the steps are not a list of steps: {error}") from None
-        return value["i"][1]
+            value = msgspec.json.decode(self.raw_config)
+            if self.tuner == AUTO_SCHEDULER:
+                msgspec.convert(value, AnsorState)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise LogLineError(f"the configuration cannot be read: {error}") from None
+        return value
 
     @property
     def mean_s(self) -> float:
         """The mean of the costs in seconds, summed as TVM does, so that equal records rank equal; NaN if none."""
-        costs = self.costs
-        if len(costs) == 1:
-            return costs[0]
-        total = 0.0
-        for cost in costs:
-            total += cost
-        return total / len(costs) if costs else math.nan
+        return _mean(self.costs)
 
     @property
     def is_measured(self) -> bool:
@@ -180,41 +173,68 @@ def parse_line(line: bytes) -> LogRecord:
     """Read one line (comments and blank lines are not lines). Raises LogLineError, and nothing else."""
     line = line.strip()
     if len(line) > MAX_LINE_BYTES:
-        raise LogLineError(f"longer than {MAX_LINE_BYTES} bytes")
-    found, tuned = decode_line(line)
-    result: Result = found.result if type(found) is AutotvmLine else found.r  # type: ignore[union-attr]
+        raise LogLineError(_TOO_LONG)
+    shape, tuned, result, config, tvm_version = decode_line(line)
     return LogRecord(
-        tuned=_tuned(type(found), tuned),
-        line=line,
-        costs=tuple(result.costs),
-        error_no=result.error_no,
-        timestamp=result.timestamp,
-        tvm_version=found.tvm_version if type(found) is AutotvmLine else None,
-    )
+        tuned=_tuned(shape, tuned), line=line, raw_config=config, costs=result.costs, error_no=result.error_no,
+        timestamp=result.timestamp, tvm_version=tvm_version,
+    )  # fmt: skip
 
 
 def read_log(stream: BinaryIO, source: str) -> Iterator[LogRecord | BadLine]:
     """Read a log lazily, whichever formats its lines have.
 
     Comments and blank lines are skipped in silence; any other line that is no record becomes a BadLine and the rest
-    goes on. `source` is for the reader of a traceback only. Memory does not grow with the number of lines.
+    goes on. `source` is for readers of the call. Memory does not grow with the number of lines.
     """
     del source
+    for number, line in numbered_lines(stream):
+        try:
+            yield parse_line(line)
+        except LogLineError as error:
+            yield BadLine(line=number, reason=error.reason)
+
+
+def scan_line(line: bytes) -> tuple[Tuned, float]:
+    """What a line of `numbered_lines` is about and its mean time in seconds, NaN when it is not a possible time.
+
+    It is faster than `parse_line` and overlooks a key that is there twice, so a line that one wants to keep must pass
+    `parse_line` too. Raises LogLineError.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise LogLineError(_TOO_LONG)
+    shape, data, result = scan_parts(line)
+    tuned = _tuned(shape, data)
+    if result.error_no:
+        return tuned, math.nan
+    costs = result.costs
+    mean_s = costs[0] if len(costs) == 1 else _mean(costs)
+    return tuned, mean_s if 0 < mean_s < MAX_COST_S else math.nan
+
+
+def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a log with their numbers from 1, without comments and blank lines.
+
+    Of a line that is too long only as much is given as makes `parse_line` and `scan_line` refuse it.
+    """
     number = 0
     readline = stream.readline
     while line := readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES and line[-1:] != b"\n":
             _skip_rest(stream)
-            yield BadLine(line=number, reason=f"longer than {MAX_LINE_BYTES} bytes")
-            continue
-        line = line.strip()
-        if not line or line[:1] == b"#":
-            continue
-        try:
-            yield parse_line(line)
-        except LogLineError as error:
-            yield BadLine(line=number, reason=error.reason)
+        else:
+            line = line.strip()
+        if line and line[0] != _COMMENT:
+            yield number, line
+
+
+def _mean(costs: Sequence[float]) -> float:
+    """Summed as numpy does for a few values, so that records that are equal for TVM are equal here."""
+    total = 0.0
+    for cost in costs:
+        total += cost
+    return total / len(costs) if costs else math.nan
 
 
 def _skip_rest(stream: BinaryIO) -> None:
