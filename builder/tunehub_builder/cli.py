@@ -177,12 +177,34 @@ def tune(
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=_FOLDER)
-@click.option("-o", "--output", type=_FILE, help="Write the records to this file (JSON lines).")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=_FILE, help="Write the records to this file, one a line.")
 @click.option("--top", type=_POSITIVE, default=1, show_default=True, help="Records of each workload, fastest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def distill(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
-    """Take the best records out of the trials in DIR. Their times are those of tuning; `check` measures again."""
+def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: bool) -> None:
+    """Take the best records out of all trials. Their times are those of tuning; `check` measures again.
+
+    PATH is a work directory, or logs of AutoTVM and of the auto-scheduler (TVM <= 0.19), whose lines stay as they are.
+    """
+    from tunehub_builder.cli_distill import logs_in
+
+    with _errors():
+        logs = logs_in(paths)
+    if logs is None:
+        _distill_trials(paths[0], output, top, as_json)
+    else:
+        _distill_logs(logs, output, top, as_json)
+
+
+def _distill_logs(logs: list[Path], output: Path | None, top: int, as_json: bool) -> None:
+    from tunehub_builder import cli_distill
+
+    with _errors():
+        found = cli_distill.distill_to(logs, top, output)
+    click.echo(json.dumps(cli_distill.as_json(found), indent=2) if as_json else cli_distill.text(found))
+
+
+def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
     from tunehub_builder.distill import as_record
     from tunehub_builder.distill import distill as best_of
     from tunehub_builder.work_directory import WorkDirectory, write_atomically
