@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,18 @@ import tvm
 from tvm import autotvm, relay
 from tvm.contrib import graph_executor
 
+from tunehub.key_scheme import KEY_SCHEMES
+from tunehub.relay.fingerprint import graph_fingerprint
+from tunehub_registry.graph_log import GraphHeader, encode_graph_header
+from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
+from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.package import pack
+from tunehub_registry.target import TargetDescriptor
+
+PROVENANCE = Provenance(
+    machine={}, tvm_version="0.19.0", tvm_ffi_version="none", tuner_options={}, trials=0, seed=0, threads=1,
+    command="tests", started="2026-01-01", finished="2026-01-01",
+)  # fmt: skip
 TARGET = "llvm -mcpu=core-avx2"
 SHAPE = (1, 16, 14, 14)
 
@@ -70,3 +83,49 @@ def run(lib: Any, shape: tuple[int, ...] = SHAPE) -> Any:
 
 def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def make_registry(folder: Path, descriptor: TargetDescriptor, sets: dict[str, tuple[str, bytes]]) -> Path:
+    """A folder registry with one package, 1.0, of the record sets: file in the package -> (tuner, content)."""
+    record_sets = tuple(
+        RecordSet(tuner=tuner, file=file, tvm=">=0.8,<0.20", key_scheme=KEY_SCHEMES[tuner], count=data.count(b"\n"))
+        for file, (tuner, data) in sets.items()
+    )
+    manifest = Manifest(
+        name=descriptor.name, version="1.0", target=descriptor, record_sets=record_sets, provenance=PROVENANCE
+    )
+    data = pack(manifest, {file: content for file, (_, content) in sets.items()})
+    entry = ShardEntry(
+        version="1.0", file=package_path(descriptor.name, "1.0"), sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data), published="2026-01-01",
+        record_sets=tuple(RecordSetSummary(tuner=item.tuner, tvm=item.tvm) for item in record_sets),
+    )  # fmt: skip
+    update = add_version(Index(serial=0, names={}), None, entry, target=descriptor)
+    for path, content in (
+        (entry.file, data), (update.shard_path, update.shard_data), ("index.json", encode_index(update.index)),
+    ):  # fmt: skip
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def graph_log(mod: Any, lines: list[Any], network: str = "net") -> bytes:
+    """A graph-level record file for this module."""
+    fingerprint = graph_fingerprint(mod)
+    assert fingerprint is not None
+    header = encode_graph_header(GraphHeader(network=network, fingerprint=fingerprint))
+    return header + b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def used_layouts(lib: Any) -> list[str]:
+    """The layouts of the convolutions that AlterOpLayout chose, in the order of the graph."""
+    nodes = json.loads(lib.get_graph_json())["nodes"]
+    attributes = [node.get("attrs", {}) for node in nodes if "conv2d" in node.get("name", "")]
+    return [f"{item.get('data_layout')} {item.get('kernel_layout')} {item.get('out_layout')}" for item in attributes]
+
+
+def layouts_of(task: Any, index: int) -> str:
+    """The layouts that configuration `index` of an x86 convolution stands for."""
+    config = task.config_space.get(index)
+    ic, oc = config["tile_ic"].size[-1], config["tile_oc"].size[-1]
+    return f"NCHW{ic}c OIHW{ic}i{oc}o NCHW{oc}c"

@@ -21,7 +21,7 @@ import tunehub
 from tunehub.api import installed_hubs
 from tunehub.exceptions import HubWarning
 
-from .relay_cases import TARGET, build, conv_net, log_line, run, tasks, write_log
+from .relay_cases import TARGET, build, conv_net, layouts_of, log_line, run, tasks, used_layouts, write_log
 
 REPLACED = (
     (BuildModule, "build"), (BuildModule, "optimize"), (VMCompiler, "lower"), (VMCompiler, "optimize"),
@@ -33,7 +33,7 @@ REPLACED = (
 
 @pytest.fixture(autouse=True)
 def quiet_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test leaves TVM as it found it. There is no package for the tests' target: that warning is not the point."""
+    """Every test leaves TVM as it found it. No package is for the tests' target: that warning is not the point."""
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     before = [getattr(holder, name) for holder, name in REPLACED]
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def test_a_record_is_used_and_reported(net: Any, task: Any, expected: Any, tmp_p
     (layer,) = hub.report().workloads
     assert (layer.rung, layer.tuner, layer.run_s, layer.package) == ("user", "autotvm", 1e-3, str(log))
     assert layer.implementation == "conv2d_nchw.x86"
-    assert _used_layouts(lib) == _layouts_of(task, 5)
+    assert used_layouts(lib) == [layouts_of(task, 5)]
     assert np.allclose(run(lib), expected, atol=1e-5)
     assert no_network == []
 
@@ -109,7 +109,7 @@ def test_the_users_own_context_comes_first(net: Any, task: Any, tmp_path: Path, 
     else:
         with tunehub.context(TARGET, user_records=hubs) as hub, autotvm.apply_history_best(str(users)):
             lib = build(*net)
-    assert _used_layouts(lib) == _layouts_of(task, 3)
+    assert used_layouts(lib) == [layouts_of(task, 3)]
     (layer,) = hub.report().workloads
     assert (layer.rung, layer.package) == ("user", "your own AutoTVM context")
 
@@ -121,7 +121,7 @@ def test_below_the_users_context_the_hub_fills_the_gaps(net: Any, task: Any, tmp
     users = write_log(tmp_path / "user.log", line)
     with tunehub.context(TARGET, user_records=hubs) as hub, autotvm.apply_history_best(str(users)):
         lib = build(*net)
-    assert _used_layouts(lib) == _layouts_of(task, 5)
+    assert used_layouts(lib) == [layouts_of(task, 5)]
     assert hub.report().workloads[0].package == str(hubs)
 
 
@@ -137,7 +137,7 @@ def test_install_serves_unmodified_builds(
         tunehub.install(user_records=log)  # a second call replaces the first
     finally:
         tunehub.uninstall()
-    assert _used_layouts(lib) == _layouts_of(task, 5)
+    assert used_layouts(lib) == [layouts_of(task, 5)]
     assert no_network == []
     tunehub.uninstall()
 
@@ -153,7 +153,7 @@ def test_threads_do_not_see_each_others_hubs(net: Any, task: Any, tmp_path: Path
         try:
             with warnings.catch_warnings(), tunehub.context(TARGET, user_records=logs[number]):
                 inside.wait(60)
-                layouts[number] = _used_layouts(build(*net))
+                layouts[number] = used_layouts(build(*net))
                 leave[number].wait(60)
         except BaseException as error:
             errors.append(error)
@@ -162,13 +162,13 @@ def test_threads_do_not_see_each_others_hubs(net: Any, task: Any, tmp_path: Path
     for thread in threads:
         thread.start()
     inside.wait(60)
-    plain = _used_layouts(build(*net))  # this thread has no hub
+    plain = used_layouts(build(*net))  # this thread has no hub
     for event, thread in zip(leave, threads, strict=True):
         event.set()
         thread.join(120)
     assert errors == []
-    assert layouts == {0: _layouts_of(task, 3), 1: _layouts_of(task, 5)}
-    assert plain == _used_layouts(build(*net))
+    assert layouts == {0: [layouts_of(task, 3)], 1: [layouts_of(task, 5)]}
+    assert plain == used_layouts(build(*net))
 
 
 def test_a_record_that_breaks_the_build_is_left_out_and_named(
@@ -178,9 +178,9 @@ def test_a_record_that_breaks_the_build_is_left_out_and_named(
     entity = next(item for item in line["config"]["entity"] if item[0] == "tile_oc")
     entity[2] = [-1, 5]  # 5 is no factor of 16
     log = write_log(tmp_path / "a.log", line)
-    with pytest.warns(HubWarning, match=r"conv2d_NCHWc\.x86 1x16x14x14.*splits an axis of 16 into \[-1, 5\]"):
-        with tunehub.context(TARGET, user_records=log) as hub:
-            lib = build(*net)
+    named = pytest.warns(HubWarning, match=r"conv2d_NCHWc\.x86 1x16x14x14.*splits an axis of 16 into \[-1, 5\]")
+    with named, tunehub.context(TARGET, user_records=log) as hub:
+        lib = build(*net)
     assert [item.rung for item in hub.report().workloads] == ["default"]
     assert np.allclose(run(lib), expected, atol=1e-5)
 
@@ -229,18 +229,3 @@ def test_layers_are_counted_and_alternatives_named(task: Any, tmp_path: Path) ->
     assert layer.count == 3
     assert report.share(layer) == 1.0
     assert any("3 layers are 1 distinct workloads" in note for note in report.notes)
-
-
-def _used_layouts(lib: Any) -> list[str]:
-    """The layouts that AlterOpLayout chose, as they stand in the names of the graph's functions and attributes."""
-    import json
-
-    nodes = json.loads(lib.get_graph_json())["nodes"]
-    attributes = [node.get("attrs", {}) for node in nodes if "conv2d" in node.get("name", "")]
-    return [f"{item.get('data_layout')} {item.get('kernel_layout')} {item.get('out_layout')}" for item in attributes]
-
-
-def _layouts_of(task: Any, index: int) -> list[str]:
-    config = task.config_space.get(index)
-    ic, oc = config["tile_ic"].size[-1], config["tile_oc"].size[-1]
-    return [f"NCHW{ic}c OIHW{ic}i{oc}o NCHW{oc}c"]

@@ -43,8 +43,8 @@ def build(
 ) -> Any:
     """Run `original` with the session's records, and again with fewer when it raises.
 
-    A build that fails without any record in use fails for the user's reasons: that error goes through. `renew` makes the
-    object behind `original` new again. Raises HubError in strict mode when a record was at fault.
+    A build that fails without any record in use fails for the user's reasons: that error goes through. `renew` makes
+    the object behind `original` new again. Raises HubError in strict mode when a record was at fault.
     """
     plan = _plan(session, mod, params, target)
     with _one_build:
