@@ -79,9 +79,9 @@ def _report(task: Covered) -> WorkloadReport:
 
 
 def _covered(task: Any, calls: int, hub: Hub) -> Covered:
-    key = auto_scheduler_key(task.workload_key)
+    key = auto_scheduler_key(str(task.workload_key))
     return Covered(
-        name=str(getattr(task, "desc", "") or json.loads(task.workload_key)[0]),
+        name=str(getattr(task, "desc", "") or json.loads(str(task.workload_key))[0]),
         key=key,
         calls=calls,
         flop=float(task.compute_dag.flop_ct),

@@ -137,7 +137,7 @@ class Session:
         return Served(target=target, workload=workload, candidate=candidate, config=config)
 
     def _find_state(self, hub: Hub, workload_key: str) -> Any:
-        candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(workload_key))
+        candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
         if candidate is None:
             return None
         text = candidate.line.decode("utf-8")

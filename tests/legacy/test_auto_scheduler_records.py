@@ -1,0 +1,117 @@
+"""The auto-scheduler's records: TVM's flag is turned on only where they cover the module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import auto_scheduler, relay
+from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
+from tvm.auto_scheduler.measure_record import dump_record_to_string
+
+import tunehub
+from tunehub.host import descriptor_of
+from tunehub.relay.coverage import Covered, is_enough
+
+from .relay_cases import TARGET, build, make_registry, run, write_log
+
+SHAPE = (1, 14, 14, 16)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[Any, dict[str, Any]]:
+    """Two different convolutions, NHWC."""
+    rng = np.random.RandomState(0)
+    body = relay.var("data", shape=SHAPE)
+    params = {}
+    for number, (kernel, channels) in enumerate(((3, 16), (1, 32))):
+        shape = (kernel, kernel, 16, channels)
+        params[f"w{number}"] = tvm.nd.array(rng.uniform(-1, 1, size=shape).astype("float32"))
+        body = relay.nn.conv2d(
+            body, relay.var(f"w{number}", shape=shape), padding=(kernel // 2, kernel // 2),
+            kernel_size=(kernel, kernel), channels=channels, data_layout="NHWC", kernel_layout="HWIO",
+        )  # fmt: skip
+        body = relay.nn.relu(body)
+    return tvm.IRModule.from_expr(relay.Function(relay.analysis.free_vars(body), body)), params
+
+
+@pytest.fixture(scope="module")
+def lines(net: Any) -> list[str]:
+    """One sampled, never measured, schedule for each task; the cost is made up."""
+    mod, params = net
+    tasks, _ = auto_scheduler.extract_tasks(mod["main"], params, tvm.target.Target(TARGET))
+    found = []
+    for task in tasks:
+        policy = auto_scheduler.SketchPolicy(task, params={"sample_init_min_population": 4}, verbose=0, seed=1)
+        state = policy.sample_initial_population()[0]
+        record = (MeasureInput(task, state), MeasureResult([1e-4], 0, "", 0.1, 1700000000.0))
+        found.append(dump_record_to_string(*record).strip())
+    return found
+
+
+def registry(folder: Path, lines: list[str]) -> Path:
+    content = write_log(folder / "a.json", *lines).read_bytes()
+    sets = {"records/auto_scheduler.json": ("auto_scheduler", content)}
+    return make_registry(folder / "registry", descriptor_of(tvm.target.Target(TARGET)), sets)
+
+
+def test_full_coverage_turns_the_flag_on(net: Any, lines: list[str], tmp_path: Path) -> None:
+    with tunehub.context(TARGET, registry=registry(tmp_path, lines)) as hub:
+        lib = build(*net)
+    assert [item.tuner for item in hub.report().workloads] == ["auto_scheduler"] * 2
+    assert {item.rung for item in hub.report().workloads} == {"exact"}
+    assert np.allclose(run(lib, SHAPE), run(build(*net), SHAPE), rtol=1e-3, atol=1e-3)
+    assert not auto_scheduler.is_auto_scheduler_enabled()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_gap_keeps_the_flag_off(net: Any, lines: list[str], tmp_path: Path, kept: int) -> None:
+    place = registry(tmp_path, [lines[kept]])
+    with tunehub.context(TARGET, registry=place) as hub:
+        lib = build(*net)
+    report = hub.report()
+    assert {item.tuner for item in report.workloads} <= {None, "autotvm"}
+    assert any("stays off: only 1 of 2 tasks" in note for note in report.notes)
+    assert np.allclose(run(lib, SHAPE), run(build(*net), SHAPE), rtol=1e-4, atol=1e-4)
+
+
+def test_a_state_that_tvm_refuses_is_no_harm(net: Any, lines: list[str], tmp_path: Path) -> None:
+    broken = [line.replace('"SP", ', '"SP", 9') for line in lines]  # stages that do not exist
+    with pytest.warns(tunehub.HubWarning), tunehub.context(TARGET, registry=registry(tmp_path, broken)):
+        lib = build(*net)
+    assert np.allclose(run(lib, SHAPE), run(build(*net), SHAPE), rtol=1e-4, atol=1e-4)
+
+
+def test_nchw_is_never_examined(lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from .relay_cases import conv_net
+
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("extracting tasks takes seconds")
+
+    monkeypatch.setattr(auto_scheduler, "extract_tasks", never)
+    with tunehub.context(TARGET, registry=registry(tmp_path, lines)) as hub:
+        build(*conv_net())
+    assert not any("went wrong" in note or "failed" in note for note in hub.report().notes)
+
+
+@pytest.mark.parametrize(
+    ("flops", "enough"),
+    [(((1e9, True),), True), (((1e9, False),), False), (((1e9, True), (1e9, False)), False),
+     (((4e9, True), (1e6, False)), True), ((), False)],
+)  # fmt: skip
+def test_coverage_is_weighed_by_arithmetic(flops: Any, enough: bool) -> None:
+    from types import SimpleNamespace
+
+    record: Any = SimpleNamespace(record=SimpleNamespace(mean_s=0.01))
+    tasks = [
+        Covered(name="", key="", calls=1, flop=flop, candidate=record if served else None) for flop, served in flops
+    ]
+    assert is_enough(tasks) is enough
