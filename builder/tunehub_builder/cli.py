@@ -240,15 +240,21 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
 @click.command()
 @click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option("--work", type=_FOLDER, help="With FILE: the work directory that has the records' workloads.")
+@click.option("--model", "models", multiple=True, type=_FILE, help="TVM <= 0.19: an ONNX file that was tuned in DIR.")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
-def check(path: Path, work: Path | None, threads: int | None, workers: int | None, as_json: bool) -> None:
+def check(
+    path: Path, work: Path | None, models: tuple[Path, ...], threads: int | None, workers: int | None, as_json: bool
+) -> None:
     """Decide which records may be published; leave the machine alone meanwhile.
 
     DIR is a work directory: its three best candidates of each workload are compared with the default schedule, and the
     verdicts are kept there for `pack`. FILE holds records as `distill -o` writes them: without --work only their format
     and their traces are checked. With FILE, any rejected record means exit code 1.
+
+    With TVM 0.19 and older, the five best records of each workload are compared with the template's default, and then
+    every network is run end to end: with TVM's default, with the best records, and with graph-level records.
     """
     from tunehub_builder import gate
 
@@ -256,7 +262,7 @@ def check(path: Path, work: Path | None, threads: int | None, workers: int | Non
         resources = _resources(threads, workers)
         if path.is_dir():
             with _resumable(path):
-                outcome = gate.check_work_directory(path, resources)
+                outcome = gate.check_work_directory(path, resources, models)
         else:
             outcome = gate.check_file(path, work, resources)
     if as_json:
@@ -274,6 +280,7 @@ def check(path: Path, work: Path | None, threads: int | None, workers: int | Non
 @click.option("-o", "--output", type=_FOLDER, default=Path("packages"), show_default=True, help="Where to write it.")
 @click.option("--index", type=_FILE, help="Add the version to this index; the package goes to `packages` beside it.")
 @click.option("--measured", type=_FILE, help="JSON of `tunehub demo --json` with these records, kept as evidence.")
+@click.option("--with", "base", type=_FILE, help="A package of the same target: all that it holds goes along.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def pack(
     directory: Path,
@@ -282,6 +289,7 @@ def pack(
     output: Path,
     index: Path | None,
     measured: Path | None,
+    base: Path | None,
     as_json: bool,
 ) -> None:
     """Write the admitted records of DIR, with their evidence, as a package."""
@@ -291,13 +299,15 @@ def pack(
 
     with _errors(), WorkDirectory(directory).locked() as work:
         networks_measured = read_network_evidence(measured) if measured else ()
-        built = pack_directory(work, version, name=name, measured=networks_measured)
+        built = pack_directory(work, version, name=name, measured=networks_measured, base=base)
         path = publish_locally(built, output, index)
     summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
     click.echo(f"{path}: {built.counts['records']} records, {len(built.data)} bytes, sha256 {built.sha256}")
+    if base is not None:
+        click.echo(f"taken along from {base.name}: {built.counts['taken_along']} records")
     click.echo(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")
 
 

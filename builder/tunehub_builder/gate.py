@@ -6,9 +6,9 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub_builder.check import GateOptions, Verdict, check_directory, judge_all, static_reason
 from tunehub_builder.distill import Distilled
@@ -19,6 +19,9 @@ from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.work_directory import Run, WorkDirectory
 from tunehub_registry.record import BadLine, ScheduleRecord, read_records
+
+if TYPE_CHECKING:
+    from tunehub_builder.relay.check import RelayOutcome
 
 _BUSY = 0.7  # load that other programs may put on the machine before we say that it is busy
 
@@ -33,13 +36,26 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkResult:
+    """End-to-end medians in seconds of a network (`resnet-18 (graph)`), None where not measured; why it is rejected."""
+
+    network: str
+    admitted: bool
+    default_s: float | None
+    tuned_s: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a check found. `measured` is False when only formats and traces were looked at."""
+    """What a check found. `measured` is False when only formats and traces were looked at. `networks` are judged end
+    to end for TVM <= 0.19."""
 
     admitted: int
     rejected: tuple[Rejection, ...]
     measured: bool
     speedups: tuple[float, ...] = ()
+    networks: tuple[NetworkResult, ...] = ()
 
     def text(self) -> str:
         """For people: every rejection, then the counts."""
@@ -49,6 +65,7 @@ class Outcome:
         if self.speedups:
             mean = statistics.geometric_mean(self.speedups)
             lines.append(f"admitted records are {mean:.1f} times faster than the default (geometric mean)")
+        lines += map(_network_line, self.networks)
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -60,15 +77,24 @@ class Outcome:
             "rejected": rejected,
             "measured": self.measured,
             "geomean_speedup": geomean,
+            **({"networks": [asdict(network) for network in self.networks]} if self.networks else {}),
         }
 
 
-def check_work_directory(path: Path, resources: Resources) -> Outcome:
-    """Judge the finalists in a work directory. Raises WorkDirectoryError and TuningError."""
+def check_work_directory(path: Path, resources: Resources, models: Sequence[Path] = ()) -> Outcome:
+    """Judge the finalists in a work directory; ``models``: the ONNX files that were tuned with TVM <= 0.19.
+
+    Raises WorkDirectoryError, TuningError, and with TVM <= 0.19 NetworkError.
+    """
     with WorkDirectory(path).locked() as directory:
-        _check_versions(directory, directory.existing_run())
+        run = directory.existing_run()
+        _check_versions(directory, run)
         with native_output_to(directory.log) as stream:
             _warn_if_busy(stream)
+            if run.relay_target is not None:
+                from tunehub_builder.relay.check import check_relay_directory
+
+                return _relay_outcome(check_relay_directory(directory, resources, models, stream))
             verdicts = check_directory(directory, resources, _Shown(stream).show)
     return _outcome(verdicts)
 
@@ -172,12 +198,45 @@ def _outcome(verdicts: Sequence[Verdict]) -> Outcome:
     return Outcome(admitted=len(speedups), rejected=tuple(rejected), measured=True, speedups=speedups)
 
 
+def _relay_outcome(found: RelayOutcome) -> Outcome:
+    published = [record.verdict for record in found.records if record.published]
+    return Outcome(
+        admitted=len(published),
+        rejected=tuple(
+            Rejection(where=record.verdict.key, name=record.verdict.name, reason=record.reason)
+            for record in found.records
+            if record.reason is not None
+        ),
+        measured=True,
+        speedups=tuple(verdict.speedup for verdict in published if verdict.speedup),
+        networks=tuple(
+            NetworkResult(
+                network=verdict.label,
+                admitted=verdict.admitted,
+                default_s=statistics.median(verdict.default_s) if verdict.default_s else None,
+                tuned_s=statistics.median(verdict.tuned_s) if verdict.tuned_s else None,
+                reason=verdict.reason,
+            )
+            for verdict in found.networks
+        ),
+    )
+
+
+def _network_line(result: NetworkResult) -> str:
+    times = ""
+    if result.default_s is not None and result.tuned_s is not None:
+        ratio = result.default_s / result.tuned_s
+        times = f": {milliseconds(result.default_s)} → {milliseconds(result.tuned_s)} ({ratio:.2f}×)"
+    word = "admitted" if result.admitted else "rejected"
+    return f"{word} {result.network}{times}" + (f", {result.reason}" if result.reason else "")
+
+
 def _check_versions(directory: WorkDirectory, run: Run) -> None:
     """The default schedule is TVM's: another TVM may have a faster or a slower one."""
     found = tvm_versions()
     expected = (run.tvm_version, run.tvm_ffi_version)
     if found != expected:
-        reason = f"was tuned with apache-tvm {' and apache-tvm-ffi '.join(expected)}, this is {' and '.join(found)}"
+        reason = f"was tuned with TVM {' and apache-tvm-ffi '.join(expected)}, this is {' and '.join(found)}"
         raise WorkDirectoryError(directory.path, reason, "check it with the same versions")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +18,7 @@ from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory, write_atomically
 from tunehub_registry import index as registry_index
 from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
-from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack, package_filename
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
@@ -43,37 +43,93 @@ class BuiltPackage:
         return hashlib.sha256(self.data).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What goes into a package, before it has a version. ``files`` by their names in it, without the evidence;
+    ``counts`` as in :class:`BuiltPackage`."""
+
+    target: TargetDescriptor
+    record_sets: tuple[RecordSet, ...]
+    networks: tuple[NetworkEntry, ...]
+    provenance: Provenance
+    files: Mapping[str, bytes]
+    evidence: bytes
+    counts: dict[str, int]
+
+
 def pack_directory(
-    directory: WorkDirectory, version: str, *, name: str | None = None, measured: Sequence[NetworkEvidence] = ()
+    directory: WorkDirectory,
+    version: str,
+    *,
+    name: str | None = None,
+    measured: Sequence[NetworkEvidence] = (),
+    base: Path | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
-    ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out.
+    ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
+    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged.
 
-    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``; WorkDirectoryError: a damaged file.
+    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` that does not go with it;
+    WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``.
     """
     run = directory.existing_run()
+    if run.relay_target is not None:
+        from tunehub_builder.relay.contents import relay_contents
+
+        contents = relay_contents(directory, run)
+    else:
+        contents = _contents(directory, run, measured)
+    if name is not None and name != contents.target.name:
+        raise PackingError(f"the package of target {run.target_name} is called {contents.target.name}, not {name}")
+    if base is not None:
+        from tunehub_builder.base_package import with_base
+
+        contents = with_base(contents, base)
+    manifest = Manifest(
+        name=contents.target.name,
+        version=_version(version),
+        target=contents.target,
+        record_sets=contents.record_sets,
+        networks=contents.networks,
+        provenance=contents.provenance,
+    )
+    data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence})
+    return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
+
+
+def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvidence]) -> Contents:
+    """The records of a directory that was tuned with TVM 0.25 to 0.27."""
     tasks = {task.exact: task for task in directory.tasks()}
     verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
     admitted = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
     if not admitted:
-        reason = "the gate admitted no record" if verdicts else "nothing is checked yet"
-        raise PackingError(f"{directory.path}: {reason}; run `tunehub check {directory.path}` first")
+        raise nothing_admitted(directory, checked=bool(verdicts))
     records = [_record(verdict, tasks[verdict.exact]) for verdict in admitted]
-    trials = sum(trial.task in tasks for trial in Journal(directory.path).trials())
-    manifest = _manifest(run, _descriptor(run, records), records, _version(version), trials)
-    if name is not None and name != manifest.name:
-        raise PackingError(f"the package of target {run.target_name} is called {manifest.name}, not {name}")
-    tuned = {network.name for network in manifest.networks}
+    tuned = {network.name for network in run.networks}
     lines: list[Evidence] = [*filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))]
     lines += [item for item in measured if item.network in tuned]
-    files = {RECORDS: b"".join(map(encode_record, records)), EVIDENCE: b"".join(map(encode_evidence, lines))}
-    counts = {
-        "records": len(records),
-        "rejected": len(verdicts) - len(records),
-        "not_checked": len(tasks) - len(verdicts),
-    }
-    return BuiltPackage(manifest=manifest, data=pack(manifest, files), counts=counts)
+    return Contents(
+        target=_descriptor(run, records),
+        record_sets=(
+            RecordSet(tuner=TUNER, file=RECORDS, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),
+        ),
+        networks=sorted_networks(run),
+        provenance=provenance_of(run, sum(trial.task in tasks for trial in Journal(directory.path).trials())),
+        files={RECORDS: b"".join(map(encode_record, records))},
+        evidence=b"".join(map(encode_evidence, lines)),
+        counts={
+            "records": len(records),
+            "rejected": len(verdicts) - len(records),
+            "not_checked": len(tasks) - len(verdicts),
+        },
+    )
+
+
+def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError:
+    """The error for a directory without anything to publish."""
+    reason = "the gate admitted no record" if checked else "nothing is checked yet"
+    return PackingError(f"{directory.path}: {reason}; run `tunehub check {directory.path}` first")
 
 
 def publish_locally(built: BuiltPackage, output: Path, index: Path | None) -> Path:
@@ -122,33 +178,30 @@ def _record(verdict: Verdict, task: TaskEntry) -> ScheduleRecord:
     )
 
 
-def _manifest(run: Run, target: TargetDescriptor, records: list[ScheduleRecord], version: str, trials: int) -> Manifest:
-    return Manifest(
-        name=target.name,
-        version=version,
-        target=target,
-        record_sets=(
-            RecordSet(tuner=TUNER, file=RECORDS, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),
-        ),
-        networks=tuple(sorted(run.networks, key=lambda network: network.name)),
-        provenance=_provenance(run, trials),
-    )
+def sorted_networks(run: Run) -> tuple[NetworkEntry, ...]:
+    """The networks of a run by name."""
+    return tuple(sorted(run.networks, key=lambda network: network.name))
 
 
-def _provenance(run: Run, trials: int) -> Provenance:
-    """How the records were made. Options and machine are those of the last sitting, the commands those of all."""
-    last = run.sittings[-1]
-    seeds = sorted({sitting.seed for sitting in run.sittings})
-    commands = dict.fromkeys(sitting.command for sitting in run.sittings)
+def provenance_of(run: Run, trials: int, tuner: str | None = None) -> Provenance:
+    """How the records were made, those of ``tuner`` if given.
+
+    Options and machine are those of the last sitting, the commands those of all.
+    """
+    sittings = [sitting for sitting in run.sittings if tuner is None or sitting.options.get("tuner") == tuner]
+    sittings = sittings or list(run.sittings)
+    last = sittings[-1]
+    seeds = sorted({sitting.seed for sitting in sittings})
+    commands = dict.fromkeys(sitting.command for sitting in sittings)
     return Provenance(
         machine=last.machine,
         tvm_version=run.tvm_version,
         tvm_ffi_version=run.tvm_ffi_version,
-        tuner_options={**last.options, "sittings": len(run.sittings), "seeds": ", ".join(map(str, seeds))},
+        tuner_options={**last.options, "sittings": len(sittings), "seeds": ", ".join(map(str, seeds))},
         trials=trials,
         seed=last.seed,
         command="\n".join(commands),
-        started=run.sittings[0].started,
+        started=sittings[0].started,
         finished=last.updated,
         threads=last.threads,
     )

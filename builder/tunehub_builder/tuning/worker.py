@@ -72,7 +72,7 @@ def _one_line(error: Exception) -> str:
     return lines[-1][:300]
 
 
-def _error_of(build: Callable[..., None], *arguments: Any) -> str | None:
+def error_of(build: Callable[..., None], *arguments: Any) -> str | None:
     try:
         build(*arguments)
     except Exception as error:  # as in serve
@@ -153,10 +153,10 @@ class Session:
         Returns the error of the default and of every trace, None for what is built.
         """
         self.drop()
-        errors = [_error_of(self.build_default, 0, task, target)]
+        errors = [error_of(self.build_default, 0, task, target)]
         for i, trace in enumerate(traces):
-            error = _error_of(self.build, packed(i), task, target, trace)
-            errors.append(error or _error_of(self.build_unpacked, unpacked(i), task, target, trace))
+            error = error_of(self.build, packed(i), task, target, trace)
+            errors.append(error or error_of(self.build_unpacked, unpacked(i), task, target, trace))
         return errors
 
     def time(self, number: int, runs: int) -> float:
