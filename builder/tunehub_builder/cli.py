@@ -94,6 +94,7 @@ _RELAY_OPTIONS = (
         help="Measure on a device behind this RPC tracker.",
     ),
     click.option("--rpc-key", metavar="KEY", help="The device's key there."),
+    click.option("--local-runner", is_flag=True, default=None, help="autotvm: measure with TVM's own LocalRunner."),
     click.option("--cache-flush", is_flag=True, default=None, help="autotvm: empty the CPU's caches before each run."),
 )
 

@@ -10,7 +10,7 @@ path = "model.onnx"              # relative to the recipe
 input_shapes = { input = [1, 3, 224, 224] }
 
 With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs, relative to the recipe), template,
-template_args, layout, graph_algorithm, rpc, rpc_key, cache_flush; see :class:`Recipe`.
+template_args, layout, graph_algorithm, rpc, rpc_key, cache_flush, local_runner; see :class:`Recipe`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rpc: Annotated[str, Meta(pattern=TRACKER)] | None = None
     rpc_key: str | None = None
     cache_flush: bool | None = None
+    local_runner: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +95,7 @@ class Recipe:
     rpc: str | None = None
     rpc_key: str | None = None
     cache_flush: bool = False
+    local_runner: bool = False
 
     def overridden(self, **given: Any) -> Recipe:
         """This recipe with every option that is given (not None and not empty) in place of its own."""

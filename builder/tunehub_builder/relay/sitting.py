@@ -16,7 +16,7 @@ from tunehub_builder.progress import Progress
 from tunehub_builder.recipe import Job, Recipe
 from tunehub_builder.relay import networks as known
 from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.tuner import AUTOTVM, RelayOptions, RelaySession, RpcDevice, get_tuner
+from tunehub_builder.relay.tuner import AUTOTVM, GRAPH_TUNER, RelayOptions, RelaySession, RpcDevice, get_tuner
 from tunehub_builder.relay.work import RelayWork
 from tunehub_builder.sitting import META_SCHEDULE, Resources, Summary, begin, check_names, touched
 from tunehub_builder.work_directory import Options, WorkDirectory
@@ -56,6 +56,7 @@ def relay_options(recipe: Recipe) -> RelayOptions:
         graph_algorithm=recipe.graph_algorithm,
         rpc=_rpc(recipe),
         cache_flush=recipe.cache_flush,
+        local_runner=recipe.local_runner,
         seed=recipe.seed,
     )
 
@@ -112,22 +113,21 @@ def tune_relay_job(
 
 
 def _noted(options: RelayOptions, tuner: str) -> Options:
-    """The options that were given, for run.json: no paths, no addresses."""
-    noted: Options = {"tuner": tuner}
-    for name, value in (
-        ("trials", options.trials),
-        ("algorithm", options.algorithm),
-        ("early_stopping", options.early_stopping),
-        ("transfer_from", " ".join(path.name for path in options.transfer_from)),
-        ("template", options.template),
-        ("template_args", msgspec.json.encode(options.template_args).decode() if options.template else None),
-        ("graph_algorithm", options.graph_algorithm),
-        ("rpc_key", options.rpc.key if options.rpc else None),
-        ("cache_flush", options.cache_flush),
-    ):
-        if value not in (None, "", False):
-            noted[name] = value
-    return noted
+    """The options that were given and that concern ``tuner``, for run.json: no paths, no addresses."""
+    given: dict[str, str | int | None] = {"trials": options.trials, "rpc_key": options.rpc.key if options.rpc else None}
+    if tuner == AUTOTVM:
+        given |= {
+            "algorithm": options.algorithm,
+            "early_stopping": options.early_stopping,
+            "transfer_from": " ".join(path.name for path in options.transfer_from),
+            "template": options.template,
+            "template_args": msgspec.json.encode(options.template_args).decode() if options.template else None,
+            "cache_flush": options.cache_flush,
+            "local_runner": options.local_runner,
+        }
+    if tuner == GRAPH_TUNER:
+        given |= {"graph_algorithm": options.graph_algorithm}
+    return {"tuner": tuner, **{name: value for name, value in given.items() if value not in (None, "", False)}}
 
 
 def _words(noted: Options) -> list[str]:

@@ -41,7 +41,7 @@ class RelayOptions:
     ``trials``: most trials of a task (AutoTVM), of all tasks together (auto-scheduler); None: the tuner's own default.
     ``early_stopping``: a task ends after so many trials without a better one. ``template``: ``module:function`` with
     ``template_args``, tuned besides the networks. ``rpc``: measure there, not here. ``cache_flush``: empty the CPU's
-    caches before every run that is timed.
+    caches before every run that is timed. ``local_runner``: measure with TVM's own LocalRunner.
     """
 
     trials: int | None = None
@@ -53,6 +53,7 @@ class RelayOptions:
     graph_algorithm: str = "auto"
     rpc: RpcDevice | None = None
     cache_flush: bool = False
+    local_runner: bool = False
     seed: int = 0
 
 

@@ -26,7 +26,9 @@ _FAILURES = {
     5: "WRONG_ANSWER",
     6: "BUILD_TIMEOUT",
     7: "RUN_TIMEOUT",
+    8: "UNKNOWN_ERROR",
 }
+UNKNOWN_ERROR = 8
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -110,4 +112,9 @@ def merge_relay_tasks(
 
 def failure_name(error_no: int) -> str | None:
     """TVM's name of a measurement's ``error_no``; None for 0, which is no failure."""
-    return None if error_no == 0 else _FAILURES.get(error_no, "UNKNOWN_ERROR")
+    return None if error_no == 0 else _FAILURES.get(error_no, _FAILURES[UNKNOWN_ERROR])
+
+
+def failure_number(name: str) -> int:
+    """The ``error_no`` that TVM calls ``name``."""
+    return next(number for number, known in _FAILURES.items() if known == name)

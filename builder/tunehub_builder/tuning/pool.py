@@ -45,11 +45,18 @@ class WorkerPool:
     Use it as a context manager; leaving it ends the workers.
     """
 
-    def __init__(self, options: PoolOptions, target: Any, measure: MeasureOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: PoolOptions,
+        target: Any,
+        measure: MeasureOptions | None = None,
+        make_session: Callable[[], Any] | None = None,
+    ) -> None:
+        """``make_session``: see :class:`Worker`."""
         self._options = options
         self._target = target
         self._measure = measure or MeasureOptions()
-        self._workers = [Worker(options) for _ in range(options.workers)]
+        self._workers = [Worker(options, make_session) for _ in range(options.workers)]
         self._modules: dict[str, str] = {}
 
     def __enter__(self) -> WorkerPool:

@@ -1,0 +1,72 @@
+"""A user's own AutoTVM template, named as ``module:function``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tunehub_builder.exceptions import TuningError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Template:
+    """``task``: the name under which ``module`` registers it with ``@autotvm.template(task)``."""
+
+    module: str
+    task: str
+
+
+def load_template(place: str) -> Template:
+    """Import the template ``module:function``; modules in the current folder are found too.
+
+    Raises TuningError: no such module or function, or it is no template.
+    """
+    module_name, _, function = place.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        remedy = "run tunehub in the folder of the module, or install it"
+        raise TuningError(f"the template {place}: cannot import {module_name} ({error}); {remedy}") from error
+    found = getattr(module, function, None)
+    if found is None:
+        raise TuningError(f"the template {place}: {module_name} has no {function}; give MODULE:FUNCTION")
+    task = _task_name(found)
+    if task is None:
+        remedy = f'write @autotvm.template("{module_name}/{function}") above it (TVM >= 0.7 wants a name)'
+        raise TuningError(f"the template {place}: {function} is not registered as a template; {remedy}")
+    return Template(module=module_name, task=task)
+
+
+def create_template_task(place: str, template: Template, arguments: Sequence[Any], target: Any) -> Any:
+    """AutoTVM's task for the template. Raises TuningError when the template does not take the arguments."""
+    from tvm import autotvm
+
+    try:
+        return autotvm.task.create(template.task, tuple(_hashable(item) for item in arguments), target=target)
+    except Exception as error:  # the template is the user's code
+        said = (str(error).strip().splitlines() or [""])[-1]
+        listed = ", ".join(map(repr, arguments)) or "no arguments"
+        reason = f"it failed with {listed} ({type(error).__name__}: {said})"
+        raise TuningError(f"the template {place}: {reason}; mend --template-args or the template") from error
+
+
+def _task_name(function: Any) -> str | None:
+    """AutoTVM keeps the function itself, and hands out a wrapper of it (``autotvm/task/task.py``)."""
+    from tvm.autotvm.task.task import TASK_TABLE
+
+    inner = getattr(function, "__wrapped__", function)
+    for name, template in TASK_TABLE.items():
+        if getattr(template, "fcustomized", None) is inner:
+            return str(name)
+    return None
+
+
+def _hashable(value: Any) -> Any:
+    """JSON has lists where AutoTVM wants tuples."""
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
