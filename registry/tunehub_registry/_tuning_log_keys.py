@@ -29,7 +29,7 @@ class LogLineError(RegistryError):
 def canonical(value: Any, depth: int = 0) -> Any:
     """`value` as TVM compares it: lists are tuples, bools and whole floats are ints. Raises TypeError for the rest."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # TVM has a subclass of its own, that JSON is not written from
     if value is None:
         return None
     if isinstance(value, int):
@@ -68,12 +68,13 @@ def auto_scheduler_key(workload_key: str) -> str:
 
 def auto_scheduler_workload(workload_key: str) -> tuple[Workload, str]:
     """The flat workload and its name for people. Raises TypeError."""
+    workload_key = canonical(workload_key)
     try:
         value = msgspec.json.decode(workload_key)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         value = None
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
-        return (str(workload_key), None), workload_key[:60]
+        return (workload_key, None), workload_key[:60]
     shapes = canonical(value[1:])
     name = f"{value[0][:8]} {_shape_text(shapes)}".rstrip()
     return (value[0], *_flat(shapes)), name
