@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tunehub.host import as_tvm_target, descriptor_of
-from tunehub.hub import Hub, Policy, check_options, open_hub, resolve_host
+from tunehub.host import as_tvm_target
+from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
 from tunehub.resolution import Resolution
 from tunehub.settings import load_settings, with_options
 from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
@@ -112,7 +112,8 @@ def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:
     settings = with_options(load_settings(), **options)
     installed = find_tvm()
     policy = Policy(strict=settings.strict)
-    return resolve_host(descriptor_of(target), settings, policy, installed.version if installed else None)[1]
+    host = describe_target(target, settings, policy)
+    return resolve_host(host, settings, policy, installed.version if installed else None)[1]
 
 
 class _Installed:

@@ -18,6 +18,7 @@ from tunehub.exceptions import (
     RegistryUnreadableError,
     ResolutionError,
     TunehubError,
+    UnknownTargetError,
 )
 from tunehub.host import descriptor_of, missing_mcpu, small_pool
 from tunehub.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
@@ -201,6 +202,21 @@ def check_options(
         load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
     )
     return settings, parse_requirement(settings.require, settings.require_place)
+
+
+def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDescriptor:
+    """Describe a target as `descriptor_of`; a name that neither TVM nor tunehub knows may be that of a package.
+
+    Raises UnknownTargetError.
+    """
+    try:
+        return descriptor_of(target)
+    except UnknownTargetError:
+        chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+        published = next((offer.target for offer in chain.offers() if offer.name == str(target).lower()), None)
+        if published is None:
+            raise
+        return published
 
 
 def resolve_host(

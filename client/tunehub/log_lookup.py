@@ -156,7 +156,7 @@ class IndexLogs:
         except LogLineError as error:
             problem = error.reason
         if problem is not None:
-            reason = f"{self._package}: a record of {found.task} is not used: {problem}"
+            reason = f"{self._package}: line {found.number}, a record of {found.task}, is not used: {problem}"
             self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
             return None
         return LogCandidate(
@@ -194,4 +194,5 @@ class LayeredLogs:
 def _split(found: IndexedLine) -> list[IndexedLine]:
     from dataclasses import replace
 
-    return [replace(found, line=line) for line in found.line.split(b"\n")]
+    lines = enumerate(found.line.split(b"\n"), 2)  # line 1 is the header
+    return [replace(found, line=line, number=number) for number, line in lines]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -103,7 +103,7 @@ def open_user_records(
     index = _open_user_index([file], [info], cache)
     bad = sum(info.bad for info in index.sets)
     if bad:
-        reason = f"your own records: {bad} lines of {file} are not records: left out"
+        reason = f"your own records: {bad} lines of {file} are not records: left out ({_first_bad(index.sets)})"
         on_problem(UserRecordsError(reason, remedy="remove them, or write the file with `tunehub tune`"))
     return IndexLookup(
         index,
@@ -141,7 +141,8 @@ def open_user_logs(
     index = _open_user_index(sources, infos, cache, kind=host.kind)
     bad = sum(info.bad for info in index.sets if info.tuner == "autotvm")
     if bad:
-        reason = f"your own records: {bad} lines of {', '.join(map(str, files))} are not records: left out"
+        listed, first = ", ".join(map(str, files)), _first_bad(index.sets)
+        reason = f"your own records: {bad} lines of {listed} are not records: left out ({first})"
         on_problem(UserRecordsError(reason, remedy="`tunehub distill` on the file lists them with their reasons"))
     return IndexLogs(
         index,
@@ -183,7 +184,8 @@ class _PackageOpener:
             raise PackageUnusableError(f"{label}: none of its records can be used: {reasons}", remedy=_NEWER)
         bad = sum(info.bad for info in usable)
         if bad:
-            reason = f"{label}: {bad} of {bad + sum(info.good for info in usable)} lines are not records: left out"
+            total, first = bad + sum(info.good for info in usable), _first_bad(usable)
+            reason = f"{label}: {bad} of {total} lines are not records: left out ({first})"
             self._on_problem(PackageUnusableError(reason, remedy="report it to the publisher of the package"))
         return index, usable
 
@@ -285,6 +287,10 @@ def _set_problem(info: SetInfo, tuners: frozenset[str], tvm_version: str | None)
     if tvm_version is not None and not tvm_allowed(info.tvm, tvm_version):
         return f"the records are for TVM {info.tvm}, installed is {tvm_version}"
     return None
+
+
+def _first_bad(sets: Iterable[SetInfo]) -> str:
+    return "the first: " + next((info.first_bad for info in sets if info.first_bad), "not known")
 
 
 def _is_for_other_kind(file: Path, host: TargetDescriptor) -> bool:

@@ -32,13 +32,15 @@ INDEX_FORMAT = 2
 MAX_CANDIDATES = 8
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
+_TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
 _BATCH = 1000
 MAX_TASK_LINES = 4096
 _SCHEMA = """
 CREATE TABLE meta(stamp TEXT NOT NULL);
-CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER);
+CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
+                  first_bad TEXT);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
-                     run_s REAL, ratio REAL, body BLOB);
+                     run_s REAL, ratio REAL, number INTEGER, body BLOB);
 """
 _INDEXES = """
 CREATE INDEX by_exact ON records(exact, run_s);
@@ -66,7 +68,7 @@ class _Keys(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetInfo:
-    """A record set in an index: `good` lines are indexed, `bad` ones are not records of this scheme."""
+    """A record set in an index: `good` lines are indexed, `bad` ones are no records; `first_bad` says why the first."""
 
     id: int
     tuner: str
@@ -74,6 +76,7 @@ class SetInfo:
     key_scheme: str
     good: int = 0
     bad: int = 0
+    first_bad: str = ""
 
     @property
     def known(self) -> bool:
@@ -96,13 +99,15 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedLine:
-    """A line of a tuning log in the index: the set it is from, its mean time and its default's in seconds."""
+    """A line of a tuning log in the index: the set it is from, its number there (from 1), its time and its default's
+    in seconds. A graph-level set is one such line: all its records, with newlines between."""
 
     record_set: int
     task: str
     operator: str
     run_s: float
     default_s: float | None
+    number: int
     line: bytes
 
 
@@ -115,7 +120,7 @@ class RecordIndex:
         self._lock = threading.Lock()
         try:
             stamps = [row[0] for row in connection.execute("SELECT stamp FROM meta")]
-            columns = "id, tuner, tvm, key_scheme, good, bad"
+            columns = "id, tuner, tvm, key_scheme, good, bad, first_bad"
             rows = connection.execute(f"SELECT {columns} FROM sets ORDER BY id").fetchall()
         except sqlite3.Error as error:
             raise IndexDamagedError(str(error)) from error
@@ -179,16 +184,16 @@ class RecordIndex:
     def _logged(self, column: str, value: str, sets: Iterable[int], limit: int) -> list[IndexedLine]:
         wanted = tuple(sets)
         query = (
-            f"SELECT record_set, op, anchor, run_s, ratio, body FROM records WHERE {column} = ? "
+            f"SELECT record_set, op, anchor, run_s, ratio, number, body FROM records WHERE {column} = ? "
             f"AND record_set IN ({','.join('?' * len(wanted))}) ORDER BY run_s, line LIMIT {limit}"
         )
         try:
             return [
                 IndexedLine(
-                    record_set=number, task=task, operator=operator, run_s=run_s,
-                    default_s=default_s, line=zlib.decompress(body),
+                    record_set=record_set, task=task, operator=operator, run_s=run_s, default_s=default_s,
+                    number=number, line=zlib.decompress(body),
                 )
-                for number, task, operator, run_s, default_s, body in self._ask(query, (value, *wanted))
+                for record_set, task, operator, run_s, default_s, number, body in self._ask(query, (value, *wanted))
             ]  # fmt: skip
         except (zlib.error, TypeError) as error:
             raise IndexDamagedError(str(error)) from error
@@ -254,14 +259,16 @@ def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[Source])
     connection.executescript(_SCHEMA)
     connection.execute("BEGIN")
     for source in sources:
-        info, counts = source.info, {"good": 0, "bad": 0}
-        rows = _ROWS.get(info.tuner, _no_rows)(source, counts)
+        info, tally = source.info, _Tally()
+        rows = _ROWS.get(info.tuner, _no_rows)(source, tally)
         while batch := list(islice(rows, _BATCH)):
             connection.executemany(
-                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, body) VALUES (?,?,?,?,?,?,?)", batch
+                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body) "
+                "VALUES (?,?,?,?,?,?,?,?)",
+                batch,
             )
-        values = (info.id, info.tuner, info.tvm, info.key_scheme, counts["good"], counts["bad"])
-        connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?)", values)
+        values = (info.id, info.tuner, info.tvm, info.key_scheme, tally.good, tally.bad, tally.first_bad)
+        connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?)", values)
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
     # The stamp comes last: a file without it was never finished.
@@ -271,53 +278,68 @@ def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[Source])
 _Row = tuple[object, ...]
 
 
-def _schedule_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+@dataclass(slots=True)
+class _Tally:
+    """Lines counted while a file is read; `line` is the number of the one at hand."""
+
+    line: int = 0
+    good: int = 0
+    bad: int = 0
+    first_bad: str = ""
+
+    def refuse(self, reason: object) -> None:
+        self.bad += 1
+        self.first_bad = self.first_bad or f"line {self.line}: {reason}"
+
+
+def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
     decoder = msgspec.json.Decoder(_Keys)
-    for line in _lines(source.stream):
+    for tally.line, line in enumerate(_lines(source.stream), 1):
         try:
             keys = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            counts["bad"] += 1
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            tally.refuse(error)
             continue
-        counts["good"] += 1
+        tally.good += 1
         run_s = sum(keys.run_s) / len(keys.run_s)
         # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
         ratio = run_s / keys.default_s if keys.default_s else 1e9 + run_s
-        yield (source.info.id, keys.exact, keys.anchor, keys.op, run_s, ratio, zlib.compress(line, 1))
+        yield (source.info.id, keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
 
 
-def _log_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     """Rows of a tuning log of TVM: `anchor` is the operator, `ratio` the default's time. Failed trials have none."""
-    for line in _lines(source.stream):
+    for tally.line, line in enumerate(_lines(source.stream), 1):
         if line.startswith(b"#") or not line.strip():
             continue
         try:
             record = parse_line(line)
-        except LogLineError:
-            counts["bad"] += 1
+        except LogLineError as error:
+            tally.refuse(error.reason)
             continue
-        counts["good"] += 1
+        tally.good += 1
         if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
             continue
         default_s = source.default_s.get(record.key)
         columns = (record.key, record.operator, record.task, record.mean_s, default_s)
-        yield (source.info.id, *columns, zlib.compress(line, 1))
+        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1))
 
 
-def _graph_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     """The one row of a graph-level set: all its lines, under the network's fingerprint."""
     header = parse_graph_header(source.stream.readline(MAX_LINE_BYTES))
     records = [line for line in _lines(source.stream) if line and not line.startswith(b"#")]
     if header is None or not records:
-        counts["bad"] += max(1, len(records))
+        tally.line = 1
+        tally.refuse("does not name a network" if header is None else "no records follow")
         return
-    counts["good"] += len(records)
+    tally.good = len(records)
     body = zlib.compress(b"\n".join(records), 1)
-    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, body)
+    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, 1, body)
 
 
-def _no_rows(source: Source, counts: dict[str, int]) -> Iterator[_Row]:
+def _no_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     return iter(())
 
 
@@ -330,18 +352,18 @@ def _is_of_kind(target: str, kind: str | None) -> bool:
     return target.split(maxsplit=1)[:1] == [kind]
 
 
-_ROWS: Mapping[str, Callable[[Source, dict[str, int]], Iterator[_Row]]] = MappingProxyType(
+_ROWS: Mapping[str, Callable[[Source, _Tally], Iterator[_Row]]] = MappingProxyType(
     {"meta_schedule": _schedule_rows, "autotvm": _log_rows, "auto_scheduler": _log_rows, "graph_tuner": _graph_rows}
 )
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends. Too long ones are cut: what is left of them is not a record and counts as bad."""
+    """Lines without their ends. One that is too long becomes a text that is no record, and so counts as bad."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
             while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
                 pass
-            line = b""
+            line = _TOO_LONG
         yield line.rstrip(b"\r\n")
 
 
