@@ -5,6 +5,12 @@ Importing this imports neither tvm nor onnx; asking a network for its module doe
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
+import sys
+import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -139,15 +145,35 @@ def _from_onnx(model: Any, inputs: Mapping[str, tuple[int, ...]], source: str) -
     import tvm
     from tvm import relay
 
+    _offer_onnx_mapping()
     shapes = {name: list(shape) for name, shape in inputs.items()}
     try:
-        module, params = relay.frontend.from_onnx(model, shapes, freeze_params=True)
-        return relay.transform.DynamicToStatic()(module), params
+        # The importer warns about outputs without a shape, and prints what it thinks of some operators.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            module, params = relay.frontend.from_onnx(model, shapes, freeze_params=True)
+            return relay.transform.DynamicToStatic()(module), params
     except Exception as error:  # converters raise whatever they run into
         said = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         reason = f"TVM {tvm.__version__} cannot import it into Relay ({type(error).__name__}: {said})"
         remedy = "Export it with an older opset (TVM 0.19 reads up to 18) or with other operators"
         raise OnnxFileError(source, reason, remedy) from error
+
+
+def _offer_onnx_mapping() -> None:
+    """TVM's importer reads a table of element types from `onnx.mapping`, which onnx 1.19 and newer do not have."""
+    import onnx
+
+    if importlib.util.find_spec("onnx.mapping") is not None:
+        return
+    table = {}
+    for number in onnx.TensorProto.DataType.values():
+        with contextlib.suppress(KeyError):
+            table[number] = onnx.helper.tensor_dtype_to_np_dtype(number)
+    module = types.ModuleType("onnx.mapping")
+    module.__dict__["TENSOR_TYPE_TO_NP_TYPE"] = table
+    module.__spec__ = importlib.util.spec_from_loader("onnx.mapping", None)
+    sys.modules["onnx.mapping"] = module
 
 
 def _standard() -> dict[str, _Standard]:
