@@ -85,7 +85,11 @@ _RELAY_OPTIONS = (
         help="autotvm: tune your own template.",
     ),
     click.option("--template-args", metavar="JSON", callback=_json_list, help="Its arguments, as a JSON list."),
-    click.option("--layout", type=click.Choice(get_args(Layout)), help="Layout of the networks.  [NCHW]"),
+    click.option(
+        "--layout",
+        type=click.Choice(get_args(Layout)),
+        help="Layout of the networks.  [NHWC for auto_scheduler, else NCHW]",
+    ),
     click.option("--graph-algorithm", type=click.Choice(get_args(GraphAlgorithm)), help="graph_tuner's.  [auto]"),
     click.option(
         "--rpc",

@@ -75,7 +75,8 @@ class Recipe:
 
     ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``; with TVM <= 0.19 ``trials`` and what follows
     ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
-    installed TVM. ``rpc``: ``HOST:PORT`` of a tracker where the device ``rpc_key`` is.
+    installed TVM. ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
+    ``HOST:PORT`` of a tracker where the device ``rpc_key`` is.
     """
 
     targets: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ class Recipe:
     transfer_from: tuple[str, ...] = ()
     template: str | None = None
     template_args: tuple[Any, ...] = ()
-    layout: Layout = "NCHW"
+    layout: Layout | None = None
     graph_algorithm: GraphAlgorithm = "auto"
     rpc: str | None = None
     rpc_key: str | None = None

@@ -16,7 +16,15 @@ from tunehub_builder.progress import Progress
 from tunehub_builder.recipe import Job, Recipe
 from tunehub_builder.relay import networks as known
 from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.tuner import AUTOTVM, GRAPH_TUNER, RelayOptions, RelaySession, RpcDevice, get_tuner
+from tunehub_builder.relay.tuner import (
+    AUTO_SCHEDULER,
+    AUTOTVM,
+    GRAPH_TUNER,
+    RelayOptions,
+    RelaySession,
+    RpcDevice,
+    get_tuner,
+)
 from tunehub_builder.relay.work import RelayWork
 from tunehub_builder.sitting import META_SCHEDULE, Resources, Summary, begin, check_names, touched
 from tunehub_builder.work_directory import Options, WorkDirectory
@@ -37,7 +45,7 @@ def tuner_name(recipe: Recipe) -> str:
 def find_relay_networks(job: Job) -> list[RelayNetwork]:
     """The networks of a job. Raises NetworkError for an unknown name or a file that is no model, TuningError when two
     have one name."""
-    layout = job.recipe.layout
+    layout = job.recipe.layout or (known.NHWC if tuner_name(job.recipe) == AUTO_SCHEDULER else known.NCHW)
     found = [known.get(name, layout=layout) for name in job.recipe.networks]
     found += [known.from_onnx_file(m.path, shapes=m.input_shapes, layout=layout) for m in job.recipe.models]
     check_names(found)
