@@ -388,7 +388,11 @@ def _errors() -> Iterator[None]:
     except (BuilderError, NetworkError, RegistryError) as error:
         raise click.ClickException(str(error)) from error
     except ImportError as error:
-        message = f"{error}: the builder's packages are missing; pip install 'tunehub[builder]'"
+        from tunehub.tvm_generation import find_tvm
+
+        found = find_tvm()
+        extra = "legacy" if found is not None and found.generation == "relay" else "builder"
+        message = f"{error}: the builder's packages are missing; pip install 'tunehub[{extra}]'"
         raise click.ClickException(message) from error
 
 

@@ -137,9 +137,9 @@ class TvmMeasurer:
             return create_measure_batch(task.task, {"builder": self._builder(), "runner": self._runner()})
         except Exception as error:  # a refused connection, no device with this key
             rpc = self._session.options.rpc
-            place = "TVM's local runner" if rpc is None else f"the RPC tracker {rpc.host}:{rpc.port} (key {rpc.key!r})"
+            place = "TVM's LocalRunner" if rpc is None else f"the RPC tracker {rpc.host}:{rpc.port} (key {rpc.key!r})"
             said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            remedy = "see `python -m tvm.exec.query_rpc_tracker`: a free device with that key must be listed"
+            remedy = "see that nothing else occupies the device, and run the same command again"
             raise TuningError(f"cannot measure through {place}: {said}; {remedy}") from error
 
     def _builder(self) -> Any:

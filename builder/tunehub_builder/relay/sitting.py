@@ -81,6 +81,8 @@ def tune_relay_job(
     os.environ["TOPHUB_LOCATION"] = "NONE"  # TVM's own records, from the network, would change what is measured
     options = relay_options(job.recipe)
     tuner = get_tuner(tuner_name(job.recipe))
+    if options.rpc is not None:
+        require_device(options.rpc)
     noted = _noted(options, tuner.name)
     run = begin(directory, job, target, networks, resources, noted, _words(noted))
     work = RelayWork(directory)
