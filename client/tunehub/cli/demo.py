@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import click
 
 from tunehub.cli.options import json_option
+from tunehub.tvm_generation import find_tvm, is_relay
 
 _REMEDY = "install what the demo needs: pip install 'tunehub[demo]'"
+_RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or use another environment for the demo"
 
 
 @click.command()
@@ -24,6 +26,8 @@ def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
         from tunehub_builder.networks.exceptions import NetworkError, UnknownNetworkError
     except ModuleNotFoundError as error:
         raise click.ClickException(f"the demo needs the module {error.name}: {_REMEDY}") from None
+    if is_relay(installed.version if (installed := find_tvm()) else None):
+        raise click.ClickException(f"the demo compiles Relax models, this TVM compiles Relay: {_RELAY}")
     try:
         code = run_demo(networks, as_json=as_json, repeats=repeats)
     except UnknownNetworkError as error:

@@ -74,15 +74,17 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def _examine_tvm() -> list[Finding]:
-    from tunehub.tvm_generation import find_tvm, require_relax
+    from tunehub.tvm_generation import check_pair, find_tvm
 
     installed = find_tvm()
     try:
-        require_relax()
+        generation = check_pair(installed)
     except UnsupportedTVMError as error:
         broken = Finding(name="tvm", state="error", text=error.reason, remedy=error.remedy)
         return [broken, _describe_cpu(_cpu_without_tvm(), "without TVM")]
-    text = f"{installed.version} with apache-tvm-ffi {installed.ffi}" if installed else ""
+    version = installed.version if installed else ""
+    ffi = installed.ffi if installed else None
+    text = f"{version} (Relay)" if generation == "relay" else f"{version} with apache-tvm-ffi {ffi}"
     try:
         probe = run_probe()
     except OSError as error:
