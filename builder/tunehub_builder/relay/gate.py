@@ -47,6 +47,7 @@ class RelayGateOptions:
     default_budget_s: float = 1.0
     network_sample_s: float = 0.25
     patience_s: float = 20.0
+    network_patience_s: float = 120.0
     min_speedup: float = 1.02
     build_limit_s: float = 600.0
     run_limit_s: float = 300.0
@@ -173,7 +174,7 @@ def check_workloads(
     journal.heal()
     known = {(verdict.tuner, verdict.key): verdict for verdict in journal.entries()}
     found = entries(work)
-    due = [e for e in found if is_due(e, known.get((e.task.tuner, e.task.key)), resources.threads)]
+    due = [e for e in found if is_due(e, known.get((e.task.tuner, e.task.key)), resources.threads, options.min_speedup)]
     graphs = dags([entry.task for entry in due if entry.task.tuner == AUTO_SCHEDULER])
     cases = [_case(entry, run, graphs.get(entry.task.key, ("", ""))) for entry in due]
     for position, verdict in enumerate(_judge_all(cases, resources, str(work.directory.log), options), 1):
@@ -184,9 +185,20 @@ def check_workloads(
     return [known[key] for key in keys if key in known]
 
 
-def is_due(entry: Entry, known: RelayVerdict | None, threads: int) -> bool:
-    """True when the workload has finalists that the verdict ``known`` is not about."""
-    return bool(entry.best) and (known is None or known.digest != entry.digest or known.threads != threads)
+def is_due(entry: Entry, known: RelayVerdict | None, threads: int, min_speedup: float) -> bool:
+    """True when the workload has finalists that the verdict ``known`` is not about, or was lost in the noise."""
+    if not entry.best:
+        return False
+    if known is None or known.digest != entry.digest or known.threads != threads:
+        return True
+    return lost_in_noise(known.default_s, known.run_s, min_speedup)
+
+
+def lost_in_noise(default_s: Sequence[float], run_s: Sequence[float], min_speedup: float) -> bool:
+    """True for times that show a gain which their noise hides: on a quieter machine the decision may be another."""
+    if not default_s or not run_s or statistics.median(default_s) / statistics.median(run_s) <= min_speedup:
+        return False
+    return noise_reason(default_s, run_s, min_speedup) is not None
 
 
 def static_reason(record: LogRecord) -> str | None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 
 import msgspec
@@ -38,12 +38,14 @@ class NetworkCase(msgspec.Struct, frozen=True, kw_only=True):
 class NetworkSampleOptions:
     """In each of ``rounds`` every variant runs for ``warm_up_s``, then for ``sample_s``, after a pause. In seconds.
 
-    Idle threads of a pool spin for a while, and after a pause the system often puts two of them on one core.
+    Idle threads of a pool spin for a while, and after a pause the system often puts two of them on one core. Samples
+    that other programs disturb are taken again for ``patience_s``.
     """
 
     rounds: int
     sample_s: float
     warm_up_s: float
+    patience_s: float
 
 
 class NetworkSession:
@@ -98,6 +100,7 @@ class NetworkSession:
     def sample(self, variants: Sequence[str], options: NetworkSampleOptions) -> dict[str, tuple[float, ...]]:
         """Times of one run in seconds, by variant: the mean of each round."""
         samples: dict[str, list[float]] = {variant: [] for variant in variants}
+        began = perf_counter()
         with clear_of_the_pool():
             single = {variant: self._time(variant, 1) for variant in variants}
             for _ in range(options.rounds):
@@ -105,7 +108,9 @@ class NetworkSession:
                     sleep(_PAUSE_S)
                     self._time(variant, _runs(options.warm_up_s, single[variant]))
                     runs = _runs(options.sample_s, single[variant])
-                    samples[variant] += undisturbed(partial(self._sampled, variant, runs))
+                    sampled = partial(self._sampled, variant, runs)
+                    patient = perf_counter() - began < options.patience_s
+                    samples[variant] += undisturbed(sampled) if patient else sampled()
         return {variant: tuple(times) for variant, times in samples.items()}
 
     def drop(self) -> None:

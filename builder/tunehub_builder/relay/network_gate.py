@@ -20,6 +20,7 @@ from tunehub_builder.relay.gate import (
     RelayGateOptions,
     RelayVerdict,
     digest_of,
+    lost_in_noise,
     overruled,
     target_text,
     template_modules,
@@ -148,7 +149,8 @@ def check_networks(
     show: Callable[[NetworkVerdict, int, int], None],
     options: RelayGateOptions,
 ) -> list[NetworkVerdict]:
-    """Judge each network with the sets in ``uses``, all sets of a network anew when one of them is due.
+    """Judge each network with the sets in ``uses``, all sets of a network anew when one of them is due: it is not
+    judged yet, or was lost in the noise.
 
     ``network_of`` gives a network by name. ``show`` gets each new verdict with the position of its network and how
     many there are. Raises WorkDirectoryError, NetworkError and TuningError; what was written stays.
@@ -156,6 +158,11 @@ def check_networks(
     journal = network_journal(work)
     journal.heal()
     known = current(uses, journal.entries(), resources.threads)
+    known = {
+        key: verdict
+        for key, verdict in known.items()
+        if not lost_in_noise(verdict.default_s, verdict.tuned_s, options.min_speedup)
+    }
     due = [name for name, found in uses.items() if any((name, use.variant) not in known for use in found)]
     for position, name in enumerate(due, 1):
         for verdict in _judge(network_of(name), uses[name], run, resources, str(work.directory.log), options):
@@ -263,7 +270,10 @@ def _attempt(
             return measured
     running = [variant for variant, times in measured.items() if times.reason is None]
     sampling = NetworkSampleOptions(
-        rounds=options.rounds, sample_s=options.network_sample_s, warm_up_s=options.warm_up_s
+        rounds=options.rounds,
+        sample_s=options.network_sample_s,
+        warm_up_s=options.warm_up_s,
+        patience_s=options.network_patience_s,
     )
     kind, samples = worker.ask(("sample", running, sampling), options.network_limit_s)
     if kind != "ok":
