@@ -113,9 +113,11 @@ def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, o
     if workload is None and not candidates:
         return  # nothing about this operator can be tuned by AutoTVM
     # An operator that is fused to the output of a tuned one seems to have the workload of that one.
-    owner = build.owners.setdefault((str(target), workload), op.name)
-    if owner != op.name or op.name not in build.calls.operators:
-        return  # of another layer, or made by a pass of TVM of an operator that is in the report
+    named = (str(target), workload)
+    if build.owners.setdefault(named, op.name) != op.name:
+        return
+    if named in build.altered or op.name not in build.calls.operators:
+        return  # made by a pass of TVM of an operator that is in the report
     name = json.dumps(describe_operator(op.name, inputs, attrs))
     if name not in build.reports:
         build.reports[name] = _report(build, name, op.name, target, str(implementation.name), workload, candidates)
