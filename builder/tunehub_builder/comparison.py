@@ -75,7 +75,7 @@ def compare(
         runners["default"] = _tvm_runner(default, inputs)
     outputs = {name: run() for name, run in runners.items()}
     others = [outputs[name] for name in runners if name != "tunehub"]
-    times = _interleaved(runners, rounds)
+    times = interleaved(runners, rounds)
     return Comparison(
         name=network.name,
         default_ms=times.get("default", float("nan")),
@@ -88,8 +88,9 @@ def compare(
     )
 
 
-def _interleaved(runners: dict[str, Callable[[], _Arrays]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each runner; a slow default takes part in as many rounds as its share of time allows."""
+def interleaved(runners: dict[str, Callable[[], _Arrays]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each runner, in turns. One called ``default`` may be slow: it takes part in as many rounds
+    as its share of time allows, and is not warmed up."""
     samples: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds):
         for name, run in runners.items():

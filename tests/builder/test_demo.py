@@ -56,7 +56,7 @@ def test_a_slow_default_runs_as_often_as_its_share_of_time_allows(monkeypatch: p
         return original(run, least_s)
 
     monkeypatch.setattr(comparison, "_timed", counted)
-    times = comparison._interleaved({"default": slow, "tunehub": list}, 6)
+    times = comparison.interleaved({"default": slow, "tunehub": list}, 6)
     assert times == {"default": 5000.0, "tunehub": 1.0}
     assert calls == {"default": 2, "tunehub": 12}
 
