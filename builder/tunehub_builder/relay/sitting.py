@@ -16,6 +16,7 @@ from tunehub_builder.progress import Progress
 from tunehub_builder.recipe import Job, Recipe
 from tunehub_builder.relay import networks as known
 from tunehub_builder.relay.networks import RelayNetwork
+from tunehub_builder.relay.rpc_device import require_device
 from tunehub_builder.relay.tuner import (
     AUTO_SCHEDULER,
     AUTOTVM,
