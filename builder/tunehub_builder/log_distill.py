@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -32,9 +32,8 @@ from tunehub_registry.tuning_log import (
     LogRecord,
     Tuned,
     config_problem,
-    numbered_lines,
     parse_line,
-    scan_line,
+    scan_log,
 )
 
 _BAD_LINES_KEPT = 100
@@ -55,7 +54,7 @@ class DistilledWorkload:
     """One workload on one device, with its best records, the fastest first (none when no trial can be used).
 
     ``package`` is the name of the device's package. ``trials`` counts all records; ``failed`` those without a possible
-    time; ``unusable`` those that would have been among the best if their configuration could be one.
+    time; ``unusable`` those that cost less than the best and whose configuration cannot be one.
     """
 
     package: str
@@ -112,8 +111,12 @@ def distill_logs(paths: Sequence[Path], top: int = 1) -> Distillation:
 
     A bad line is listed and costs nothing else. Raises WorkDirectoryError when a file cannot be read.
     """
-    groups = _Groups(top)
-    files = tuple(_read(path, groups.add) for path in paths)
+    # Checking only the winners is a good deal faster than checking all that were in the lead for a while.
+    for trusting in (True, False) if top == 1 else (False,):
+        groups = _Groups(top, trusting=trusting)
+        files = tuple(_read(path, groups) for path in paths)
+        if groups.settle():
+            break
     return Distillation(files=files, workloads=groups.distilled())
 
 
@@ -134,51 +137,56 @@ def _features(target: LegacyTarget, arch: str) -> list[str]:
     return sorted(set(target.mattr) - implied)
 
 
-def _read(path: Path, add: Callable[[bytes], None]) -> LogFile:
+def _read(path: Path, groups: _Groups) -> LogFile:
     bad: list[BadLine] = []
     records = bad_count = 0
+
+    def add_bad(line: BadLine) -> None:
+        nonlocal bad_count
+        bad_count += 1
+        if bad_count <= _BAD_LINES_KEPT:
+            bad.append(line)
+
     try:
-        with path.open("rb") as stream:
-            for number, line in numbered_lines(stream):
-                try:
-                    add(line)
-                    records += 1
-                except LogLineError as error:
-                    bad_count += 1
-                    bad += [BadLine(line=number, reason=error.reason)] if bad_count <= _BAD_LINES_KEPT else []
+        with path.open("rb", buffering=0) as stream:
+            for number, line, tuned, mean_s in scan_log(stream, add_bad):
+                group = groups.of(tuned)
+                if mean_s < group.limit_s:
+                    try:
+                        group.add(line, mean_s)
+                    except LogLineError as error:
+                        add_bad(BadLine(line=number, reason=error.reason))
+                        continue
+                elif mean_s != mean_s:
+                    group.failed += 1
+                group.trials += 1
+                records += 1
     except OSError as error:
         raise WorkDirectoryError(path, f"cannot be read: {error.strerror or error}", "give a log of TVM") from error
     return LogFile(path=path, records=records, bad_lines=tuple(bad), bad=bad_count)
 
 
 class _Groups:
-    """The records of all workloads seen so far, the best ``top`` of each."""
+    """The records of all workloads seen so far, the best ``top`` of each, checked at once or (``trusting``) at last."""
 
-    def __init__(self, top: int) -> None:
+    def __init__(self, top: int, *, trusting: bool) -> None:
         self._top = top
+        self._trusting = trusting
         self._by_text: dict[tuple[str, str], _Group] = {}
         self._by_device: dict[tuple[tuple[str, ...], str], _Group] = {}
 
-    def add(self, line: bytes) -> None:
-        """Count the record in ``line``, and keep it while it is among the best of its workload.
-
-        Raises LogLineError when it is none.
-        """
-        tuned, mean_s = scan_line(line)
+    def of(self, tuned: Tuned) -> _Group:
+        """The group that a record belongs to."""
         group = self._by_text.get((tuned.target, tuned.key))
         if group is None:
-            group = self._group(tuned)
-        if mean_s < group.limit_s:
-            group.add(parse_line(line), mean_s)
-        elif mean_s != mean_s:
-            group.failed += 1
-        group.trials += 1
-
-    def _group(self, tuned: Tuned) -> _Group:
-        device = device_of(tuned.target)
-        group = self._by_device.setdefault((device, tuned.key), _Group(tuned=tuned, package=device[0], top=self._top))
-        self._by_text[tuned.target, tuned.key] = group
+            device = device_of(tuned.target)
+            new = _Group(tuned=tuned, package=device[0], top=self._top, trusting=self._trusting)
+            group = self._by_text[tuned.target, tuned.key] = self._by_device.setdefault((device, tuned.key), new)
         return group
+
+    def settle(self) -> bool:
+        """Check what was trusted; False when any of it cannot be used, and all must be read again."""
+        return all(group.settle() for group in self._by_device.values())
 
     def distilled(self) -> tuple[DistilledWorkload, ...]:
         """All workloads, in the order in which they first occurred."""
@@ -192,17 +200,23 @@ class _Group:
     tuned: Tuned
     package: str
     top: int
+    trusting: bool
     trials: int = 0
     failed: int = 0
-    unusable: int = 0
+    unusable_s: list[float] = field(default_factory=list)
     limit_s: float = math.inf
+    leader: bytes | None = None
     best: list[tuple[float, Any, LogRecord]] = field(default_factory=list)
 
-    def add(self, record: LogRecord, mean_s: float) -> None:
-        """Put ``record`` behind its equals; of two with one configuration the faster stays."""
+    def add(self, line: bytes, mean_s: float) -> None:
+        """Put the record behind its equals; of two with one configuration the faster stays. Raises LogLineError."""
+        if self.trusting:
+            self.leader, self.limit_s = line, mean_s
+            return
+        record = parse_line(line)
         config = _configuration(record)
         if config is None:
-            self.unusable += 1
+            self.unusable_s.append(mean_s)
             return
         if self.top > 1:
             if any(known == config and known_s <= mean_s for known_s, known, _ in self.best):
@@ -213,12 +227,23 @@ class _Group:
         if len(self.best) == self.top:
             self.limit_s = self.best[-1][0]
 
+    def settle(self) -> bool:
+        """Check the leader that was trusted; False when it cannot be used."""
+        if self.leader is None:
+            return True
+        self.trusting = False
+        try:
+            self.add(self.leader, self.limit_s)
+        except LogLineError:
+            return False
+        return bool(self.best)
+
     def distilled(self) -> DistilledWorkload:
         tuned = self.tuned
         return DistilledWorkload(
             package=self.package, tuner=tuned.tuner, key=tuned.key, operator=tuned.operator, name=tuned.name,
             best=tuple(record for _, _, record in self.best), trials=self.trials, failed=self.failed,
-            unusable=self.unusable,
+            unusable=sum(mean_s < self.limit_s for mean_s in self.unusable_s),
         )  # fmt: skip
 
 

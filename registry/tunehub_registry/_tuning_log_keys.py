@@ -28,24 +28,25 @@ class LogLineError(RegistryError):
 
 def canonical(value: Any, depth: int = 0) -> Any:
     """`value` as TVM compares it: lists are tuples, bools and whole floats are ints. Raises TypeError for the rest."""
-    if isinstance(value, str):
-        return str.__str__(value)  # TVM has a subclass of its own, that JSON is not written from
-    if value is None:
-        return None
+    kind = type(value)
+    if kind is list or kind is tuple or isinstance(value, (list, tuple)):
+        if depth >= _MAX_DEPTH or len(value) > _MAX_ITEMS:
+            raise TypeError("the arguments are too deep or too many to be those of an operator")
+        return tuple([canonical(item, depth + 1) for item in value])
     if isinstance(value, int):
         number = int(value)
         if not -_INT_LIMIT <= number < _INT_LIMIT:
             raise TypeError(f"the number {str(number)[:40]} is out of range")
         return number
+    if isinstance(value, str):
+        return str.__str__(value)  # TVM has a subclass of its own, that JSON is not written from
+    if value is None:
+        return None
     if isinstance(value, float):
         if not math.isfinite(value):
             raise TypeError(f"{value} is not a finite number")
         return int(value) if value == int(value) and abs(value) < _INT_LIMIT else float(value)
-    if isinstance(value, (list, tuple)):
-        if depth >= _MAX_DEPTH or len(value) > _MAX_ITEMS:
-            raise TypeError("the arguments are too deep or too many to be those of an operator")
-        return tuple([canonical(item, depth + 1) for item in value])
-    raise TypeError(f"a {type(value).__name__} cannot be part of a workload (of a dynamic shape, perhaps)")
+    raise TypeError(f"a {kind.__name__} cannot be part of a workload (of a dynamic shape, perhaps)")
 
 
 def autotvm_key(workload: Any) -> str:
@@ -54,7 +55,12 @@ def autotvm_key(workload: Any) -> str:
     As in TVM a tuple equals a list, a bool an int, and 1.0 equals 1. Raises TypeError for anything that no record can
     hold, such as the variable of a dynamic shape.
     """
-    return _digest(_SCHEME_AUTOTVM, canonical(workload))
+    return canonical_key(canonical(workload))
+
+
+def canonical_key(workload: Workload) -> str:
+    """`autotvm_key` of a workload that is canonical already."""
+    return _digest(_SCHEME_AUTOTVM, workload)
 
 
 def auto_scheduler_key(workload_key: str) -> str:
@@ -82,7 +88,7 @@ def auto_scheduler_workload(workload_key: str) -> tuple[Workload, str]:
 
 def template_key(workload: Workload, template: str) -> str:
     """The key of a v0.1 record: there the name of the template was part of what was tuned."""
-    return _digest(f"{_SCHEME_AUTOTVM} template {template}", workload) if template else autotvm_key(workload)
+    return _digest(f"{_SCHEME_AUTOTVM} template {template}", workload) if template else canonical_key(workload)
 
 
 def operator_key(workload: Workload) -> str:

@@ -111,13 +111,13 @@ Parts = tuple[type[Line], bytes, Result, bytes, str | None]
 
 autotvm_input = msgspec.json.Decoder(AutotvmInput).decode
 ansor_task = msgspec.json.Decoder(AnsorTask).decode
-_decode_autotvm = msgspec.json.Decoder(AutotvmLine).decode
+decode_autotvm = msgspec.json.Decoder(AutotvmLine).decode
 _decode_ansor = msgspec.json.Decoder(AnsorLine).decode
 _decode_old = msgspec.json.Decoder(OldLine).decode
-_INPUT, _CONFIG, _RESULT = b'{"input": ', b', "config": ', b', "result": ['
-_ANSOR, _STATE, _TIMES = b'{"i": [[', b", ", b'], "r": ['
+AUTOTVM_START, _CONFIG, _RESULT = b'{"input": ', b', "config": ', b', "result": ['
+ANSOR_START, _STATE, _TIMES = b'{"i": [[', b", ", b'], "r": ['
 _KEYS = (b'"input"', b'"config"', b'"result"', b'"i"', b'"r"')
-_UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def scan_line(line: bytes) -> tuple[type[Line], bytes, Result]:
@@ -126,13 +126,13 @@ def scan_line(line: bytes) -> tuple[type[Line], bytes, Result]:
     Raises LogLineError.
     """
     try:
-        if line.startswith(_INPUT) and line.isascii():
-            autotvm = _decode_autotvm(line)
+        if line.startswith(AUTOTVM_START) and line.isascii():
+            autotvm = decode_autotvm(line)
             return AutotvmLine, bytes(autotvm.input), autotvm.result
-        if line.startswith(_ANSOR) and line.isascii():
+        if line.startswith(ANSOR_START) and line.isascii():
             ansor = _decode_ansor(line)
             return AnsorLine, bytes(ansor.i.task), ansor.r
-    except _UNREADABLE:
+    except UNREADABLE:
         pass  # the slow way finds the reason
     return _slow(line)[:3]
 
@@ -141,13 +141,13 @@ def decode_line(line: bytes) -> Parts:
     """The parts of a line. Raises LogLineError."""
     found: Parts | None = None
     try:
-        if line.startswith(_INPUT) and line.isascii():
-            found = _of_autotvm(_decode_autotvm(line))
-            parts = (_INPUT, found[1], _CONFIG, found[3], _RESULT)
-        elif line.startswith(_ANSOR) and line.isascii():
+        if line.startswith(AUTOTVM_START) and line.isascii():
+            found = _of_autotvm(decode_autotvm(line))
+            parts = (AUTOTVM_START, found[1], _CONFIG, found[3], _RESULT)
+        elif line.startswith(ANSOR_START) and line.isascii():
             found = _of_ansor(_decode_ansor(line))
-            parts = (_ANSOR[:-1], found[1], _STATE, found[3], _TIMES)
-    except _UNREADABLE:
+            parts = (ANSOR_START[:-1], found[1], _STATE, found[3], _TIMES)
+    except UNREADABLE:
         found = None
     return found if found is not None and _is_unambiguous(line, b"".join(parts)) else _slow(line)
 
@@ -179,11 +179,11 @@ def _slow(line: bytes) -> Parts:
     try:
         data = msgspec.json.encode(value)  # written again, keys are unique and in one spelling
         if shape is AutotvmLine:
-            return _of_autotvm(_decode_autotvm(data))
+            return _of_autotvm(decode_autotvm(data))
         return _of_ansor(_decode_ansor(data)) if shape is AnsorLine else _of_old(_decode_old(data))
     except msgspec.ValidationError as error:
         raise LogLineError(f"not a record: {error}") from None
-    except (*_UNREADABLE, OverflowError) as error:
+    except (*UNREADABLE, OverflowError) as error:
         raise LogLineError(f"not a record: a value is out of range ({error})") from None
 
 

@@ -28,7 +28,7 @@ from tunehub_registry.tuning_log import (
     operator_key,
     parse_line,
     read_log,
-    scan_line,
+    scan_log,
 )
 
 CONV: dict[str, Any] = {
@@ -164,6 +164,17 @@ def test_the_keys_compare_as_tvm_does() -> None:
     assert auto_scheduler_key("not JSON") != auto_scheduler_key('["not JSON"]')
 
 
+def test_a_subclass_of_text_is_text() -> None:
+    class String(str):  # as tvm.runtime.String
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return self
+
+    assert auto_scheduler_key(String(DAG)) == auto_scheduler_key(DAG)
+    assert autotvm_key([String("dense"), 1]) == autotvm_key(["dense", 1])
+
+
 # What TVM asked for when these keys were made: they are in published packages, and must never change.
 def test_the_keys_stay_what_they_are() -> None:
     assert parse_line(dump(CONV)).key == "2011abc81ba2994888ef093b3c511d8f"
@@ -244,6 +255,10 @@ def test_names_of_workloads() -> None:
     half = ("dense.x86", ("TENSOR", (1, 2), "int8"), ("TENSOR", (4, 2), "int8"), None, "int32")
     assert name_of(half) == "dense.x86 1x2 4x2 int8"
     assert name_of(("my_template", 512, "float32")) == "my_template"
+
+
+def no_bad_line(line: BadLine) -> None:
+    raise AssertionError(line)
 
 
 # Lines of every kind that was seen to break TVM, or to slip through it.
@@ -343,7 +358,8 @@ def test_only_a_possible_time_is_a_measurement(costs: list[float], error_no: int
     for value, where in ((CONV, "result"), (OLD, "r"), (ANSOR, "r")):
         line = changed(value, lambda d: d.__setitem__(where, [costs, error_no, 1.0, 1.0]))  # noqa: B023
         assert parse_line(line).is_measured is measured
-        assert math.isnan(scan_line(line)[1]) is not measured
+        ((_, _, _, mean_s),) = scan_log(io.BytesIO(line), no_bad_line)
+        assert math.isnan(mean_s) is not measured
 
 
 @pytest.mark.parametrize("version", ["0.2", 9.9, None])
@@ -396,7 +412,7 @@ def test_any_line_is_a_record_or_a_log_line_error(line: bytes) -> None:
     assert len(record.key) == len(record.operator) == 32
     assert record.line == line.strip()
     assert not record.is_measured or 0 < record.mean_s < 1e8
-    tuned, mean_s = scan_line(record.line)
+    ((_, _, tuned, mean_s),) = scan_log(io.BytesIO(record.line), no_bad_line)
     assert tuned == record.tuned
     assert mean_s == record.mean_s if record.is_measured else math.isnan(mean_s)
     try:
