@@ -13,7 +13,7 @@ import msgspec
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure: ``unit`` is ms, s, times, ratio, count or per hour; ``note`` says what it was compared with."""
+    """One figure: ``unit`` is ms, s, MB, times, ratio, count or per hour; ``note`` says what it was compared with."""
 
     name: str
     value: float
