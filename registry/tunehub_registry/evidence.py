@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tunehub_registry import _fields, _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
+from tunehub_registry.exceptions import FieldError
 
 __all__ = [
     "BadLine",
@@ -28,7 +29,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     """The publish gate's verdict on one record. Times are in seconds; `spread` is relative to `tuned_s`.
 
     `output_max_rel_diff` compares the tuned output with that of the default schedule, relative to the largest
-    magnitude of the default output. A record that is not admitted says why in `reason`. In a package with the records
+    magnitude of the default output; None for a record that was rejected before outputs were compared. A record that is
+    not admitted says why in `reason`. In a package with the records
     of several tuners, `tuner` says whose it is; `baseline` says what was the default, and how the outputs were
     compared, where it is not TVM's schedule of the same workload.
     """
@@ -39,7 +41,7 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     speedup: _fields.Seconds
     repeats: _fields.Positive
     spread: NotNegative
-    output_max_rel_diff: NotNegative
+    output_max_rel_diff: NotNegative | None
     threads: _fields.Positive
     admitted: bool
     reason: _fields.Text | None = None
@@ -49,6 +51,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     def __post_init__(self) -> None:
         for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff"):
             _fields.check_finite(field, getattr(self, field))
+        if self.admitted and self.output_max_rel_diff is None:
+            raise FieldError("output_max_rel_diff", "is missing, but the record is admitted")
 
 
 class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="network"):

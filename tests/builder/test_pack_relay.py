@@ -170,9 +170,21 @@ def test_a_record_that_loses_to_the_default_of_another_implementation_is_overrul
     assert packed.operator == direct.operator
     (reason,) = overruled([direct, packed]).values()
     assert "dense_nopack.x86" in reason
-    assert overruled([verdict(line(), 9e-4, 1e-4), packed]) == {}, "the default of both is slower"
+    assert overruled([msgspec.structs.replace(direct, default_s=(9e-4,)), packed]) == {}, "its default is slower"
     add(work, direct, packed)
     assert record_uses(work, work.directory.existing_run(), [direct, packed]) == {"net": []}
+
+
+def test_of_two_implementations_with_records_the_faster_one_is_published(work: RelayWork) -> None:
+    fast, slow = verdict(line(), 9e-4, 1e-4), verdict(line("dense_pack.x86", cost=1e-9), 9e-4, 3e-4)
+    add(work, fast, slow)
+    vouch(work)
+    built = pack_directory(work.directory, "0.1.0")
+    with open_package(built.data) as package:
+        assert package.read("records/autotvm.log").decode() == f"{fast.line}\n"
+    (left_out,) = (e for e in evidence_of(built) if isinstance(e, RecordEvidence) and not e.admitted)
+    assert "with its record" in str(left_out.reason)
+    assert (left_out.output_max_rel_diff, round(left_out.tuned_s, 6)) == (None, 3e-4), "what it costs is kept"
 
 
 def graph_log(work: RelayWork) -> bytes:

@@ -35,6 +35,13 @@ def test_both_kinds_share_a_file() -> None:
     assert json.loads(encode_evidence(NETWORK))["type"] == "network"
 
 
+def test_outputs_need_not_be_compared_of_a_rejected_record() -> None:
+    rejected = msgspec.structs.replace(RECORD, output_max_rel_diff=None)
+    assert parse_evidence(encode_evidence(rejected), "e:1") == rejected
+    with pytest.raises(FormatError, match="is admitted"):
+        parse_evidence(encode_evidence(rejected).replace(b"false", b"true"), "e:1")
+
+
 def test_whose_record_it_is_and_against_what_is_optional() -> None:
     data = encode_evidence(RECORD)
     assert not {"tuner", "baseline"} & json.loads(data).keys()

@@ -62,8 +62,9 @@ def judged_records(
         called_by = callers.get((verdict.tuner, verdict.key), [])
         variant = _VARIANTS[verdict.tuner]
         used = [networks.get((name, variant)) for name in called_by]
-        measured = [use.difference for use in used if use is not None and use.admitted and use.difference is not None]
-        difference = verdict.difference if verdict.difference is not None else max(measured, default=None)
+        measured = [_difference_in(use, verdict.key) for use in used]
+        compared = [difference for difference in measured if difference is not None]
+        difference = verdict.difference if verdict.difference is not None else max(compared, default=None)
         reason = verdict.reason or beaten.get((verdict.tuner, verdict.key))
         if reason is None:
             reason = _network_reason(called_by, used) if called_by else _own_reason(verdict)
@@ -80,11 +81,11 @@ def published_graphs(networks: Mapping[tuple[str, str], NetworkVerdict]) -> list
 def record_evidence(judged: JudgedRecord) -> RecordEvidence | None:
     """A line of a package's evidence; None when nothing was measured that could be stated."""
     verdict = judged.verdict
-    if not verdict.run_s or not verdict.default_s or judged.difference is None:
+    if not verdict.run_s or not verdict.default_s or (judged.published and judged.difference is None):
         return None
     tuned_s, default_s = statistics.median(verdict.run_s), statistics.median(verdict.default_s)
     baseline = _BASELINES[verdict.tuner]
-    if judged.end_to_end:
+    if judged.end_to_end and judged.difference is not None:
         limit = f", within {WINOGRAD_TOLERANCE:g} because it is a Winograd algorithm" if _winograd(verdict) else ""
         baseline = f"{baseline}; {_END_TO_END}{limit}"
     return RecordEvidence(
@@ -115,6 +116,11 @@ def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
         threads=verdict.threads,
         output_max_rel_diff=verdict.difference,
     )
+
+
+def _difference_in(network: NetworkVerdict | None, key: str) -> float | None:
+    """How far the outputs of a network are from the default's, when this record was among those that it ran with."""
+    return network.difference if network is not None and key in network.keys else None
 
 
 def _winograd(verdict: RelayVerdict) -> bool:

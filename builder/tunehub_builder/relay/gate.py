@@ -216,10 +216,11 @@ def tolerance(name: str) -> float:
 
 
 def overruled(verdicts: Iterable[RelayVerdict]) -> dict[tuple[str, str], str]:
-    """Admitted AutoTVM records, by tuner and key, that lose to the default of another way to compute their operator.
+    """Admitted AutoTVM records, by tuner and key, that lose to another way to compute their operator.
 
-    TVM prefers an implementation with a record to all without one, and does not ask which default is the fastest
-    (``relay/backend/te_compiler.py``, select_implementation).
+    TVM prefers an implementation with a record to all without one, and among those with a record the one whose record
+    states the lowest time, which is that of tuning (``relay/backend/te_compiler.py``, select_implementation). So only
+    the implementation that is the fastest here may have a record, and only when no default is faster.
     """
     groups: dict[str, list[RelayVerdict]] = {}
     for verdict in verdicts:
@@ -227,12 +228,13 @@ def overruled(verdicts: Iterable[RelayVerdict]) -> dict[tuple[str, str], str]:
             groups.setdefault(verdict.operator, []).append(verdict)
     reasons = {}
     for group in groups.values():
-        best = min(group, key=lambda verdict: statistics.median(verdict.default_s))
-        least_s = statistics.median(best.default_s)
+        ways = [(statistics.median(v.default_s), "without any record", v) for v in group]
+        ways += [(statistics.median(v.run_s), "with its record", v) for v in group if v.admitted and v.run_s]
+        least_s, how, best = min(ways, key=lambda way: way[0])
         for verdict in group:
-            if verdict.admitted and verdict is not best and statistics.median(verdict.run_s) >= least_s:
+            if verdict.admitted and verdict is not best and verdict.run_s:
                 tuned_s = statistics.median(verdict.run_s)
-                reason = f"takes {tuned_s:.3g} s, and {best.name} takes {least_s:.3g} s without any record"
+                reason = f"takes {tuned_s:.3g} s, and {best.name} takes {least_s:.3g} s {how}"
                 reasons[verdict.tuner, verdict.key] = reason
     return reasons
 
