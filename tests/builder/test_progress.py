@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from tunehub_builder.progress import BarReporter, LineReporter, duration, milliseconds, native_output_to, reporter
+from tunehub_builder.progress import (
+    BarReporter,
+    LineReporter,
+    Progress,
+    duration,
+    failures_text,
+    milliseconds,
+    native_output_to,
+    reporter,
+)
 from tunehub_builder.tuning.tasks import TuningTask
-from tunehub_builder.tuning.tuner import Progress
 
 
 def step(**changes: Any) -> Progress:
@@ -33,6 +41,11 @@ def test_lines_come_at_most_every_few_seconds_and_for_every_finished_task() -> N
     assert first == "[1/3] tuning fused_conv2d, best 1.5 ms, 10/30 trials, 2 failed, 1800 trials/h, 0:40 left"
     assert second.startswith("[1/3] finished fused_conv2d")
     assert "best none" in third
+
+
+def test_failures_come_with_their_reasons() -> None:
+    assert failures_text(0, {}) == "0 failed"
+    assert failures_text(3, {"RUN_TIMEOUT": 1, "COMPILE_HOST": 2}) == "3 failed (COMPILE_HOST 2, RUN_TIMEOUT 1)"
 
 
 def test_the_bar_takes_every_step() -> None:

@@ -34,6 +34,36 @@ def test_a_recipe_is_read_and_the_command_line_wins(tmp_path: Path) -> None:
     assert (given.targets, given.networks, given.trials, given.seed) == (("host",), ("squeezenet",), 0, 0)
 
 
+RELAY = """
+targets = ["cuda -model=titanx", "host"]
+template = "mine:matmul"
+template_args = [32, "float32", [1, 2]]
+tuner = "autotvm"
+algorithm = "ga"
+early_stopping = 100
+transfer_from = ["old.log"]
+layout = "NHWC"
+graph_algorithm = "pbqp"
+rpc = "tracker.example:9190"
+rpc_key = "rasp4b"
+cache_flush = true
+"""
+
+
+def test_what_tvm_0_19_and_older_take_too(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, RELAY))
+    assert (recipe.tuner, recipe.algorithm, recipe.early_stopping, recipe.layout) == ("autotvm", "ga", 100, "NHWC")
+    assert (recipe.template, recipe.template_args) == ("mine:matmul", (32, "float32", [1, 2]))
+    assert recipe.transfer_from == (str(tmp_path / "old.log"),)
+    assert (recipe.graph_algorithm, recipe.rpc, recipe.rpc_key) == ("pbqp", "tracker.example:9190", "rasp4b")
+    assert (recipe.cache_flush, recipe.local_runner, recipe.trials) == (True, False, None)
+    given = recipe.overridden(algorithm="random", cache_flush=None, transfer_from=(), trials=0)
+    assert (given.algorithm, given.cache_flush, given.transfer_from, given.trials) == (
+        "random", True, recipe.transfer_from, 0,
+    )  # fmt: skip
+    assert [job.directory.name for job in jobs(recipe, tmp_path)] == ["cuda_-model_titanx", "host"]
+
+
 def test_each_of_several_targets_gets_its_folder(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path, GOOD))
     assert [job.directory for job in jobs(recipe, tmp_path)] == [tmp_path / "host", tmp_path / "llvm-znver5"]
@@ -50,6 +80,9 @@ def test_each_of_several_targets_gets_its_folder(tmp_path: Path) -> None:
         ('targets = ["host"]\nnetwork = ["squeezenet"]', "unknown field `network`.*a recipe has the fields targets"),
         ('targets = ["host"]\nnetworks = "squeezenet"', r"Expected `array`, got `str` - at `\$.networks`"),
         ('targets = ["host"]\nnetworks = ["x"]\ntrials = -1', r">= 0 - at `\$.trials`"),
+        ('targets = ["host"]\nnetworks = ["x"]\ntuner = "ansor"', r"Invalid enum value 'ansor' - at `\$.tuner`"),
+        ('targets = ["host"]\ntemplate = "matmul"', r"matching regex.*at `\$.template`"),
+        ('targets = ["host"]\nnetworks = ["x"]\nrpc = "here"', r"matching regex.*at `\$.rpc`"),
         ('targets = ["host"]\n[[model]]\npath = "m"\ninput_shapes = { x = [0] }', r"input_shapes"),
     ],
 )

@@ -104,6 +104,7 @@ class TvmMeasurer:
         self._session = session
         self._current: str | None = None
         self._batch: Any = None
+        self._ways: dict[str, Any] = {}  # builder and runner: their processes serve one task after the other
 
     def __enter__(self) -> TvmMeasurer:
         return self
@@ -111,7 +112,8 @@ class TvmMeasurer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._batch = None  # its processes, and LocalRunner's server, end with it
+        self._batch = None  # LocalRunner's server ends with it
+        self._ways.clear()
 
     def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[Measured]:
         """See :class:`Measurer`."""
@@ -134,7 +136,8 @@ class TvmMeasurer:
 
         self._batch = None  # ends the server of the task before
         try:
-            return create_measure_batch(task.task, {"builder": self._builder(), "runner": self._runner()})
+            self._ways = self._ways or {"builder": self._builder(), "runner": self._runner()}
+            return create_measure_batch(task.task, self._ways)
         except Exception as error:  # a refused connection, no device with this key
             rpc = self._session.options.rpc
             place = "TVM's LocalRunner" if rpc is None else f"the RPC tracker {rpc.host}:{rpc.port} (key {rpc.key!r})"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.relay.tuner import RpcDevice
 
-_CONNECT_S = 5.0
+_CONNECT_S, _REGISTER_S = 5.0, 3.0
 
 
 def require_device(device: RpcDevice) -> None:
@@ -19,7 +20,9 @@ def require_device(device: RpcDevice) -> None:
     except OSError as error:
         remedy = "start one with `python -m tvm.exec.rpc_tracker`, or mend --rpc HOST:PORT"
         raise TuningError(f"no RPC tracker answers at {place} ({error}); {remedy}") from error
-    keys = _keys(device, place)
+    patience = time.monotonic() + _REGISTER_S
+    while device.key not in (keys := _keys(device, place)) and time.monotonic() < patience:
+        time.sleep(0.2)  # a server that has just been started registers soon
     if device.key not in keys:
         known = ", ".join(sorted(keys)) or "none"
         remedy = f"on the device run `python -m tvm.exec.rpc_server --tracker {place} --key {device.key}`"
