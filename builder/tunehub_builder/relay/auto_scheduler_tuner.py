@@ -23,7 +23,7 @@ import msgspec
 
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.relay.auto_scheduler_history import TaskHistory, read_history
-from tunehub_builder.relay.tuner import AUTO_SCHEDULER, Outcome, RelayOptions, RelaySession, RpcDevice, TrialCount
+from tunehub_builder.relay.tuner import AUTO_SCHEDULER, Outcome, RelayOptions, RelaySession, TrialCount
 from tunehub_builder.relay.work import RelayTask, failure_name
 from tunehub_registry.tuning_log import auto_scheduler_key
 
@@ -67,7 +67,7 @@ class AutoSchedulerTuner:
     def tune(self, session: RelaySession) -> Outcome:
         """Tune the tasks of all networks of ``session`` for the sum of the networks' times.
 
-        Raises TuningError for fewer trials than tasks, a tracker without devices, and networks without tasks.
+        Raises TuningError for fewer trials than tasks, and for networks without tasks.
         """
         import tvm
 
@@ -256,10 +256,7 @@ class _Watch:
 
 @contextmanager
 def _runner(options: RelayOptions) -> Iterator[Any]:
-    """A device behind a tracker, or a tracker and a server of our own on this machine, ended afterwards.
-
-    Raises TuningError when the tracker has no such device.
-    """
+    """A device behind a tracker, or a tracker and a server of our own on this machine, ended afterwards."""
     from tvm import auto_scheduler
 
     times = {"timeout": _RUN_TIMEOUT_S, "number": 3, "repeat": 1, "min_repeat_ms": _MIN_REPEAT_MS}
@@ -268,7 +265,8 @@ def _runner(options: RelayOptions) -> Iterator[Any]:
     flush = {"enable_cpu_cache_flush": options.cache_flush}
     with redirect_stdout(io.StringIO()):  # TVM greets the device
         if options.rpc is not None:
-            place: Any = _remote_runner(options.rpc, {**times, **flush})
+            rpc = options.rpc
+            place: Any = auto_scheduler.RPCRunner(rpc.key, rpc.host, rpc.port, **times, **flush)
         else:
             place = auto_scheduler.LocalRPCMeasureContext(**times, **flush)
     try:
@@ -295,18 +293,6 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _remote_runner(rpc: RpcDevice, arguments: dict[str, Any]) -> Any:
-    from tvm import auto_scheduler
-
-    try:
-        return auto_scheduler.RPCRunner(rpc.key, rpc.host, rpc.port, **arguments)
-    except (RuntimeError, OSError) as error:
-        raise TuningError(
-            f"the tracker at {rpc.host}:{rpc.port} gives no device {rpc.key!r}: {error}; start one with "
-            f"python -m tvm.exec.rpc_server --tracker {rpc.host}:{rpc.port} --key {rpc.key}"
-        ) from error
 
 
 @contextmanager
