@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.record_index import IndexDamagedError, IndexedLine, RecordIndex, SetInfo
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem, parse_line
 
 LogRung = Literal["user", "exact", "family"]
@@ -18,15 +19,13 @@ T = TypeVar("T")
 class LogCandidate:
     """A line of a log that serves a workload. `family`: it was measured on another device than the target's.
 
-    `line` are its bytes as published, `package` is name and version (`llvm-znver5 0.2.0`) or the user's file;
-    `default_s` is the default schedule's time in seconds where the package has evidence of it.
+    `line` are its bytes as published, `package` is name and version (`llvm-znver5 0.2.0`) or the user's file.
     """
 
     record: LogRecord
     line: bytes
     rung: LogRung
     package: str
-    default_s: float | None = None
 
 
 class LogLookup(Protocol):
@@ -43,6 +42,9 @@ class LogLookup(Protocol):
 
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """The graph-level records of the network with this fingerprint in node order; none when there are none."""
+
+    def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
+        """What a publish gate measured for this workload, also of a record that it did not admit."""
 
 
 class EmptyLogs:
@@ -63,6 +65,10 @@ class EmptyLogs:
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """Always empty."""
         return ()
+
+    def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
+        """Always None."""
+        return None
 
 
 class IndexLogs:
@@ -121,6 +127,11 @@ class IndexLogs:
         candidates = [self._candidate(line, graph=True) for line in _split(found[0])]
         return () if None in candidates else tuple(item for item in candidates if item is not None)
 
+    def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
+        """As the port says."""
+        found = self._ask(lambda index: [index.evidence(tuner, key)])
+        return found[0] if found else None
+
     def close(self) -> None:
         """Close the index."""
         self._index.close()
@@ -159,9 +170,7 @@ class IndexLogs:
             reason = f"{self._package}: line {found.number}, a record of {found.task}, is not used: {problem}"
             self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
             return None
-        return LogCandidate(
-            record=record, line=found.line, rung=self._rung, package=self._package, default_s=found.default_s
-        )
+        return LogCandidate(record=record, line=found.line, rung=self._rung, package=self._package)
 
     def _remedy(self) -> str:
         return "remove the line from your log" if self._rung == "user" else "report it to the publisher of the package"
@@ -189,6 +198,10 @@ class LayeredLogs:
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """The records of the first layer that knows the network."""
         return next((found for layer in self.layers if (found := layer.graph(fingerprint))), ())
+
+    def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
+        """That of the first layer that has any."""
+        return next((found for layer in self.layers if (found := layer.evidence(tuner, key))), None)
 
 
 def _split(found: IndexedLine) -> list[IndexedLine]:

@@ -20,13 +20,13 @@ from tunehub.record_index import (
     RecordIndex,
     SetInfo,
     Source,
-    default_times,
     index_in_memory,
     open_index,
     write_index,
 )
 from tunehub.registry_source import Registry
 from tunehub.resolution import Chosen, tvm_allowed
+from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
 from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import Rejected, TargetDescriptor, match
@@ -215,7 +215,8 @@ class _PackageOpener:
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
         with self._opened(blob) as package, _record_sets(package) as sources:
-            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources))
+            evidence = _evidence(package)
+            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, evidence))
         try:
             return open_index(path, self._stamp)
         except IndexDamagedError as error:
@@ -229,7 +230,7 @@ class _PackageOpener:
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
         with self._opened(data) as package, _record_sets(package) as sources:
-            return index_in_memory(self._stamp, sources)
+            return index_in_memory(self._stamp, sources, _evidence(package))
 
     def _fetch(self) -> bytes:
         return self._registry.fetch_package(self._chosen.entry)
@@ -260,17 +261,22 @@ class _PackageOpener:
 @contextmanager
 def _record_sets(package: Package) -> Iterator[list[Source]]:
     """The record files that this client has keys for, open. Others are listed without their lines."""
-    default_s: dict[str, float] = {}
-    if EVIDENCE in package.names and any(item.tuner in LOG_TUNERS for item in package.manifest.record_sets):
-        with package.open(EVIDENCE) as evidence:
-            default_s = default_times(evidence, EVIDENCE)
     with ExitStack() as stack:
         sources: list[Source] = []
         for number, item in enumerate(package.manifest.record_sets):
             info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
             stream = stack.enter_context(package.open(item.file)) if info.known else _nothing()
-            sources.append(Source(info=info, stream=stream, default_s=default_s))
+            sources.append(Source(info=info, stream=stream))
         yield sources
+
+
+def _evidence(package: Package) -> list[RecordEvidence]:
+    """What the gate measured of the records of tuning logs; lines that are no evidence are left out."""
+    if EVIDENCE not in package.names:
+        return []
+    with package.open(EVIDENCE) as stream:
+        found = [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
+    return [item for item in found if item.tuner]
 
 
 def _nothing() -> BinaryIO:

@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -23,12 +23,12 @@ import msgspec
 from msgspec import Meta
 
 from tunehub.key_scheme import KEY_SCHEMES
-from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 2
+INDEX_FORMAT = 3
 MAX_CANDIDATES = 8
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
@@ -41,6 +41,7 @@ CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT,
                   first_bad TEXT);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
                      run_s REAL, ratio REAL, number INTEGER, body BLOB);
+CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
 """
 _INDEXES = """
 CREATE INDEX by_exact ON records(exact, run_s);
@@ -86,27 +87,24 @@ class SetInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file of records to index. `default_s`: times of the default schedule by key, where evidence states them.
-
-    `kind` of target, when given, leaves out lines of tuning logs that were measured on another.
-    """
+    """A file of records to index. `kind` of target leaves out lines of tuning logs that were measured on another."""
 
     info: SetInfo
     stream: BinaryIO
-    default_s: Mapping[str, float] = field(default_factory=dict)
     kind: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedLine:
-    """A line of a tuning log in the index: the set it is from, its number there (from 1), its time and its default's
-    in seconds. A graph-level set is one such line: all its records, with newlines between."""
+    """A line of a tuning log in the index: the set it is from, its number there (from 1), its time in seconds.
+
+    A graph-level set is one such line: all its records, with newlines between.
+    """
 
     record_set: int
     task: str
     operator: str
     run_s: float
-    default_s: float | None
     number: int
     line: bytes
 
@@ -151,6 +149,14 @@ class RecordIndex:
         query = f"SELECT DISTINCT op FROM records WHERE record_set IN ({','.join('?' * len(wanted))}) ORDER BY op"
         return [row[0] for row in self._ask(query, wanted)]
 
+    def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
+        """What the gate measured of a tuner's record for this key, also of a rejected one. Raises IndexDamagedError."""
+        try:
+            rows = self._ask("SELECT body FROM evidence WHERE exact = ? AND tuner = ?", (key, tuner))
+            return msgspec.json.decode(rows[0][0], type=RecordEvidence) if rows else None
+        except (msgspec.DecodeError, TypeError) as error:
+            raise IndexDamagedError(str(error)) from error
+
     def check(self) -> None:
         """Read the whole file. Raises IndexDamagedError."""
         try:
@@ -184,16 +190,16 @@ class RecordIndex:
     def _logged(self, column: str, value: str, sets: Iterable[int], limit: int) -> list[IndexedLine]:
         wanted = tuple(sets)
         query = (
-            f"SELECT record_set, op, anchor, run_s, ratio, number, body FROM records WHERE {column} = ? "
+            f"SELECT record_set, op, anchor, run_s, number, body FROM records WHERE {column} = ? "
             f"AND record_set IN ({','.join('?' * len(wanted))}) ORDER BY run_s, line LIMIT {limit}"
         )
         try:
             return [
                 IndexedLine(
-                    record_set=record_set, task=task, operator=operator, run_s=run_s, default_s=default_s,
-                    number=number, line=zlib.decompress(body),
+                    record_set=record_set, task=task, operator=operator, run_s=run_s, number=number,
+                    line=zlib.decompress(body),
                 )
-                for record_set, task, operator, run_s, default_s, number, body in self._ask(query, (value, *wanted))
+                for record_set, task, operator, run_s, number, body in self._ask(query, (value, *wanted))
             ]  # fmt: skip
         except (zlib.error, TypeError) as error:
             raise IndexDamagedError(str(error)) from error
@@ -229,7 +235,7 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
         raise
 
 
-def write_index(path: Path, stamp: str, sources: Iterable[Source]) -> None:
+def write_index(path: Path, stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence] = ()) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
 
     What the streams raise goes through.
@@ -238,24 +244,21 @@ def write_index(path: Path, stamp: str, sources: Iterable[Source]) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = OFF")
             connection.execute("PRAGMA synchronous = OFF")
-            _fill(connection, stamp, sources)
+            _fill(connection, stamp, sources, evidence)
     except sqlite3.Error as error:
         raise OSError(f"{path}: {error}") from error
 
 
-def index_in_memory(stamp: str, sources: Iterable[Source]) -> RecordIndex:
+def index_in_memory(stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence] = ()) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    _fill(connection, stamp, sources)
+    _fill(connection, stamp, sources, evidence)
     return RecordIndex(connection, stamp)
 
 
-def default_times(evidence: BinaryIO, source: str) -> dict[str, float]:
-    """The measured times of the default schedule in seconds by key, as a package's evidence states them."""
-    return {item.exact: item.default_s for item in read_evidence(evidence, source) if isinstance(item, RecordEvidence)}
-
-
-def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[Source]) -> None:
+def _fill(
+    connection: sqlite3.Connection, stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence]
+) -> None:
     connection.executescript(_SCHEMA)
     connection.execute("BEGIN")
     for source in sources:
@@ -269,6 +272,10 @@ def _fill(connection: sqlite3.Connection, stamp: str, sources: Iterable[Source])
             )
         values = (info.id, info.tuner, info.tvm, info.key_scheme, tally.good, tally.bad, tally.first_bad)
         connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?)", values)
+    connection.executemany(
+        "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
+        ((item.exact, item.tuner or "", msgspec.json.encode(item)) for item in evidence),
+    )
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
     # The stamp comes last: a file without it was never finished.
@@ -309,7 +316,7 @@ def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
 
 
 def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
-    """Rows of a tuning log of TVM: `anchor` is the operator, `ratio` the default's time. Failed trials have none."""
+    """Rows of a tuning log of TVM: `anchor` is the operator. Failed trials have no row."""
     for tally.line, line in enumerate(_lines(source.stream), 1):
         if line.startswith(b"#") or not line.strip():
             continue
@@ -321,8 +328,7 @@ def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         tally.good += 1
         if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
             continue
-        default_s = source.default_s.get(record.key)
-        columns = (record.key, record.operator, record.task, record.mean_s, default_s)
+        columns = (record.key, record.operator, record.task, record.mean_s, None)
         yield (source.info.id, *columns, tally.line, zlib.compress(line, 1))
 
 

@@ -30,9 +30,9 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
 
     `output_max_rel_diff` compares the tuned output with that of the default schedule, relative to the largest
     magnitude of the default output; None for a record that was rejected before outputs were compared. A record that is
-    not admitted says why in `reason`. In a package with the records
-    of several tuners, `tuner` says whose it is; `baseline` says what was the default, and how the outputs were
-    compared, where it is not TVM's schedule of the same workload.
+    not admitted says why in `reason`. In a package with the records of several tuners, `tuner` says whose it is, and
+    `trials` how many of the `space` of configurations were tried; `baseline` says what was the default, and how the
+    outputs were compared, where it is not TVM's schedule of the same workload.
     """
 
     exact: _fields.Key
@@ -47,6 +47,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     reason: _fields.Text | None = None
     tuner: _fields.TunerName | UnsetType = UNSET
     baseline: _fields.Text | UnsetType = UNSET
+    trials: _fields.Count | UnsetType = UNSET
+    space: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff"):

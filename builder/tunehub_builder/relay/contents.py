@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from tunehub_builder.pack import Contents, nothing_admitted, provenance_of, sorted_networks
 from tunehub_builder.relay.admission import (
@@ -16,12 +19,12 @@ from tunehub_builder.relay.admission import (
 from tunehub_builder.relay.gate import static_reason, target_text, verdict_journal
 from tunehub_builder.relay.network_gate import NetworkVerdict, current, network_journal, record_uses
 from tunehub_builder.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
-from tunehub_builder.relay.work import RelayWork
+from tunehub_builder.relay.work import RelayTask, RelayWork
 from tunehub_builder.work_directory import Run, WorkDirectory
 from tunehub_registry.evidence import Evidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import RecordSet
-from tunehub_registry.tuning_log import LogLineError, parse_line
+from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
 
 TVM_VERSIONS = ">=0.8,<0.20"
 FILES = {AUTOTVM: "records/autotvm.log", AUTO_SCHEDULER: "records/auto_scheduler.json"}
@@ -51,7 +54,7 @@ def relay_contents(directory: WorkDirectory, run: Run) -> Contents:
         networks=sorted_networks(run),
         provenance=provenance_of(run, sum(map(_lines, work.logs()))),
         files=files,
-        evidence=b"".join(map(encode_evidence, _evidence(judged, networks))),
+        evidence=b"".join(map(encode_evidence, _evidence(judged, networks, _efforts(work, tasks)))),
         counts={
             "records": len(published),
             "rejected": len(verdicts) - len(published),
@@ -100,11 +103,35 @@ def _record_set(run: Run, tuner: str, file: str, count: int, trials: int) -> Rec
     )
 
 
-def _evidence(judged: Iterable[JudgedRecord], networks: Mapping[tuple[str, str], NetworkVerdict]) -> list[Evidence]:
+def _evidence(
+    judged: Iterable[JudgedRecord],
+    networks: Mapping[tuple[str, str], NetworkVerdict],
+    efforts: Mapping[tuple[str, str], Effort],
+) -> list[Evidence]:
     """On every record that was measured, and on the networks whose sets are published."""
-    records = filter(None, map(record_evidence, judged))
+    records = [
+        msgspec.structs.replace(found, **efforts.get((record.verdict.tuner, record.verdict.key), {}))
+        for record in judged
+        if (found := record_evidence(record)) is not None
+    ]
     admitted = (networks[key] for key in sorted(networks) if networks[key].admitted)
     return [*records, *filter(None, map(network_evidence, admitted))]
+
+
+Effort = dict[str, int]
+
+
+def _efforts(work: RelayWork, tasks: Iterable[RelayTask]) -> dict[tuple[str, str], Effort]:
+    """The trials and the size of the space of each workload, by tuner and key."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for log in work.logs():
+        with log.open("rb") as stream:
+            counts.update((tuned.tuner, tuned.key) for _, _, tuned, _ in scan_log(stream, lambda bad: None))
+    return {
+        name: {"trials": counts[name], **({"space": task.space} if task.space else {})}
+        for task in tasks
+        if (name := (task.tuner, task.key)) in counts
+    }
 
 
 def _lines(path: Path) -> int:

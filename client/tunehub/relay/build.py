@@ -123,7 +123,7 @@ def _report(session: Session, log: layers.BuildLog, plan: Plan, target: Any) -> 
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
         return
-    found = coverage_reports(plan.tasks) if plan.tasks else list(log.reports.values())
+    found = coverage_reports(plan.tasks, hub) if plan.tasks else list(log.reports.values())
     for item in found:
         hub.add(item)
     calls = sum(item.count for item in found)

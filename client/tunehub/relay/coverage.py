@@ -17,6 +17,7 @@ from tvm import auto_scheduler, relay
 from tunehub.hub import Hub
 from tunehub.log_lookup import LogCandidate
 from tunehub.report import WorkloadReport
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
 
 _MIN_COVERED = 0.98
@@ -58,12 +59,12 @@ def is_enough(tasks: Sequence[Covered]) -> bool:
     return (total - served) / _WORST_FLOPS_PER_S <= _MAX_UNCOVERED_SHARE * tuned_s
 
 
-def reports(tasks: Sequence[Covered]) -> list[WorkloadReport]:
+def reports(tasks: Sequence[Covered], hub: Hub) -> list[WorkloadReport]:
     """The tasks as lines of a report."""
-    return [_report(task) for task in tasks]
+    return [_report(task, hub.logs.evidence("auto_scheduler", task.key)) for task in tasks]
 
 
-def _report(task: Covered) -> WorkloadReport:
+def _report(task: Covered, measured: RecordEvidence | None) -> WorkloadReport:
     found = task.candidate
     return WorkloadReport(
         name=task.name,
@@ -72,9 +73,9 @@ def _report(task: Covered) -> WorkloadReport:
         package=found.package if found else None,
         exact=task.key,
         run_s=found.record.mean_s if found else None,
-        default_s=found.default_s if found else None,
         count=task.calls,
         tuner="auto_scheduler" if found else None,
+        trials=(measured.trials or None) if measured else None,
     )
 
 

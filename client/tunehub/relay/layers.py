@@ -16,6 +16,7 @@ from tvm import autotvm, relay
 from tunehub.relay.fingerprint import describe_call, describe_operator
 from tunehub.relay.session import Session
 from tunehub.report import Alternative, WorkloadReport
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import autotvm_key, name_of
 
 
@@ -150,8 +151,6 @@ def _report(
     build: BuildLog, name: str, op: str, target: Any, implementation: str, workload: Any, candidates: list[Any]
 ) -> WorkloadReport:
     served = build.session.served(target, workload)
-    costs = {asked[0]: config.cost for asked, config in candidates if config is not None}
-    others = {asked[0]: costs.get(asked[0]) for asked, _ in candidates if workload is None or asked[0] != workload[0]}
     run_s = served.candidate.record.mean_s if served else None
     if workload in build.by_user:
         rung, package, run_s = "user", "your own AutoTVM context", float(build.by_user[workload].cost)
@@ -163,6 +162,7 @@ def _report(
         rung, package = "reference", None
     else:
         rung, package = "default", None
+    measured = _evidence(build, target, workload)
     return WorkloadReport(
         name=name_of(workload) if workload is not None else f"{op} {implementation}",
         op=op,
@@ -170,12 +170,32 @@ def _report(
         package=package,
         exact=_key(workload),
         run_s=run_s,
-        default_s=served.candidate.default_s if served and rung != "user" else None,
+        default_s=measured.default_s if measured and rung != "user" else None,
         count=max(1, build.calls.counts[name]),
         tuner="autotvm" if rung in ("user", "exact", "family") else None,
         implementation=implementation,
-        rejected=tuple(Alternative(implementation=other, run_s=cost) for other, cost in others.items()),
+        rejected=tuple(_alternatives(build, target, workload, candidates)),
+        trials=(measured.trials or None) if measured else None,
+        space=(measured.space or None) if measured else None,
     )
+
+
+def _alternatives(build: BuildLog, target: Any, workload: Any, candidates: list[Any]) -> Iterator[Alternative]:
+    """The implementations that TVM asked about and did not choose, with what is known of their time: a record's, or
+    what the gate measured of one that was not published because another implementation is faster."""
+    seen = {None if workload is None else workload[0]}
+    for asked, config in candidates:
+        if asked[0] in seen:
+            continue
+        seen.add(asked[0])
+        measured = None if config is not None else _evidence(build, target, asked)
+        run_s = config.cost if config is not None else measured.tuned_s if measured else None
+        yield Alternative(implementation=asked[0], run_s=run_s)
+
+
+def _evidence(build: BuildLog, target: Any, workload: Any) -> RecordEvidence | None:
+    hub, key = build.session.hub(target), _key(workload)
+    return None if hub is None or key is None else hub.logs.evidence("autotvm", key)
 
 
 def _key(workload: Any) -> str | None:

@@ -1,0 +1,92 @@
+"""A record of another GPU is used only when it fits this one; TVM needs no GPU to say so."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from tvm import autotvm
+
+import tunehub
+from tunehub.relay.legality import build_problem, device_problem
+from tunehub_registry.target import TargetDescriptor
+
+from .relay_cases import log_line, make_registry, write_log
+
+ARGUMENTS = (
+    ("TENSOR", (1, 64, 32, 32), "float32"), ("TENSOR", (64, 64, 3, 3), "float32"), (1, 1), (1, 1, 1, 1), (1, 1),
+    "float32",
+)  # fmt: skip
+WORKLOAD = ("conv2d_nchw.cuda", *ARGUMENTS)
+BIG = "cuda -model=big"
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    return autotvm.task.create(WORKLOAD[0], ARGUMENTS, tvm.target.Target(BIG))
+
+
+def configurations(task: Any) -> Iterator[tuple[int, int]]:
+    """Index and threads per block of some configurations that use no virtual threads."""
+    for index in range(0, len(task.config_space), 97):
+        config = task.config_space.get(index)
+        tiles = [config[name].size for name in ("tile_f", "tile_y", "tile_x")]
+        if all(size[1] == 1 for size in tiles):
+            yield index, math.prod(size[2] for size in tiles)
+
+
+def index_with(task: Any, least: int, most: int) -> int:
+    return next(index for index, threads in configurations(task) if least <= threads <= most)
+
+
+def limited(threads: int) -> Any:
+    return tvm.target.Target(f"cuda -model=small -max_num_threads={threads}")
+
+
+def test_threads_decide(task: Any) -> None:
+    small = task.config_space.get(index_with(task, 32, 64))
+    large = task.config_space.get(index_with(task, 512, 1024))
+    assert device_problem(limited(256), WORKLOAD, small) is None
+    assert "exceeds this device's limits (max_threads_per_block 256" in str(
+        device_problem(limited(256), WORKLOAD, large)
+    )
+    assert device_problem(limited(1024), WORKLOAD, large) is None
+
+
+def test_a_cpu_runs_every_configuration(task: Any) -> None:
+    assert device_problem(tvm.target.Target("llvm"), WORKLOAD, task.config_space.get(0)) is None
+
+
+def test_a_template_that_refuses_says_so(task: Any) -> None:
+    config = task.config_space.get(0)
+    del config._entity_map["tile_f"]
+    assert "no knob 'tile_f'" in str(build_problem(limited(1024), WORKLOAD, config))
+    assert "the template refuses it" in str(device_problem(limited(1024), WORKLOAD, config))
+
+
+def test_another_devices_record_is_served_only_when_legal(
+    task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is for another model of the same architecture; this device allows 256 threads a block."""
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    arch = str(tvm.target.Target(BIG).attrs["arch"])
+    descriptor = TargetDescriptor(kind="cuda", model="big", arch=arch, features=(arch,))
+    served = {}
+    for name, index in (("legal", index_with(task, 32, 64)), ("illegal", index_with(task, 512, 1024))):
+        content = write_log(tmp_path / "a.log", log_line(task, index, 1e-3, BIG)).read_bytes()
+        place = make_registry(tmp_path / name, descriptor, {"records/autotvm.log": ("autotvm", content)})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", tunehub.HubWarning)
+            with tunehub.context(limited(256), registry=place) as hub:
+                config = autotvm.task.DispatchContext.current.query(limited(256), WORKLOAD)
+        served[name] = (config.is_fallback, [note for note in hub.report().notes if "another device" in note])
+    assert served["legal"] == (False, [])
+    is_fallback, notes = served["illegal"]
+    assert is_fallback
+    assert "big 1.0: conv2d_nchw.cuda 1x64x32x32 64x64x3x3" in notes[0]
+    assert "exceeds" in notes[0]
