@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm import autotvm
 
 import tunehub
 from tunehub.exceptions import HubWarning
@@ -120,3 +121,18 @@ def test_fingerprints_tell_networks_apart() -> None:
     three, four = conv_net(layers=3)[0], conv_net(layers=4)[0]
     assert graph_fingerprint(three) == graph_fingerprint(conv_net(layers=3)[0])
     assert graph_fingerprint(three) != graph_fingerprint(four)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_the_users_own_graph_records_come_first(
+    net: Any, task: Any, layouts: list[int], tmp_path: Path, outside: bool
+) -> None:
+    place = registry(tmp_path, net, task, list(reversed(layouts)))
+    users = write_log(tmp_path / "user.log", *(log_line(task, index, 5e-3) for index in layouts))
+    if outside:
+        with autotvm.apply_graph_best(str(users)), tunehub.context(TARGET, registry=place):
+            lib = build(*net)
+    else:
+        with tunehub.context(TARGET, registry=place), autotvm.apply_graph_best(str(users)):
+            lib = build(*net)
+    assert used_layouts(lib) == [layouts_of(task, index) for index in layouts]

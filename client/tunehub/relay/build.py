@@ -18,7 +18,7 @@ from tunehub.exceptions import CompileStepError
 from tunehub.relay import layers
 from tunehub.relay.coverage import Covered, auto_scheduler_coverage, is_enough
 from tunehub.relay.coverage import reports as coverage_reports
-from tunehub.relay.dispatch import GraphDispatch, has_user_records
+from tunehub.relay.dispatch import GraphDispatch, has_user_records, users_graph
 from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub.relay.legality import build_problem, last_line
 from tunehub.relay.session import Session
@@ -104,16 +104,19 @@ def _graph_records(session: Session, mod: Any, target: Any) -> tuple[Any, ...]:
 def _attempt(session: Session, mod: Any, plan: Plan, target: Any, original: Callable[[], Any]) -> Any:
     log = layers.BuildLog(session=session, calls=layers.count_calls(mod), has_user_records=has_user_records())
     session.enabled = plan.records
+    silent = autotvm.GLOBAL_SCOPE.silent
     try:
         with ExitStack() as stack:
             stack.enter_context(layers.recording(log))
-            if plan.graph:
-                stack.enter_context(GraphDispatch(plan.graph, session))
+            graph = GraphDispatch(plan.graph, session) if plan.graph else users_graph()
+            if graph is not None:
+                stack.enter_context(graph)
             if plan.tasks:
                 stack.enter_context(_flag_on())
             result = original()
     finally:
         session.enabled = True
+        autotvm.GLOBAL_SCOPE.silent = silent  # TVM leaves it changed when a build raises
     _report(session, log, plan, target)
     return result
 

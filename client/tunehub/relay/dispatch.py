@@ -7,6 +7,7 @@ Sources: autotvm/task/dispatcher.py and auto_scheduler/dispatcher.py of TVM 0.19
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,6 +47,8 @@ class HubDispatch(autotvm.task.DispatchContext):  # type: ignore[misc]
     def _users(self, target: Any, workload: Any) -> Any:
         """What contexts that were entered before this one say: a user's own records come first, wherever they are."""
         for context in _below(self):
+            if isinstance(context, autotvm.task.ApplyGraphBest):
+                continue  # any question would use up one of its records; see `users_graph`
             config = context._query_inside(target, workload)
             if config is not None and not config.is_fallback:
                 layers.answered_by_user(target, workload, config)
@@ -123,6 +126,19 @@ def has_user_records() -> bool:
     """Whether a context of the user is active on top of TVM's root, for AutoTVM."""
     context = autotvm.task.DispatchContext.current
     return any(not isinstance(item, HubDispatch) for item in (context, *_below(context)) if not _is_root(item))
+
+
+def users_graph() -> Any:
+    """The user's own `ApplyGraphBest` when it lies below our layer, as a context to be entered for one build, or None.
+
+    AlterOpLayout looks only at the topmost context for its class.
+    """
+    for context in _below(autotvm.task.DispatchContext.current):
+        if isinstance(context, autotvm.task.ApplyGraphBest) and not isinstance(context, GraphDispatch):
+            again = copy.copy(context)
+            again._counter, again._global_cfg_dict = 0, {}
+            return again
+    return None
 
 
 def _altered(target: Any, workload: Any) -> Any:
