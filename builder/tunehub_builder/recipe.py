@@ -145,8 +145,8 @@ def folder_name(target: str) -> str:
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:
-    """Read ``NAME=1,3,224,224``. Raises ValueError."""
-    name, equals, numbers = text.rpartition("=")
+    """Read ``NAME=1,3,224,224`` or ``NAME:1,3,224,224``. Raises ValueError."""
+    name, equals, numbers = text.rpartition("=" if "=" in text else ":")
     shape = tuple(int(number) for number in numbers.replace("x", ",").split(","))
     if not equals or not name or min(shape) < 1:
         raise ValueError(text)

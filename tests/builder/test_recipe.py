@@ -100,6 +100,7 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
 def test_shapes_on_the_command_line() -> None:
     assert parse_shape("data=1,3,224,224") == ("data", (1, 3, 224, 224))
     assert parse_shape("a=b=1x2") == ("a=b", (1, 2))
+    assert parse_shape("data:1,3") == ("data", (1, 3))  # as error messages write it
     for text in ("data", "=1,2", "data=", "data=1,,2", "data=0", "data=a"):
         with pytest.raises(ValueError):
             parse_shape(text)

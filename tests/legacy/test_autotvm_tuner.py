@@ -283,7 +283,7 @@ def test_a_worker_builds_and_times_one_candidate(worker: AutotvmSession, cache_f
     source = TaskSource(task=task.name, args=task.args, target=TARGET, cache_flush=cache_flush)
     worker.task("key", msgspec.json.encode(source).decode())
     worker.build(0, "key", None, 1)
-    options = MeasureOptions(repeats=2, min_repeat_s=1e-4)
+    options = MeasureOptions(repeats=4, min_repeat_s=1e-4)
     times = worker.measure(0, None, options)
     assert len(times) == (10 if cache_flush else 2)
     assert all(0 < seconds < 1 for seconds in times)

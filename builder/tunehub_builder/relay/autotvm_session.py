@@ -19,7 +19,8 @@ from tunehub_builder.tuning.worker import MeasureOptions
 
 REASONS = ("INSTANTIATION_ERROR", "COMPILE_HOST", "RUNTIME_DEVICE")
 _FLUSH = "cache_flush_cpu_non_first_arg"
-_FLUSHED_RUNS = 10
+_FLUSHED_RUNS = 12
+_PROMISING = 1.5  # times the best time so far
 _MOST_BYTES_KEPT = 1 << 30
 
 
@@ -138,14 +139,26 @@ def _timed(
     library = built.library
     if built.source.cache_flush:  # takes effect between the repeats only, so one run each
         timer = library.time_evaluator(library.entry_name, device, number=1, repeat=_FLUSHED_RUNS, f_preproc=_FLUSH)
-        return tuple(float(seconds) for seconds in timer(*arguments).results)
+        return _trimmed(tuple(float(seconds) for seconds in timer(*arguments).results))
     once = library.time_evaluator(library.entry_name, device, number=1, repeat=1)
     first = min(float(once(*arguments).results[0]), float(once(*arguments).results[0]))
     if best_s is not None and first > options.cutoff * best_s:
         return (first,)
     runs = max(1, int(options.min_repeat_s / max(first, 1e-7)))
     timer = library.time_evaluator(library.entry_name, device, number=runs, repeat=options.repeats)
-    return undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
+
+    def sample() -> tuple[float, ...]:
+        return tuple(float(seconds) for seconds in timer(*arguments).results)
+
+    times = sample()
+    if best_s is None or min(times) < _PROMISING * best_s:  # worth waiting for a quiet machine
+        times = undisturbed(sample)
+    return _trimmed(times)
+
+
+def _trimmed(times: tuple[float, ...]) -> tuple[float, ...]:
+    """Without the largest and the smallest of three and more, as TVM keeps them in its records."""
+    return tuple(sorted(times)[1:-1]) if len(times) > 2 else times
 
 
 def _compiled(schedule: Any, arguments: Any, target: Any) -> Any:
