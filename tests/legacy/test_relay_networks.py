@@ -50,7 +50,7 @@ def test_weights_are_the_same_every_time() -> None:
 
 
 def test_an_unknown_network_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UnknownNetworkError, match="resnet-19.*resnet-18"):
+    with pytest.raises(UnknownNetworkError, match=r"resnet-19.*resnet-18"):
         networks.get("resnet-19")
 
 

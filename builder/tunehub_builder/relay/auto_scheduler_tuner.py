@@ -168,13 +168,26 @@ def _tune(session: RelaySession, tasks: Sequence[_Task], watch: _Watch, history:
             measure_callbacks=[auto_scheduler.RecordToFile(str(session.work.auto_scheduler_log)), watch.measured()],
             verbose=0,
         )
+        policies = _policies(tasks, tuning.num_measures_per_round, session.workers, history)
         with suppress(_EnoughError):
-            scheduler.tune(
-                tuning,
-                search_policy_params=search_params(session.workers),
-                adaptive_training=True,
-                per_task_early_stopping=options.early_stopping,
-            )
+            scheduler.tune(tuning, search_policy=policies, per_task_early_stopping=options.early_stopping)
+
+
+def _policies(tasks: Sequence[_Task], round_size: int, cores: int, history: Path | None) -> list[Any]:
+    """TVM's sketch search for each task, with one cost model for all (task_scheduler.py, make_search_policies)."""
+    from tvm import auto_scheduler
+
+    from tunehub_builder.relay.cost_model import GuardedModel
+
+    model = GuardedModel(num_warmup_sample=len(tasks) * round_size, adaptive_training=True)
+    if history is not None:
+        model.update_from_file(str(history))
+    known = [auto_scheduler.PreloadMeasuredStates(str(history))] if history is not None else None
+    params = search_params(cores)
+    return [
+        auto_scheduler.SketchPolicy(task.task, model, params=params, verbose=0, init_search_callbacks=known)
+        for task in tasks
+    ]
 
 
 def search_params(cores: int) -> dict[str, int]:
