@@ -14,12 +14,16 @@ from typing import Any
 
 import tvm
 from tvm import autotvm
-from tvm.relay.backend import te_compiler
 from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
 from tunehub.hub import Hub
 from tunehub.relay import build, dispatch, layers, session
+
+try:
+    from tvm.relay.backend import te_compiler
+except ImportError:  # TVM 0.8
+    from tvm.relay.backend import compile_engine as te_compiler
 
 _lock = threading.Lock()
 _users = 0
