@@ -137,7 +137,11 @@ def _print_description(description: dict[str, Any]) -> None:
             f"{records['geomean_speedup']:.3g}× the default schedules in the geometric mean"
         )
     times = {item["network"]: item for item in evidence["networks"]}
-    rows = [(item["name"], item["dtype"], *_times(times.get(item["name"]))) for item in manifest["networks"]]
+    types = {item["name"]: item["dtype"] for item in manifest["networks"]}
+    # Evidence may say which of the package's sets was used: "resnet-18 (graph)".
+    measured = {label: label.partition(" (")[0] for label in times}
+    rows = [(label, types.get(name, ""), *_times(times[label])) for label, name in sorted(measured.items())]
+    rows += [(name, dtype, *_times(None)) for name, dtype in types.items() if name not in measured.values()]
     print_table(("NETWORK", "TYPE", "DEFAULT ms", "TUNED ms", "ONNXRUNTIME ms"), rows, empty="networks: none")
 
 

@@ -1,0 +1,49 @@
+"""The published records of this repository in builds of the networks that they were tuned for. Nothing is run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+
+import tunehub
+from tunehub_builder.relay import networks
+
+from .relay_cases import build
+
+TARGET = "llvm -mcpu=znver5 -num-cores=2"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    for name in ("TUNEHUB_REGISTRY", "TUNEHUB_RECORDS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def report(network: str, layout: str = "NCHW") -> Any:
+    mod, params = networks.get(network, layout=layout).module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tunehub.HubWarning)
+        with tunehub.context(tvm.target.Target(TARGET)) as hub:
+            build(mod, params, TARGET)
+    return hub.report()
+
+
+@pytest.mark.parametrize(("network", "convolutions"), [("resnet-18", 21), ("mobilenet", 27)])
+def test_a_graph_level_record_for_each_convolution(network: str, convolutions: int) -> None:
+    found = report(network)
+    assert str(found.package).startswith("llvm-znver5 0.")
+    planned = [item for item in found.workloads if item.op == "nn.conv2d"]
+    assert {item.tuner for item in planned} == {"graph_tuner"}
+    assert sum(item.count for item in planned) == convolutions
+
+
+def test_the_auto_scheduler_serves_nhwc() -> None:
+    found = report("mobilenet", "NHWC")
+    assert "auto_scheduler" in {item.tuner for item in found.workloads}
+    assert not any("stays off" in note for note in found.notes)
