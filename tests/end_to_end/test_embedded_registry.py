@@ -57,8 +57,6 @@ def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
     from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
     from tunehub_registry.index import parse_index, parse_shard
     from tunehub_registry.package import open_package, sha256_of
-    from tunehub_registry.record import ScheduleRecord, read_records
-    from tunehub_registry.trace_rules import validate_trace
 
     root = embedded_registry()
     index = parse_index((root / "index.json").read_bytes(), "index.json")
@@ -67,15 +65,31 @@ def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
         for version in shard.versions:
             assert sha256_of(root / version.file) == version.sha256
             with open_package(root / version.file) as package:
-                (records_file,) = [found.file for found in package.manifest.record_sets]
-                with package.open(records_file) as stream:
-                    records = list(read_records(stream, records_file))
                 with package.open("evidence.jsonl") as stream:
                     evidence = list(read_evidence(stream, "evidence.jsonl"))
-            admitted = {line.exact for line in evidence if isinstance(line, RecordEvidence) and line.admitted}
-            for record in records:
-                assert isinstance(record, ScheduleRecord)
-                validate_trace(list(record.trace))
-                assert record.exact in admitted
-            measured = {line.network for line in evidence if isinstance(line, NetworkEvidence)}
+                admitted = {line.exact for line in evidence if isinstance(line, RecordEvidence) and line.admitted}
+                for found in package.manifest.record_sets:
+                    with package.open(found.file) as stream:
+                        check_records(found.tuner, stream, found.file, found.count, admitted)
+            measured = {line.network.partition(" (")[0] for line in evidence if isinstance(line, NetworkEvidence)}
             assert measured == {network.name for network in package.manifest.networks}
+
+
+def check_records(tuner: str, stream: Any, source: str, count: int, admitted: set[str]) -> None:
+    """Every line is a sound record, and the gate admitted it; graph-level records were admitted with their network."""
+    from tunehub_registry.record import ScheduleRecord, read_records
+    from tunehub_registry.trace_rules import validate_trace
+    from tunehub_registry.tuning_log import LogRecord, config_problem, read_log
+
+    records = list(read_records(stream, source) if tuner == "meta_schedule" else read_log(stream, source))
+    assert len(records) == count
+    for record in records:
+        if tuner == "meta_schedule":
+            assert isinstance(record, ScheduleRecord)
+            validate_trace(list(record.trace))
+            assert record.exact in admitted
+        else:
+            assert isinstance(record, LogRecord)
+            assert record.is_measured
+            assert tuner == "auto_scheduler" or config_problem(record.config) is None
+            assert tuner == "graph_tuner" or record.key in admitted

@@ -18,7 +18,7 @@ from tunehub_builder.relay.cost_model import GuardedModel, survives
 
 
 @auto_scheduler.register_workload
-def tunehub_test_matmul(n: int) -> list[Any]:
+def guarded_matmul(n: int) -> list[Any]:
     a, b = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
     k = te.reduce_axis((0, n), name="k")
     return [a, b, te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")]
@@ -26,7 +26,7 @@ def tunehub_test_matmul(n: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def task() -> Any:
-    return auto_scheduler.SearchTask(func=tunehub_test_matmul, args=(32,), target=tvm.target.Target("llvm"))
+    return auto_scheduler.SearchTask(func=guarded_matmul, args=(32,), target=tvm.target.Target("llvm"))
 
 
 @pytest.fixture(scope="module")
