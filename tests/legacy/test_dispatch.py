@@ -207,7 +207,7 @@ def test_references_come_from_the_hub_not_from_tophub(task: Any, tmp_path: Path,
     with tunehub.context(TARGET, user_records=log):
         autotvm.task.DispatchContext.current.query(tvm.target.Target(TARGET), task.workload)
         pairs = autotvm.tophub.load_reference_log("llvm", "unknown", "conv2d_NCHWc.x86")
-        assert [pair[0].config.index for pair in pairs] == [5, 3]
+        assert [pair[0].config.index for pair in pairs][:2] == [5, 3]  # the user's own come first
         assert autotvm.tophub.load_reference_log("llvm", "unknown", "nothing.x86") == []
     assert no_network == []
 

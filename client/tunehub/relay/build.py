@@ -69,7 +69,7 @@ def _plan(session: Session, mod: Any, params: Any, target: Any) -> Plan:
     """Decide what serves the module. Whatever goes wrong here leaves AutoTVM's records by workload."""
     target = _single(target)
     hub = session.hub(target) if target is not None else None
-    if hub is None:
+    if hub is None or not layers.count_calls(mod).operators:  # nothing to serve, or a module that does not type
         return Plan()
     try:
         graph = _graph_records(session, mod, target)
