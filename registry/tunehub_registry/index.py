@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 from packaging.version import Version
 
 from tunehub_registry import _fields, _json
@@ -65,7 +65,8 @@ class RecordSetSummary(msgspec.Struct, frozen=True, kw_only=True):
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One published version: the file (relative to the registry's root), its hash and size, and the date (ISO 8601).
 
-    `yanked` is the reason why new resolutions leave the version out; locks still get it.
+    `yanked` is the reason why new resolutions leave the version out; locks still get it. `transaction` is a random id
+    of the publish: who lost the answer to a commit finds out by it whether the commit was theirs.
     """
 
     version: str
@@ -75,6 +76,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     record_sets: tuple[RecordSetSummary, ...]
     published: str
     yanked: _fields.Text | None = None
+    transaction: _fields.Label | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
@@ -101,8 +103,9 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for position, entry in enumerate(self.versions):
-            if entry.file != package_path(self.name, entry.version):
-                raise FieldError(f"versions[{position}].file", f"expected {package_path(self.name, entry.version)!r}")
+            expected = (package_path(self.name, entry.version), package_path(self.name, entry.version, entry.sha256))
+            if entry.file not in expected:
+                raise FieldError(f"versions[{position}].file", f"expected {expected[0]!r} or {expected[1]!r}")
         versions = [Version(entry.version) for entry in self.versions]
         if any(later <= earlier for earlier, later in itertools.pairwise(versions)):
             raise FieldError("versions", "expected each version once, oldest first")
@@ -127,9 +130,12 @@ def shard_path(sha256: str) -> str:
     return f"packages/shards/{sha256}.json"
 
 
-def package_path(name: str, version: str) -> str:
-    """The path of a package, relative to the registry's root."""
-    return f"packages/{package_filename(name, version)}"
+def package_path(name: str, version: str, sha256: str | None = None) -> str:
+    """The path of a package, relative to the registry's root.
+
+    Where several publish, `sha256` is a part of it: what a killed publisher left is then in nobody's way.
+    """
+    return "/".join(filter(None, ("packages", sha256, package_filename(name, version))))
 
 
 def parse_index(data: bytes, source: str) -> Index:

@@ -1,0 +1,48 @@
+"""The catalogue of a signed registry: every name with its target, so that the nearest package can be chosen.
+
+It is part of the snapshot, signed by the online key, and is a hint: what counts as the versions of a name is what the
+role says to which the name is delegated. JSON by zlib and base64, since python-tuf's canonical form walks all values.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from tunehub_registry import _json
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.target import TargetDescriptor, TargetName
+
+MAX_CATALOGUE_BYTES = 64 << 20  # decompressed
+_KIND = dict[TargetName, TargetDescriptor]
+
+
+def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
+    """The catalogue as text; the same names give the same text."""
+    return base64.b64encode(zlib.compress(_json.encode(dict(names)), 9)).decode("ascii")
+
+
+def decode_catalogue(text: object, source: str) -> dict[str, TargetDescriptor]:
+    """Read a catalogue. Raises FormatError for anything that `encode_catalogue` does not write."""
+    if not isinstance(text, str):
+        raise FormatError("expected the catalogue as text", source=source)
+    try:
+        inflate = zlib.decompressobj()
+        data = inflate.decompress(base64.b64decode(text, validate=True), MAX_CATALOGUE_BYTES)
+    except (ValueError, binascii.Error, zlib.error) as error:
+        raise FormatError(f"the catalogue cannot be unpacked: {error}", source=source) from None
+    if not inflate.eof or inflate.unused_data:
+        raise FormatError(f"the catalogue is cut off or larger than {MAX_CATALOGUE_BYTES} bytes", source=source)
+    # Signed data of this very shape: msgspec's own decoder, which is ten times as fast as the strict one.
+    try:
+        names = msgspec.json.decode(data, type=_KIND)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise FormatError(f"the catalogue is not valid: {error}", source=source) from None
+    wrong = next((name for name, target in names.items() if target.name != name), None)
+    if wrong is not None:
+        raise FormatError(f"the catalogue lists the target {names[wrong].name} as {wrong}", source=source)
+    return names

@@ -1,0 +1,21 @@
+"""Where TUF metadata lies in a registry, and what it is for. Formats: TUF specification 1.0, consistent snapshots.
+
+A package name is a TUF target path; the target is the name's shard, signed by the publisher's role, to which the name
+is delegated by a pattern. Shards and packages are fetched by their SHA-256 from where an unsigned registry has them.
+`timestamp.json` is the only file that changes: replacing it commits.
+"""
+
+from __future__ import annotations
+
+METADATA = "metadata"
+TIMESTAMP_PATH = f"{METADATA}/timestamp.json"
+MAX_ROOT_BYTES = 512_000
+MAX_TIMESTAMP_BYTES = 16_384
+MAX_SNAPSHOT_BYTES = 8_000_000
+MAX_TARGETS_BYTES = 8_000_000
+CATALOGUE_FIELD = "x-tunehub-catalogue"  # in the snapshot's signed part: see `catalogue`
+
+
+def versioned_path(role: str, version: int) -> str:
+    """Where a version of a role's metadata lies; it is immutable. Not for the timestamp, which has no versions."""
+    return f"{METADATA}/{version}.{role}.json"
