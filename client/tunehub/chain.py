@@ -50,9 +50,9 @@ class Chain:
     def offers(self) -> Iterator[NameOffer]:
         """Every name of every readable registry."""
         for position, registry in enumerate(self.registries):
-            index = self._attempt(registry.index)
-            for name, entry in sorted(index.names.items()) if index else ():
-                yield NameOffer(name=name, target=entry.target, registry=registry.address, position=position)
+            names = self._attempt(registry.names)
+            for name, target in sorted(names.items()) if names else ():
+                yield NameOffer(name=name, target=target, registry=registry.address, position=position)
 
     def published(self) -> Iterator[Published]:
         """Every version of every name, for listings."""
@@ -84,7 +84,7 @@ class Chain:
 
     def _shard(self, offer: NameOffer) -> Shard | None:
         registry = self.registries[offer.position]
-        return self._attempt(lambda: registry.shard(offer.name, registry.index().names[offer.name]))
+        return self._attempt(lambda: registry.shard(offer.name))
 
     def _attempt(self, read: Callable[[], T]) -> T | None:
         try:

@@ -161,7 +161,7 @@ def _examine_registries(settings: Settings) -> list[Finding]:
     chain = open_chain(settings.registries, offline=settings.offline, on_problem=problems.append)
     findings: list[Finding] = []
     for registry in chain.registries:
-        outcome = _attempt(lambda: registry.index().names)  # noqa: B023 - called at once
+        outcome = _attempt(registry.names)
         if isinstance(outcome, TunehubError):
             findings.append(_registry_error(outcome))
             continue
