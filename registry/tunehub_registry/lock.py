@@ -26,7 +26,7 @@ from tunehub_registry.target import TargetDescriptor, TargetName
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 LOCK_VERSION = "1.0"
 LOCK_FILE = "tunehub.lock"
