@@ -53,6 +53,10 @@ class SettingError(UsageError):
     """An environment variable or option has a value that tunehub cannot read."""
 
 
+class LockFileError(UsageError):
+    """The lock file that `lock` or `TUNEHUB_LOCK` names is missing, cannot be read, or is malformed."""
+
+
 class HubError(TunehubError):
     """Root of the failures that the policy decides on: raised in strict mode, a HubWarning otherwise.
 
@@ -80,6 +84,18 @@ class UnsupportedRegistryError(RegistryUnreadableError):
 
 class ResolutionError(HubError):
     """No package serves the target. The message has every candidate with the reason why it was rejected."""
+
+
+class LockError(HubError):
+    """The lock file does not fit: no pin is for this target or for the installed TVM."""
+
+
+class LockedPackageMissingError(RegistryUnreadableError):
+    """A locked package is in no place that may have it. Field `tried`: each place with what was wrong there."""
+
+    def __init__(self, registry: str, reason: str, *, remedy: str, tried: tuple[tuple[str, str], ...]) -> None:
+        self.tried = tried
+        super().__init__(registry, reason, remedy=remedy)
 
 
 class PackageUnusableError(HubError):

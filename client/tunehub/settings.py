@@ -19,6 +19,7 @@ class Settings:
 
     `registries` come before the embedded one. `records` is the user's own file, or a folder with one
     `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
+    With `lock` only the packages of that lock file are considered.
     """
 
     registries: tuple[str, ...]
@@ -29,10 +30,12 @@ class Settings:
     offline: bool
     require: str | None
     require_place: str = "TUNEHUB_REQUIRE"
+    lock: Path | None = None
+    lock_place: str = "TUNEHUB_LOCK"
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE` and `_REQUIRE`. Raises SettingError."""
+    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`. Raises SettingError."""
     env = os.environ if environ is None else environ
     records = env.get("TUNEHUB_RECORDS", "").strip()
     cache = env.get("TUNEHUB_CACHE", "").strip()
@@ -44,6 +47,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         strict=_flag(env, "TUNEHUB_STRICT"),
         offline=_flag(env, "TUNEHUB_OFFLINE"),
         require=env.get("TUNEHUB_REQUIRE", "").strip() or None,
+        lock=_lock_path(env.get("TUNEHUB_LOCK", "").strip()),
     )
 
 
@@ -55,8 +59,12 @@ def with_options(
     user_records: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
     offline: bool | None = None,
+    lock: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """Return `settings` with the options that are not None put over them. Raises SettingError."""
+    """Return `settings` with the options that are not None put over them. Raises SettingError.
+
+    An empty `lock` is none, whatever the environment says.
+    """
     result = settings
     if registry is not None:
         result = replace(result, registries=_registries(registry))
@@ -64,6 +72,8 @@ def with_options(
         result = replace(result, require=require, require_place="require")
     if user_records is not None:
         result = replace(result, records=Path(user_records).expanduser(), records_given=True)
+    if lock is not None:
+        result = replace(result, lock=_lock_path(os.fspath(lock)), lock_place="lock")
     if strict is not None:
         result = replace(result, strict=strict)
     return result if offline is None else replace(result, offline=offline)
@@ -79,6 +89,10 @@ def _registries(value: object) -> tuple[str, ...]:
     raise SettingError(
         value, "is neither an address nor a sequence of addresses", place="registry", remedy="give a folder or a list"
     )
+
+
+def _lock_path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
 
 
 def _split(text: str) -> tuple[str, ...]:
