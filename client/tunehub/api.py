@@ -23,6 +23,7 @@ class HubOptions(TypedDict, total=False):
 
     `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
+    `budget`: seconds that opening a hub may spend on the network.
     """
 
     registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
@@ -30,6 +31,7 @@ class HubOptions(TypedDict, total=False):
     user_records: str | os.PathLike[str] | None
     strict: bool | None
     offline: bool | None
+    budget: float | None
 
 
 def compile(

@@ -78,6 +78,10 @@ class RegistryUnreadableError(HubError):
         super().__init__(f"registry {registry}: {reason}", remedy=remedy)
 
 
+class TrustError(RegistryUnreadableError):
+    """A registry's signatures do not prove what it says, or nothing is known to prove them by. It is left out."""
+
+
 class UnsupportedRegistryError(RegistryUnreadableError):
     """The registry's address has a scheme that this version of tunehub cannot read."""
 

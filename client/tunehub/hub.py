@@ -166,6 +166,8 @@ def open_hub(
     user_records: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
     offline: bool | None = None,
+    lock: str | os.PathLike[str] | None = None,
+    budget: float | None = None,
     tvm_version: str | None = None,
 ) -> Hub:
     """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
@@ -175,8 +177,9 @@ def open_hub(
     a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError) raise in any mode.
     """
     settings, requirement = check_options(
-        registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
-    )
+        registry=registry, require=require, user_records=user_records, strict=strict, offline=offline, lock=lock,
+        budget=budget,
+    )  # fmt: skip
     host = descriptor_of(target)
     if tvm_version is None:
         installed = find_tvm()
@@ -196,11 +199,14 @@ def check_options(
     user_records: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
     offline: bool | None = None,
+    lock: str | os.PathLike[str] | None = None,
+    budget: float | None = None,
 ) -> tuple[Settings, Requirement]:
     """The settings that the environment and these options make. Raises SettingError or RequirementError."""
     settings = with_options(
-        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline
-    )
+        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline,
+        lock=lock, budget=budget,
+    )  # fmt: skip
     return settings, parse_requirement(settings.require, settings.require_place)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunehub.exceptions import SettingError
 
+DEFAULT_BUDGET_S = 10.0
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -19,7 +20,8 @@ class Settings:
 
     `registries` come before the embedded one. `records` is the user's own file, or a folder with one
     `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
-    With `lock` only the packages of that lock file are considered.
+    With `lock` only the packages of that lock file are considered. `budget` is what opening a hub may spend on the
+    network, in seconds (None: no limit); `trust` is the folder of trusted roots and of names bound to registries.
     """
 
     registries: tuple[str, ...]
@@ -32,13 +34,19 @@ class Settings:
     require_place: str = "TUNEHUB_REQUIRE"
     lock: Path | None = None
     lock_place: str = "TUNEHUB_LOCK"
+    budget: float | None = DEFAULT_BUDGET_S
+    trust: Path = field(default_factory=lambda: _platform_folder("user_data_path") / "trust")
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`. Raises SettingError."""
+    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`, `_BUDGET`, `_TRUST`.
+
+    Raises SettingError.
+    """
     env = os.environ if environ is None else environ
     records = env.get("TUNEHUB_RECORDS", "").strip()
     cache = env.get("TUNEHUB_CACHE", "").strip()
+    trust = env.get("TUNEHUB_TRUST", "").strip()
     return Settings(
         registries=_split(env.get("TUNEHUB_REGISTRY", "")),
         cache=Path(cache).expanduser() if cache else _platform_folder("user_cache_path"),
@@ -48,6 +56,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         offline=_flag(env, "TUNEHUB_OFFLINE"),
         require=env.get("TUNEHUB_REQUIRE", "").strip() or None,
         lock=_lock_path(env.get("TUNEHUB_LOCK", "").strip()),
+        budget=_budget(env.get("TUNEHUB_BUDGET", "").strip() or DEFAULT_BUDGET_S, "TUNEHUB_BUDGET"),
+        trust=Path(trust).expanduser() if trust else _platform_folder("user_data_path") / "trust",
     )
 
 
@@ -60,6 +70,7 @@ def with_options(
     strict: bool | None = None,
     offline: bool | None = None,
     lock: str | os.PathLike[str] | None = None,
+    budget: float | None = None,
 ) -> Settings:
     """Return `settings` with the options that are not None put over them. Raises SettingError.
 
@@ -74,9 +85,23 @@ def with_options(
         result = replace(result, records=Path(user_records).expanduser(), records_given=True)
     if lock is not None:
         result = replace(result, lock=_lock_path(os.fspath(lock)), lock_place="lock")
+    if budget is not None:
+        result = replace(result, budget=_budget(budget, "budget"))
     if strict is not None:
         result = replace(result, strict=strict)
     return result if offline is None else replace(result, offline=offline)
+
+
+def _budget(value: object, place: str) -> float | None:
+    """Seconds; infinity is no limit."""
+    remedy = "give seconds, such as 10, or inf for no limit"
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        raise SettingError(value, "is not a number of seconds", place=place, remedy=remedy) from None
+    if not seconds > 0:
+        raise SettingError(value, "is not more than 0", place=place, remedy=remedy)
+    return None if seconds == float("inf") else seconds
 
 
 def _registries(value: object) -> tuple[str, ...]:
