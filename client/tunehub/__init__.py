@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tunehub.exceptions import (
         HubError,
         HubWarning,
+        LockFileError,
         RequirementError,
         SettingError,
         TunehubError,
@@ -33,6 +34,7 @@ __all__ = [
     "Hub",
     "HubError",
     "HubWarning",
+    "LockFileError",
     "Report",
     "RequirementError",
     "Resolution",
@@ -58,6 +60,7 @@ _MODULES = {
     "tunehub.exceptions": (
         "HubError",
         "HubWarning",
+        "LockFileError",
         "RequirementError",
         "SettingError",
         "TunehubError",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tunehub.host import as_tvm_target
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
 from tunehub.resolution import Resolution
-from tunehub.settings import load_settings, with_options
 from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ class HubOptions(TypedDict, total=False):
 
     `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
-    `budget`: seconds that opening a hub may spend on the network.
+    `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file.
     """
 
     registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
@@ -32,6 +31,7 @@ class HubOptions(TypedDict, total=False):
     strict: bool | None
     offline: bool | None
     budget: float | None
+    lock: str | os.PathLike[str] | None
 
 
 def compile(
@@ -46,8 +46,8 @@ def compile(
 
     `target` is anything that `tunehub.resolve` takes; None is this machine's CPU. `params` are bound into `main`.
     `hub` reuses a hub (then no options); pass one to read its `report()` afterwards.
-    Raises UnsupportedTVMError, UnknownTargetError, RequirementError, SettingError; HubError only in strict mode; and
-    what TVM raises for the module.
+    Raises UnsupportedTVMError, UnknownTargetError, RequirementError, SettingError, LockFileError; HubError only in
+    strict mode; and what TVM raises for the module.
     """
     require_relax()
     from tunehub import relax_pipeline
@@ -72,7 +72,8 @@ def context(target: Any = None, **options: Unpack[HubOptions]) -> Iterator[Hub]:
 def install(**options: Unpack[HubOptions]) -> None:
     """Make every later `tvm.compile` or `relay.build` of this process use records, each target with its own hub.
 
-    A second call replaces the options. Raises UnsupportedTVMError, RequirementError or SettingError at once.
+    A second call replaces the options. Raises UnsupportedTVMError, RequirementError, SettingError or LockFileError at
+    once.
     """
     generation = require_tvm()
     check_options(**options)
@@ -109,9 +110,10 @@ def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:
     """Say which package would serve `target`, and why no other: `resolve(...).explain()`. Works without TVM.
 
     `target`: a TVM target, a dict or JSON in TVM's form, a package name such as `llvm-znver5`; None is this machine's
-    CPU. Raises UnknownTargetError, RequirementError, SettingError; RegistryUnreadableError in strict mode.
+    CPU. Raises UnknownTargetError, RequirementError, SettingError, LockFileError; RegistryUnreadableError in strict
+    mode.
     """
-    settings = with_options(load_settings(), **options)
+    settings, _ = check_options(**options)
     installed = find_tvm()
     policy = Policy(strict=settings.strict)
     host = describe_target(target, settings, policy)

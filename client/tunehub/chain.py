@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from tunehub.embedded import embedded_registry
-from tunehub.exceptions import HubError, RegistryUnreadableError
+from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError
 from tunehub.registry_source import Registry, open_registry
 from tunehub.resolution import (
     Chosen,
@@ -25,6 +25,11 @@ from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
 
 EMBEDDED = "embedded"
+_NO_PACKAGE_REMEDY = (
+    "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
+    "`tunehub resolve` explains"
+)
+_MAX_REASONS = 5
 OnProblem = Callable[[HubError], None]
 T = TypeVar("T")
 
@@ -81,6 +86,14 @@ class Chain:
             chosen, decisions = choose_version(candidate, entries, require, tvm_version, unusable)
             trace.extend(decisions or [_no_versions(candidate)])
         return Resolution(host=host, chosen=chosen, trace=tuple(trace))
+
+    def nothing_found(self, resolution: Resolution) -> HubError:
+        """The error for a resolution that chose nothing."""
+        rejected = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
+        shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
+        more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""
+        reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
+        return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
 
     def _shard(self, offer: NameOffer) -> Shard | None:
         registry = self.registries[offer.position]

@@ -16,7 +16,6 @@ from tunehub.exceptions import (
     HubWarning,
     PackageUnusableError,
     RegistryUnreadableError,
-    ResolutionError,
     TunehubError,
     UnknownTargetError,
 )
@@ -29,12 +28,6 @@ from tunehub.resolution import Requirement, Resolution, parse_requirement
 from tunehub.settings import Settings, load_settings, with_options
 from tunehub.tvm_generation import find_tvm, is_relay
 from tunehub_registry.target import TargetDescriptor
-
-_NO_PACKAGE_REMEDY = (
-    "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
-    "`tunehub resolve` explains"
-)
-_MAX_REASONS = 5
 
 
 class Policy:
@@ -174,7 +167,8 @@ def open_hub(
 
     Options that are None come from the environment; `tvm_version` is that of the installed TVM by default.
     Whatever goes wrong with registries, cache or packages ends in a hub with fewer records and one HubWarning, or in
-    a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError) raise in any mode.
+    a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError, LockFileError) raise in
+    any mode.
     """
     settings, requirement = check_options(
         registry=registry, require=require, user_records=user_records, strict=strict, offline=offline, lock=lock,
@@ -202,12 +196,20 @@ def check_options(
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
 ) -> tuple[Settings, Requirement]:
-    """The settings that the environment and these options make. Raises SettingError or RequirementError."""
+    """The settings that the environment and these options make.
+
+    Raises SettingError, RequirementError (also when a lock file pins something else), or LockFileError.
+    """
     settings = with_options(
         load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline,
         lock=lock, budget=budget,
     )  # fmt: skip
-    return settings, parse_requirement(settings.require, settings.require_place)
+    requirement = parse_requirement(settings.require, settings.require_place)
+    if settings.lock is not None:
+        from tunehub.locked import check_lock
+
+        check_lock(settings, requirement)
+    return settings, requirement
 
 
 def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDescriptor:
@@ -218,7 +220,7 @@ def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDe
     try:
         return descriptor_of(target)
     except UnknownTargetError:
-        chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+        chain = _open_chain(settings, policy)
         published = next((offer.target for offer in chain.offers() if offer.name == str(target).lower()), None)
         if published is None:
             raise
@@ -229,9 +231,18 @@ def resolve_host(
     host: TargetDescriptor, settings: Settings, policy: Policy, tvm_version: str | None
 ) -> tuple[Chain, Resolution]:
     """Resolve without opening the package. Raises as `open_hub`."""
-    chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+    chain = _open_chain(settings, policy)
     requirement = parse_requirement(settings.require, settings.require_place)
     return chain, chain.resolve(host, requirement, tvm_version)
+
+
+def _open_chain(settings: Settings, policy: Policy) -> Chain:
+    """The lock file's packages alone when there is one, else all registries'."""
+    if settings.lock is None:
+        return open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+    from tunehub.locked import open_locked
+
+    return open_locked(settings, policy.problem)
 
 
 def _open(
@@ -253,7 +264,7 @@ def _open(
     resolution = Resolution(host=host, chosen=None)
     try:
         opened.add(_open_user(settings, cache, host, policy, opened.relay))
-        chain = open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
+        chain = _open_chain(settings, policy)
         resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
         opened.add(package)
     except TunehubError:
@@ -308,7 +319,7 @@ def _open_nearest(
         resolution = chain.resolve(host, requirement, tvm_version, unusable)
         chosen = resolution.chosen
         if chosen is None:
-            policy.problem(_nothing_found(resolution))
+            policy.problem(chain.nothing_found(resolution))
             return resolution, None
         registry = chain.registries[chosen.position]
         try:
@@ -318,14 +329,6 @@ def _open_nearest(
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
             unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
-
-
-def _nothing_found(resolution: Resolution) -> ResolutionError:
-    rejected = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
-    shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
-    more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""
-    reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
-    return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
 
 
 def _unexpected(error: Exception) -> HubError:

@@ -1,0 +1,185 @@
+"""Resolution from a lock file: only its packages count; no index and no signature is read, and files go by SHA-256."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from tunehub.chain import Chain, OnProblem
+from tunehub.exceptions import HubError, LockedPackageMissingError, LockError, LockFileError, RequirementError
+from tunehub.resolution import Requirement, Resolution, Unusable
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.index import Shard, ShardEntry
+from tunehub_registry.lock import MAX_LOCK_BYTES, Lock, LockedPackage, parse_lock
+from tunehub_registry.target import Accepted, TargetDescriptor, match
+
+if TYPE_CHECKING:
+    from tunehub.settings import Settings
+
+_MAX_REASONS = 5
+
+
+def read_lock(path: Path, place: str = "lock") -> Lock:
+    """Read a lock file. Raises LockFileError, which names `place`, where the path came from."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_LOCK_BYTES + 1)
+        with warnings.catch_warnings():
+            return parse_lock(data, str(path))
+    except FormatError as error:
+        reason = f"at {error.path}: {error.reason}"
+        raise LockFileError(path, reason, place=place, remedy=error.remedy) from error
+    except OSError as error:
+        reason = f"the lock file cannot be read: {error.strerror or error}"
+        remedy = "make it with `tunehub lock`, or correct the path"
+        raise LockFileError(path, reason, place=place, remedy=remedy) from error
+
+
+def check_lock(settings: Settings, requirement: Requirement) -> None:
+    """Read the lock file of the settings, if there is one, and compare it with the requirement.
+
+    Raises LockFileError, and RequirementError when no pin at all satisfies the requirement.
+    """
+    if settings.lock is None:
+        return
+    lock = read_lock(settings.lock, settings.lock_place)
+    named = [item for item in lock.packages if requirement.name in (None, item.name)]
+    if any(requirement.specifier.contains(item.version, prereleases=True) for item in named):
+        return
+    if requirement.name is not None or lock.packages:
+        raise conflict(requirement, settings, ", ".join(item.label for item in named) or "nothing of that name")
+
+
+def conflict(requirement: Requirement, settings: Settings, pinned: str) -> RequirementError:
+    """The error when a requirement and a lock file ask for different things; names both."""
+    reason = f"conflicts with the lock file {settings.lock}, which pins {pinned}"
+    remedy = f"change one of them: `tunehub lock '{requirement.name or 'NAME'}{requirement.specifier}'`"
+    return RequirementError(settings.require, reason, place=settings.require_place, remedy=remedy)
+
+
+class LockedRegistry:
+    """The pins of a lock file as a registry."""
+
+    def __init__(self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool) -> None:
+        """`address` names the lock in messages; `registries` are asked for files before those that the lock names."""
+        self.lock = lock
+        self.address = address
+        self._registries = tuple(registries)
+        self._offline = offline
+
+    def names(self) -> Mapping[str, TargetDescriptor]:
+        """As the port says."""
+        return self.lock.names
+
+    def shard(self, name: str) -> Shard:
+        """As the port says."""
+        return self.lock.shard(name)
+
+    def fetch_package(self, entry: ShardEntry) -> bytes:
+        """As the port says; the hash is right."""
+        stream = BytesIO()
+        self.download_package(entry, stream, 0)
+        return stream.getvalue()
+
+    def download_package(self, entry: ShardEntry, stream: BinaryIO, offset: int) -> None:
+        """As the port says; the hash is right. Raises LockedPackageMissingError."""
+        from tunehub.locked_files import download_verified, places_of
+
+        pin = next(item for item in self.lock.packages if item.sha256 == entry.sha256)
+        places = places_of(pin, self._registries, offline=self._offline)
+        place, failures = download_verified(pin, places, stream, offset)
+        if place is None:
+            tried = tuple((item.address, item.reason) for item in failures)
+            raise package_missing(self.address, pin, tried, offline=self._offline)
+
+    def url(self, path: str) -> str:
+        """As the port says: what the lock states."""
+        return next((item.url or item.registry for item in self.lock.packages if path in item.paths), path)
+
+
+class LockedChain(Chain):
+    """A lock file as the only registry."""
+
+    def __init__(self, registry: LockedRegistry, settings: Settings, on_problem: OnProblem) -> None:
+        """`settings` are those that the lock was named in."""
+        super().__init__([registry], on_problem)
+        self._lock = registry.lock
+        self._settings = settings
+        self._require = Requirement(name=None, specifier=SpecifierSet())
+        self._tvm_version: str | None = None
+        self._unusable: Unusable = MappingProxyType({})
+
+    def resolve(
+        self,
+        host: TargetDescriptor,
+        require: Requirement,
+        tvm_version: str | None,
+        unusable: Unusable = MappingProxyType({}),
+    ) -> Resolution:
+        """As a chain of registries does, among the pins."""
+        self._tvm_version, self._require, self._unusable = tvm_version, require, unusable
+        return super().resolve(host, require, tvm_version, unusable)
+
+    def nothing_found(self, resolution: Resolution) -> HubError:
+        """Why no pin serves, before anything is compiled: a requirement against it, the target, or the TVM."""
+        host = resolution.host
+        if self._unusable:
+            return LockError(f"the lock file {self._settings.lock} has no other package for {host.name}",
+                             remedy="compiling with default schedules")  # fmt: skip
+        anything = Requirement(name=None, specifier=SpecifierSet())
+        without = super().resolve(host, anything, self._tvm_version).chosen
+        if without is not None:
+            error = conflict(self._require, self._settings, f"{without.label} for {host.name}")
+            return LockError(f"{error.place} {error.value!r} {error.reason}", remedy=error.remedy)
+        reasons = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
+        shown = "; ".join(reasons[:_MAX_REASONS]) or "it is empty"
+        reason = f"the lock file {self._settings.lock} does not fit {self._here(host)}: {shown}"
+        return LockError(reason, remedy=self._remedy(host), cause="no package")
+
+    def _here(self, host: TargetDescriptor) -> str:
+        tvm = f" with TVM {self._tvm_version}" if self._tvm_version else ""
+        return f"{host.name} ({host.arch}){tvm}"
+
+    def _remedy(self, host: TargetDescriptor) -> str:
+        """The command that makes it fit. Where the target has a pin, the TVM is what is missing."""
+        pinned = any(isinstance(match(target, host), Accepted) for target in self._lock.names.values())
+        versions = dict.fromkeys((*self._lock.tvm, self._tvm_version) if pinned else ())
+        options = [f"--tvm {version}" for version in versions if version and _is_version(version)]
+        return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
+
+
+def open_locked(settings: Settings, on_problem: OnProblem) -> LockedChain:
+    """The chain of a lock file. Raises LockFileError."""
+    assert settings.lock is not None
+    lock = read_lock(settings.lock, settings.lock_place)
+    registry = LockedRegistry(
+        lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline
+    )
+    return LockedChain(registry, settings, on_problem)
+
+
+def package_missing(
+    address: str, pin: LockedPackage, tried: tuple[tuple[str, str], ...], *, offline: bool
+) -> LockedPackageMissingError:
+    """The error when no place has a locked package; names all of them."""
+    places = "; ".join(f"{place}: {reason}" for place, reason in tried)
+    reason = f"{pin.label} is not in the cache, and no place has it: {places}"
+    remedy = "name a registry or mirror that has it in TUNEHUB_REGISTRY, and run `tunehub sync`"
+    if offline:
+        remedy = "run `tunehub sync` while there is a network, or name a mirror folder in TUNEHUB_REGISTRY"
+    return LockedPackageMissingError(address, reason, remedy=remedy, tried=tried)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
