@@ -142,10 +142,11 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
     """No test reads this machine's settings, cache, records or the real embedded registry."""
-    for name in ("REGISTRY", "RECORDS", "STRICT", "OFFLINE", "REQUIRE"):
+    for name in ("REGISTRY", "RECORDS", "STRICT", "OFFLINE", "REQUIRE", "LOCK"):
         monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
     monkeypatch.setenv("TUNEHUB_CACHE", str(cache))
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     empty = RegistryFolder(tmp_path / "embedded")
     monkeypatch.setattr("tunehub.chain.embedded_registry", lambda: empty.root)
+    monkeypatch.setattr("tunehub.locked_files.embedded_registry", lambda: empty.root)
