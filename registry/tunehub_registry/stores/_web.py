@@ -1,0 +1,396 @@
+"""Reading files over HTTP(S): what the stores of web sites and of buckets share.
+
+Everything is bounded: answers by their size while they stream, time by the deadline, redirects and retries by number.
+Only two waits cannot be cut from within the thread that waits, the resolving of a host's name and a server that
+trickles the header lines: who must not wait for them calls from another thread.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import IncompleteRead
+from time import sleep
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from tunehub_registry.stores.port import (
+    AccessDeniedError,
+    Content,
+    Deadline,
+    FileMissingError,
+    OnBytes,
+    StoreError,
+    TooLargeError,
+    UnreachableError,
+    UnsoundAnswerError,
+)
+
+if TYPE_CHECKING:
+    import requests
+    from urllib3.util import Retry
+
+CONNECT_S = 5.0
+READ_S = 10.0  # without one byte
+GET_S = 60.0  # for a whole small file, where the caller sets no deadline
+MAX_REDIRECTS = 5
+MAX_RETRIES = 2
+MAX_RETRY_AFTER_S = 60.0  # where the caller sets no deadline
+_BACKOFF_S = 0.2
+_CHUNK = 1 << 16
+_MAX_ERROR_BYTES = 1 << 14
+_WORTH_REPEATING = frozenset({429, 500, 502, 503, 504})
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+_ERROR_CODE = re.compile(rb"<Code>(\w{1,64})</Code>")  # of S3's error documents
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_TRY_LATER = "try again later"
+_PORTAL = "a captive portal or a proxy is the likely cause: log in to the network in a browser, or check the address"
+_T = TypeVar("_T")
+
+
+class _PassingError(UnreachableError):
+    """What may be over at the next try. `retry_after` is what the server asks for, in seconds."""
+
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedies:
+    """What to tell people about a store's refusals."""
+
+    denied: str = "check the credentials in the address or in ~/.netrc, and the permissions of the site"
+    missing: str = "is the address that of a registry, with metadata/ or index.json below it?"
+
+
+class WebReader:
+    """Files by their URLs. `locate` gives the URL to ask for a path; it may hold secrets, which no message shows."""
+
+    def __init__(
+        self,
+        address: str,
+        locate: Callable[[str], str],
+        *,
+        open_session: Callable[[], requests.Session] | None = None,
+        remedies: Remedies | None = None,
+    ) -> None:
+        """Opens nothing yet. Proxies and CA certificates are those of the environment, as `requests` has them."""
+        self._address = address
+        self._locate = locate
+        self._open_session = open_session or _new_session
+        self._remedies = remedies or Remedies()
+        self._kept_session: requests.Session | None = None
+
+    def get(self, path: str, *, max_bytes: int, etag: str | None, deadline: Deadline | None) -> Content | None:
+        """As the port says."""
+        limit = deadline or Deadline(GET_S)
+        return self._repeat(limit, lambda: self._get_once(path, max_bytes, etag, limit))
+
+    def download(
+        self,
+        path: str,
+        stream: BinaryIO,
+        *,
+        size: int,
+        offset: int,
+        deadline: Deadline | None,
+        on_bytes: OnBytes | None,
+    ) -> None:
+        """As the port says. What `stream.write` raises goes through as it is."""
+        limit = deadline or Deadline(None)
+        done = offset
+
+        def once() -> None:
+            nonlocal done
+            for chunk in self._rest(path, size, done, limit):
+                stream.write(chunk)
+                done += len(chunk)
+                if on_bytes is not None:
+                    on_bytes(len(chunk))
+
+        if offset == 0 or offset < size:
+            self._repeat(limit, once)
+        if done != size:
+            raise self._wrong_size(path, done, size)
+
+    def _get_once(self, path: str, max_bytes: int, etag: str | None, deadline: Deadline) -> Content | None:
+        headers = {"If-None-Match": etag} if etag else {}
+        with self._answer(path, headers, deadline, {200, 304} if etag else {200}) as response:
+            if response.status_code == 304:
+                _drain(response, deadline)
+                return None
+            if (response.raw.length_remaining or 0) > max_bytes:
+                raise self._too_large(path, max_bytes)
+            data = bytearray()
+            for chunk in self._body(path, response, deadline):
+                data += chunk
+                if len(data) > max_bytes:
+                    raise self._too_large(path, max_bytes)
+        return Content(data=bytes(data), etag=response.headers.get("ETag", ""))
+
+    def _rest(self, path: str, size: int, offset: int, deadline: Deadline) -> Iterator[bytes]:
+        """The bytes from `offset` on. Raises UnsoundAnswerError before the first one if the size is another."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        with self._answer(path, headers, deadline, {200, 206} if offset else {200}) as response:
+            skipped = 0
+            if response.status_code == 206:
+                self._check_range(path, response, size, offset)
+                skipped = offset
+            length = response.raw.length_remaining
+            if length is not None and length != size - skipped:
+                raise self._wrong_size(path, length + skipped, size)
+            to_skip = offset - skipped
+            left = size - offset
+            for chunk in self._body(path, response, deadline):
+                kept = chunk[to_skip:]
+                to_skip -= len(chunk) - len(kept)
+                left -= len(kept)
+                if left < 0:  # endless, where no length was stated
+                    raise self._wrong_size(path, size - left, size)
+                if kept:
+                    yield kept
+
+    def _repeat(self, deadline: Deadline, once: Callable[[], _T]) -> _T:
+        """Only for reading, which changes nothing; `once` goes on where it was."""
+        from urllib3.util import Retry
+
+        policy = Retry(total=MAX_RETRIES, backoff_factor=_BACKOFF_S)
+        while True:
+            try:
+                return once()
+            except _PassingError as error:
+                policy = _wait(policy, error, deadline)
+
+    @contextmanager
+    def _answer(
+        self, path: str, headers: Mapping[str, str], deadline: Deadline, accepted: set[int]
+    ) -> Iterator[requests.Response]:
+        response = self._follow(path, headers, deadline)
+        try:
+            if response.status_code not in accepted:
+                raise self._refusal(path, response, _drain(response, deadline))
+            if response.status_code != 304:
+                self._check_form(path, response)
+            yield response
+        finally:
+            response.close()
+
+    def _follow(self, path: str, headers: Mapping[str, str], deadline: Deadline) -> requests.Response:
+        target = self._locate(path)
+        for _ in range(MAX_REDIRECTS + 1):
+            response = self._send(path, target, headers, deadline)
+            location = self._session().get_redirect_target(response)
+            if location is None:
+                return response
+            response.close()
+            old, target = target, urljoin(target, location)
+            schemes = urlsplit(old).scheme, urlsplit(target).scheme
+            if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
+                reason = f"it redirects from {schemes[0]}:// to {schemes[1] or 'nowhere'}://"
+                raise self._error(UnsoundAnswerError, reason, path, _PORTAL)
+        reason = f"it redirects more than {MAX_REDIRECTS} times"
+        raise self._error(UnsoundAnswerError, reason, path, "correct the address: use the one that it ends at")
+
+    def _send(self, path: str, target: str, headers: Mapping[str, str], deadline: Deadline) -> requests.Response:
+        import requests
+        import urllib3
+
+        left = deadline.remaining()
+        if left == 0.0:
+            raise self._late(path)
+        limits = (min(CONNECT_S, left or CONNECT_S), min(READ_S, left or READ_S))
+        sent = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "tunehub", **headers}
+        try:
+            return self._session().get(target, headers=sent, timeout=limits, stream=True, allow_redirects=False)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            # `from None`: their messages hold the whole URL, with what is secret in it.
+            raise self._explain(error, path, deadline) from None
+
+    def _body(self, path: str, response: requests.Response, deadline: Deadline) -> Iterator[bytes]:
+        """What arrives, as it arrives: a read of many bytes could be fed one byte a second, past every time-out."""
+        import urllib3
+
+        raw = response.raw
+        expected, received = raw.length_remaining, 0
+        with _cut_off_at(deadline, raw):
+            while True:
+                if deadline.over:
+                    raise self._late(path)
+                try:
+                    chunk = raw.read1(_CHUNK, decode_content=False)
+                except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                    raise self._explain(error, path, deadline) from None
+                if not chunk:
+                    break
+                received += len(chunk)
+                yield chunk
+        if deadline.over and expected != received:
+            raise self._late(path)
+        if expected is not None and received != expected:
+            raise self._error(
+                UnsoundAnswerError, f"it was cut off after {received} of {expected} bytes", path, _TRY_LATER
+            )
+
+    def _check_form(self, path: str, response: requests.Response) -> None:
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            reason = f"it is encoded ({encoding}) although that was not asked for"
+            remedy = "serve a registry's files as they are: switch compression off for them"
+            raise self._error(UnsoundAnswerError, reason, path, remedy)
+        kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind in _HTML:
+            raise self._error(UnsoundAnswerError, "a web page came instead of the file", path, _PORTAL)
+
+    def _check_range(self, path: str, response: requests.Response, size: int, offset: int) -> None:
+        stated = response.headers.get("Content-Range", "")
+        found = _CONTENT_RANGE.fullmatch(stated)
+        if found is None or int(found[1]) != offset or int(found[2]) != size - 1 or found[3] not in ("*", str(size)):
+            reason = f"asked for the bytes from {offset} of {size} on, it answers with {stated[:80]!r}"
+            raise self._error(
+                UnsoundAnswerError, reason, path, "the file is damaged or another: fetch it from the start"
+            )
+
+    def _refusal(self, path: str, response: requests.Response, body: bytes) -> StoreError:
+        status = response.status_code
+        code = _ERROR_CODE.search(body)
+        reason = f"the server answers {status} {code[1].decode() if code else response.reason or ''}".rstrip()
+        if status in (404, 410):
+            return self._error(FileMissingError, reason, path, self._remedies.missing)
+        if status in (401, 403) or (status == 400 and code and b"Token" in code[1]):
+            return self._error(AccessDeniedError, reason, path, self._remedies.denied)
+        if status in _WORTH_REPEATING:
+            error = _PassingError(reason, address=self._address, path=path, remedy=_TRY_LATER)
+            error.retry_after = _retry_after(response)
+            return error
+        if status == 407 or status > 500:
+            return self._error(UnreachableError, reason, path, "check the proxy (HTTPS_PROXY), or try again later")
+        region = response.headers.get("x-amz-bucket-region")
+        remedy = f"the bucket is in another region: write ?region={region}" if region else "check the address"
+        return self._error(UnsoundAnswerError, reason, path, remedy)
+
+    def _explain(self, error: Exception, path: str, deadline: Deadline) -> StoreError:
+        """An error of the connection, in words of our own."""
+        import requests
+        import urllib3.exceptions as u3
+
+        chain = list(_chain(error))
+        if deadline.over:
+            return self._late(path)
+        if any(isinstance(link, IncompleteRead | u3.IncompleteRead | u3.InvalidChunkLength) for link in chain):
+            return self._error(UnsoundAnswerError, "it was cut off", path, _TRY_LATER)
+        if any(isinstance(link, u3.NameResolutionError) for link in chain):
+            remedy = "correct the address, or check the network"
+            return self._error(UnreachableError, "the host's name cannot be resolved", path, remedy)
+        reason = next((link.strerror for link in reversed(chain) if isinstance(link, OSError) and link.strerror), None)
+        if any(isinstance(link, requests.exceptions.SSLError | u3.SSLError) for link in chain):
+            remedy = "check the clock, the address and the CA certificates (REQUESTS_CA_BUNDLE)"
+            return self._error(UnreachableError, f"TLS failed: {reason or 'no reason given'}", path, remedy)
+        if any(isinstance(link, requests.exceptions.ProxyError | u3.ProxyError) for link in chain):
+            remedy = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            return self._error(UnreachableError, f"the proxy does not answer: {reason or 'refused'}", path, remedy)
+        if any(isinstance(link, requests.Timeout | u3.TimeoutError | TimeoutError) for link in chain):
+            return self._error(UnreachableError, "the server does not answer in time", path, _TRY_LATER)
+        kind = _PassingError if any(isinstance(link, ConnectionResetError) for link in chain) else UnreachableError
+        reason = reason or type(error).__name__
+        return self._error(kind, f"the connection failed: {reason}", path, "check the address and the network")
+
+    def _session(self) -> requests.Session:
+        if self._kept_session is None:
+            self._kept_session = self._open_session()
+        return self._kept_session
+
+    def _too_large(self, path: str, max_bytes: int) -> StoreError:
+        remedy = "the registry is damaged or hostile: publish the file again"
+        return self._error(TooLargeError, f"it is larger than {max_bytes} bytes", path, remedy)
+
+    def _wrong_size(self, path: str, found: int, size: int) -> StoreError:
+        remedy = "it was cut off or is another file: fetch it again, or publish it again"
+        return self._error(UnsoundAnswerError, f"it has {found} bytes instead of {size}", path, remedy)
+
+    def _late(self, path: str) -> StoreError:
+        return self._error(UnreachableError, "it did not come within the time that there was", path, _TRY_LATER)
+
+    def _error(self, kind: type[StoreError], reason: str, path: str, remedy: str) -> StoreError:
+        return kind(reason, address=self._address, path=path, remedy=remedy)
+
+
+def _new_session() -> requests.Session:
+    import requests
+
+    return requests.Session()
+
+
+def _wait(policy: Retry, error: _PassingError, deadline: Deadline) -> Retry:
+    """Wait for the next try. Raises `error` when there were enough, or the time is too short to wait."""
+    from urllib3.exceptions import MaxRetryError
+
+    try:
+        policy = policy.increment("GET", "", error=error)
+    except MaxRetryError:
+        raise error from None
+    seconds = policy.get_backoff_time() if error.retry_after is None else error.retry_after
+    left = deadline.remaining()
+    if seconds >= (MAX_RETRY_AFTER_S if left is None else left):
+        raise error
+    sleep(seconds)
+    return policy
+
+
+def _retry_after(response: requests.Response) -> float | None:
+    from urllib3.exceptions import InvalidHeader
+    from urllib3.util import Retry
+
+    value = response.headers.get("Retry-After")
+    try:
+        return None if value is None else Retry().parse_retry_after(value)
+    except (InvalidHeader, ValueError, OverflowError):
+        return None
+
+
+def _drain(response: requests.Response, deadline: Deadline) -> bytes:
+    """A short body, so that the connection can be used again; what is wrong with it does not matter."""
+    import urllib3
+
+    body = b""
+    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError), _cut_off_at(deadline, response.raw):
+        while len(body) < _MAX_ERROR_BYTES and not deadline.over:
+            chunk = response.raw.read1(_MAX_ERROR_BYTES, decode_content=False)
+            if not chunk:
+                break
+            body += chunk
+    return body
+
+
+@contextmanager
+def _cut_off_at(deadline: Deadline, raw: object) -> Iterator[None]:
+    """End the reading of a body when the deadline passes: a time-out of the socket counts from each byte anew."""
+    left = deadline.remaining()
+    if left is None:
+        yield
+        return
+    timer = threading.Timer(left, _shut_down, (raw,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _shut_down(raw: object) -> None:
+    with suppress(ValueError, RuntimeError, OSError):  # all of it was read in this moment
+        raw.shutdown()  # type: ignore[attr-defined]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it. urllib3 keeps some causes in `reason` or among the arguments only."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        found = waiting.pop(0)
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [found.__cause__, found.__context__, getattr(found, "reason", None), *found.args]
