@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -59,9 +59,11 @@ class Chain:
             for name, target in sorted(names.items()) if names else ():
                 yield NameOffer(name=name, target=target, registry=registry.address, position=position)
 
-    def published(self) -> Iterator[Published]:
-        """Every version of every name, for listings."""
+    def published(self, names: Container[str] | None = None) -> Iterator[Published]:
+        """Every version of every name (of `names`, where they are given), newest first, for listings."""
         for offer in self.offers():
+            if names is not None and offer.name not in names:
+                continue
             shard = self._shard(offer)
             for entry in reversed(shard.versions) if shard else ():
                 registry = self.registries[offer.position]

@@ -22,6 +22,7 @@ from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:
     from tunehub.settings import Settings
+    from tunehub_registry.stores.port import OnBytes
 
 _MAX_REASONS = 5
 
@@ -67,12 +68,23 @@ def conflict(requirement: Requirement, settings: Settings, pinned: str) -> Requi
 class LockedRegistry:
     """The pins of a lock file as a registry."""
 
-    def __init__(self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool) -> None:
-        """`address` names the lock in messages; `registries` are asked for files before those that the lock names."""
+    def __init__(
+        self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool, budget: float | None = None
+    ) -> None:
+        """`address` names the lock in messages; `registries` are asked for files before those that the lock names.
+
+        `budget`: seconds that downloads may take in all.
+        """
         self.lock = lock
-        self.address = address
+        self._address = address
         self._registries = tuple(registries)
         self._offline = offline
+        self._budget = budget
+
+    @property
+    def address(self) -> str:
+        """As the port says."""
+        return self._address
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
@@ -90,14 +102,23 @@ class LockedRegistry:
 
     def download_package(self, entry: ShardEntry, stream: BinaryIO, offset: int) -> None:
         """As the port says; the hash is right. Raises LockedPackageMissingError."""
-        from tunehub.locked_files import download_verified, places_of
-
         pin = next(item for item in self.lock.packages if item.sha256 == entry.sha256)
-        places = places_of(pin, self._registries, offline=self._offline)
-        place, failures = download_verified(pin, places, stream, offset)
+        self.download(pin, stream, offset)
+
+    def download(self, pin: LockedPackage, stream: BinaryIO, offset: int = 0, on_bytes: OnBytes | None = None) -> str:
+        """Write the file of a pin from `offset` on; returns the place that had it.
+
+        `stream` has to be readable, too, when `offset` is not 0. Raises LockedPackageMissingError, which names every
+        place that was tried.
+        """
+        from tunehub.locked_files import bounded_opener, download_verified, places_of
+
+        places = places_of(pin, self._registries, bounded_opener(self._budget, offline=self._offline))
+        place, failures = download_verified(pin, places, stream, offset, on_bytes)
         if place is None:
             tried = tuple((item.address, item.reason) for item in failures)
-            raise package_missing(self.address, pin, tried, offline=self._offline)
+            raise _missing(self.address, pin, tried, offline=self._offline)
+        return place.address
 
     def url(self, path: str) -> str:
         """As the port says: what the lock states."""
@@ -160,12 +181,13 @@ def open_locked(settings: Settings, on_problem: OnProblem) -> LockedChain:
     assert settings.lock is not None
     lock = read_lock(settings.lock, settings.lock_place)
     registry = LockedRegistry(
-        lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline
-    )
+        lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline,
+        budget=settings.budget,
+    )  # fmt: skip
     return LockedChain(registry, settings, on_problem)
 
 
-def package_missing(
+def _missing(
     address: str, pin: LockedPackage, tried: tuple[tuple[str, str], ...], *, offline: bool
 ) -> LockedPackageMissingError:
     """The error when no place has a locked package; names all of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -12,9 +11,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from tunehub.chain import EMBEDDED
 from tunehub.embedded import embedded_registry
 from tunehub_registry.lock import LockedPackage
-from tunehub_registry.stores.open import open_store, split_unsigned
-from tunehub_registry.stores.port import FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
+from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
+from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
 
+Opener = Callable[[str], Store]
 _CHUNK = 1 << 20
 
 
@@ -35,16 +35,30 @@ class Failure:
     reason: str
 
 
-def places_of(pin: LockedPackage, registries: Sequence[str], *, offline: bool) -> Iterator[Place]:
+def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> Iterator[Place]:
     """The places, in the order of trying: embedded, `registries`, the pin's URL, the registry that it came from."""
     embedded = embedded_registry()
     yield Place(address=EMBEDDED, open=lambda: open_store(embedded), paths=pin.paths)
     seen = {EMBEDDED}
-    for address in (*registries, None, pin.registry):
-        place = _url_place(pin, offline) if address is None else _registry_place(pin, address, offline)
+    registry_places = [_registry_place(pin, address, opener) for address in (*registries, pin.registry)]
+    for place in (*registry_places[:-1], _url_place(pin, opener), registry_places[-1]):
         if place is not None and place.address not in seen:
             seen.add(place.address)
             yield place
+
+
+def bounded_opener(seconds: float | None, *, offline: bool) -> Opener:
+    """How to open stores that together may keep a compile waiting for so long; None is for ever."""
+    deadline = Deadline(seconds)
+
+    def open_bounded(address: str) -> Store:
+        if offline or is_folder(address):
+            return open_store(address, offline=offline)
+        from tunehub.network import BoundedStore
+
+        return BoundedStore(address, deadline)
+
+    return open_bounded
 
 
 def download_verified(
@@ -124,18 +138,21 @@ class _Sink:
             self._digest.update(chunk)
 
 
-def _registry_place(pin: LockedPackage, address: str, offline: bool) -> Place | None:
+def _registry_place(pin: LockedPackage, address: str, opener: Opener) -> Place | None:
     if address == EMBEDDED:
         return None
-    bare, _ = split_unsigned(os.fspath(address))  # the hash is what is trusted: no signature is needed, nor missed
-    return Place(address=bare, open=lambda: open_store(bare, offline=offline), paths=pin.paths)
+    bare, _ = split_unsigned(address)  # the hash is what is trusted: no signature is needed, nor missed
+    return Place(address=bare, open=lambda: opener(bare), paths=pin.paths)
 
 
-def _url_place(pin: LockedPackage, offline: bool) -> Place | None:
-    if pin.url is None:
+def _url_place(pin: LockedPackage, opener: Opener) -> Place | None:
+    """The URL, unless it lies in the registry, which is asked anyway."""
+    parts = urlsplit(pin.url or "")
+    registry = urlsplit(split_unsigned(pin.registry)[0])
+    inside = (parts.scheme, parts.netloc) == (registry.scheme, registry.netloc) and not pin.url_expires
+    if pin.url is None or (inside and parts.path.startswith(f"{registry.path}/")):
         return None
-    parts = urlsplit(pin.url)
     folder, _, file = parts.path.rpartition("/")
     address = urlunsplit((parts.scheme, parts.netloc, folder, parts.query, ""))
     shown = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))  # a query may be a signature
-    return Place(address=shown, open=lambda: open_store(address, offline=offline), paths=(unquote(file),))
+    return Place(address=shown, open=lambda: opener(address), paths=(unquote(file),))

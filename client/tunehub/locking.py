@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec import structs
 from packaging.specifiers import SpecifierSet
@@ -15,6 +17,7 @@ from tunehub.chain import EMBEDDED, Chain
 from tunehub.exceptions import RequirementError
 from tunehub.resolution import Chosen, Decision, Requirement, parse_requirement, version_problem
 from tunehub_registry.lock import Lock, LockedPackage
+from tunehub_registry.stores.open import open_store, split_unsigned
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 _PACKAGE = re.compile(r"\s*[a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9]\s*[<>=!~].*")
@@ -210,9 +213,31 @@ def _reasons(trace: Sequence[Decision]) -> str:
     return ("; ".join(shown[:_MAX_REASONS]) or "the registries offer none") + more
 
 
+def presign(lock: Lock, seconds: int, now: datetime) -> Lock:
+    """The lock with presigned URLs for what lies in buckets: whoever has the file can read those packages until then.
+
+    Raises StoreError when there are no credentials, or boto3 is not installed.
+    """
+    expires = now.replace(microsecond=0) + timedelta(seconds=seconds)
+    return structs.replace(lock, packages=tuple(_presigned(item, seconds, expires) for item in lock.packages))
+
+
+def _presigned(pin: LockedPackage, seconds: int, expires: datetime) -> LockedPackage:
+    address, _ = split_unsigned(pin.registry)
+    if not address.startswith("s3://"):
+        return pin
+    from tunehub_registry.stores.s3 import S3Store
+
+    store = open_store(address)
+    assert isinstance(store, S3Store)
+    place = urlsplit(pin.url or "").path
+    path = next((path for path in pin.paths if place.endswith(f"/{path}")), pin.paths[0])
+    return structs.replace(pin, url=store.presigned_url(path, seconds), url_expires=expires)
+
+
 def _as_url(place: str) -> str | None:
     """What a registry says of where a file is, as a URL of the schemes that lock files have."""
-    if place.startswith(("http://", "https://")):
+    if place.startswith(("http://", "https://", "s3://")):
         return place
     path = Path(place)
     return path.as_uri() if path.is_absolute() else None

@@ -34,7 +34,7 @@ MAX_LOCK_BYTES = 4 << 20
 HEADER = "# Written by `tunehub lock`. Commit it; `tunehub sync --frozen` fetches exactly these packages.\n"
 REMEDY = "restore the file from version control, or delete it and run `tunehub lock` again"
 
-_URL = re.compile(r"(?:https?|file)://[!-~]+")
+_URL = re.compile(r"(?:https?|file|s3)://[!-~]+")
 _USER_INFO = re.compile(r"://[^/?#]*@")  # also of an endpoint within the query
 
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -227,6 +227,6 @@ def _check_url(url: str | None) -> None:
     if url is None:
         return
     if not _URL.fullmatch(url):
-        raise FieldError("url", f"{url[:80]!r} is not an http, https or file URL")
+        raise FieldError("url", f"{url[:80]!r} is not an http, https, file or s3 URL")
     if _USER_INFO.search(url):
         raise FieldError("url", "a URL in a lock file must not hold a user name or password")
