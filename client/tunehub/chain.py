@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tunehub.embedded import embedded_registry
-from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError
-from tunehub.registry_source import Registry, open_registry
+from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError
+from tunehub.registry_source import Access, Registry, open_registry
 from tunehub.resolution import (
     Chosen,
     Decision,
@@ -21,8 +21,15 @@ from tunehub.resolution import (
     choose_version,
     rank_names,
 )
+from tunehub.trust_store import SHIPPED_ROOT, Binding, TrustStore, not_kept
+from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry
+from tunehub_registry.stores.open import normalise_address, split_unsigned
+from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
+
+if TYPE_CHECKING:
+    from tunehub.settings import Settings
 
 EMBEDDED = "embedded"
 _NO_PACKAGE_REMEDY = (
@@ -31,6 +38,7 @@ _NO_PACKAGE_REMEDY = (
 )
 _MAX_REASONS = 5
 OnProblem = Callable[[HubError], None]
+OnWarning = Callable[[str], None]
 T = TypeVar("T")
 
 
@@ -47,17 +55,34 @@ class Published:
 class Chain:
     """Registries in order of preference. A registry that cannot be read is reported and left out."""
 
-    def __init__(self, registries: Sequence[Registry], on_problem: OnProblem) -> None:
-        """`on_problem` gets every RegistryUnreadableError; what it raises goes through."""
+    def __init__(
+        self,
+        registries: Sequence[Registry],
+        on_problem: OnProblem,
+        *,
+        configured: Iterable[str] = (),
+        trust: TrustStore | None = None,
+    ) -> None:
+        """`on_problem` gets every RegistryUnreadableError; what it raises goes through.
+
+        `configured` are the normalised addresses that `trust` may bind names to, also those that cannot be opened.
+        """
         self.registries = tuple(registries)
         self._on_problem = on_problem
+        self._configured = frozenset(configured)
+        self._trust = trust
+        self._bindings: Mapping[str, Binding] | None = None
+        self._left_out: set[int] = set()
 
     def offers(self) -> Iterator[NameOffer]:
         """Every name of every readable registry."""
         for position, registry in enumerate(self.registries):
-            names = self._attempt(registry.names)
+            names = self._attempt(position, registry.names)
             for name, target in sorted(names.items()) if names else ():
-                yield NameOffer(name=name, target=target, registry=registry.address, position=position)
+                yield NameOffer(
+                    name=name, target=target, registry=registry.address, position=position,
+                    embedded=registry.address == EMBEDDED,
+                )  # fmt: skip
 
     def published(self, names: Container[str] | None = None) -> Iterator[Published]:
         """Every version of every name (of `names`, where they are given), newest first, for listings."""
@@ -77,7 +102,7 @@ class Chain:
         unusable: Unusable = MappingProxyType({}),
     ) -> Resolution:
         """Go down the ladder of packages; shards are read only until a version is found."""
-        ranked, trace = rank_names(self.offers(), host, require)
+        ranked, trace = rank_names(self.offers(), host, require, self._owners())
         chosen: Chosen | None = None
         for candidate in ranked:
             if chosen is not None:
@@ -97,28 +122,99 @@ class Chain:
         reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
         return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
 
+    def bind(self, chosen: Chosen) -> str | None:
+        """Bind the name of a package that is used to its registry, if that is configured; a remark when it moves."""
+        if self._trust is None or chosen.registry not in self._configured:
+            return None
+        before = self._known_bindings().get(chosen.name)
+        if before is not None and before.registry == chosen.registry:
+            return None
+        if before is not None and before.explicit:
+            return f"{chosen.name} is bound to {before.registry}, which is not configured: {chosen.registry} serves it"
+        try:
+            bind = self._trust.bind_first if before is None else self._trust.bind
+            bind(chosen.name, chosen.registry)
+        except (OSError, ValueError, HubError) as error:
+            self._on_problem(not_kept(self._trust, error))
+        if before is None:
+            return None
+        return f"{chosen.name} was bound to {before.registry}, which is no longer configured: now to {chosen.registry}"
+
+    def _owners(self) -> dict[str, str]:
+        """The names that only one of the configured registries may serve."""
+        bound = self._known_bindings() if self._configured else {}
+        return {name: item.registry for name, item in bound.items() if item.registry in self._configured}
+
+    def _known_bindings(self) -> Mapping[str, Binding]:
+        if self._bindings is None:
+            try:
+                self._bindings = self._trust.bindings() if self._trust else {}
+            except HubError as error:
+                self._bindings = {}
+                self._on_problem(error)
+        return self._bindings
+
     def _shard(self, offer: NameOffer) -> Shard | None:
         registry = self.registries[offer.position]
-        return self._attempt(lambda: registry.shard(offer.name))
+        return self._attempt(offer.position, lambda: registry.shard(offer.name))
 
-    def _attempt(self, read: Callable[[], T]) -> T | None:
+    def _attempt(self, position: int, read: Callable[[], T]) -> T | None:
+        """What `read` gives, None when it fails. After a trust failure nothing of a registry is used any more."""
+        if position in self._left_out:
+            return None
         try:
             return read()
         except RegistryUnreadableError as error:
+            if isinstance(error, TrustError) or read == self.registries[position].names:
+                self._left_out.add(position)
             self._on_problem(error)
             return None
 
 
-def open_chain(addresses: Sequence[str], *, offline: bool, on_problem: OnProblem) -> Chain:
-    """Open the configured registries and the embedded one; those of an unsupported scheme go to `on_problem`."""
+def open_chain(
+    addresses: Sequence[str], *, offline: bool, on_problem: OnProblem, access: Access | None = None
+) -> Chain:
+    """Open the configured registries and the embedded one; those that cannot be opened go to `on_problem`.
+
+    `access` is with what they are read, by default without a cache and without trusted roots.
+    """
+    access = replace(access or Access(), offline=offline, on_problem=on_problem)
     registries: list[Registry] = []
     for address in addresses:
         try:
-            registries.append(open_registry(address, offline=offline))
+            registries.append(open_registry(address, access))
         except RegistryUnreadableError as error:
             on_problem(error)
-    registries.append(open_registry(str(embedded_registry()), label=EMBEDDED))
-    return Chain(registries, on_problem)
+    registries.append(open_registry(embedded_registry(), access, label=EMBEDDED))
+    return Chain(registries, on_problem, configured=filter(None, map(_normalised, addresses)), trust=access.trust)
+
+
+def configured_chain(
+    settings: Settings, *, on_problem: OnProblem, on_warning: OnWarning | None = None, deadline: Deadline | None = None
+) -> Chain:
+    """The chain of the settings: their registries, or their lock file alone. Raises LockFileError.
+
+    After `deadline` there is no network any more; by default the time is not limited.
+    """
+    if settings.lock is not None:
+        from tunehub.locked import open_locked
+
+        return open_locked(settings, on_problem)
+    access = Access(cache=settings.cache, trust=trust_store(settings), deadline=deadline or Deadline(None))
+    access = replace(access, on_warning=on_warning) if on_warning else access
+    return open_chain(settings.registries, offline=settings.offline, on_problem=on_problem, access=access)
+
+
+def trust_store(settings: Settings) -> TrustStore:
+    """The trust store of the settings, with the root that comes with tunehub."""
+    return TrustStore(settings.trust, shipped=embedded_registry() / SHIPPED_ROOT)
+
+
+def _normalised(address: str) -> str | None:
+    try:
+        return normalise_address(split_unsigned(address)[0])
+    except RegistryError:
+        return None
 
 
 def _not_needed(candidate: RankedName, chosen: Chosen) -> Decision:

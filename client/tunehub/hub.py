@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunehub.blob_cache import BlobCache
-from tunehub.chain import Chain, open_chain
+from tunehub.chain import Chain, configured_chain
 from tunehub.exceptions import (
     CompileStepError,
     HubError,
@@ -27,6 +27,7 @@ from tunehub.report import Report, WorkloadReport
 from tunehub.resolution import Requirement, Resolution, parse_requirement
 from tunehub.settings import Settings, load_settings, with_options
 from tunehub.tvm_generation import find_tvm, is_relay
+from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
 
 
@@ -236,13 +237,10 @@ def resolve_host(
     return chain, chain.resolve(host, requirement, tvm_version)
 
 
-def _open_chain(settings: Settings, policy: Policy) -> Chain:
+def _open_chain(settings: Settings, policy: Policy, deadline: Deadline | None = None) -> Chain:
     """The lock file's packages alone when there is one, else all registries'."""
-    if settings.lock is None:
-        return open_chain(settings.registries, offline=settings.offline, on_problem=policy.problem)
-    from tunehub.locked import open_locked
-
-    return open_locked(settings, policy.problem)
+    deadline = deadline or Deadline(settings.budget)
+    return configured_chain(settings, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
 
 
 def _open(
@@ -259,12 +257,13 @@ def _open(
     pool = small_pool() if host.kind == "llvm" else None
     if pool is not None:
         policy.note(pool)
-    cache = BlobCache(settings.cache)
+    deadline = Deadline(settings.budget)
+    cache = BlobCache(settings.cache, deadline)
     opened = _Layers(relay=is_relay(tvm_version))
     resolution = Resolution(host=host, chosen=None)
     try:
         opened.add(_open_user(settings, cache, host, policy, opened.relay))
-        chain = _open_chain(settings, policy)
+        chain = _open_chain(settings, policy, deadline)
         resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
         opened.add(package)
     except TunehubError:
@@ -323,9 +322,11 @@ def _open_nearest(
             return resolution, None
         registry = chain.registries[chosen.position]
         try:
-            return resolution, opener(
-                chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem
-            )
+            package = opener(chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem)
+            remark = chain.bind(chosen)
+            if remark is not None:
+                policy.note(remark)
+            return resolution, package
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
             unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason

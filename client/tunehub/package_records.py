@@ -211,7 +211,7 @@ class _PackageOpener:
         except (FileNotFoundError, IndexDamagedError):
             pass
         try:
-            blob = self._cache.blob(self._sha256, self._fetch)
+            blob = self._cache.blob(self._sha256, self._chosen.entry.size, self._download)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
         with self._opened(blob) as package, _record_sets(package) as sources:
@@ -234,6 +234,9 @@ class _PackageOpener:
 
     def _fetch(self) -> bytes:
         return self._registry.fetch_package(self._chosen.entry)
+
+    def _download(self, stream: BinaryIO, offset: int) -> None:
+        self._registry.download_package(self._chosen.entry, stream, offset)
 
     @contextmanager
     def _opened(self, data: Path | bytes) -> Iterator[Package]:

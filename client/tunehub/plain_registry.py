@@ -8,29 +8,26 @@ from io import BytesIO
 from typing import BinaryIO
 
 from tunehub.exceptions import RegistryUnreadableError
-from tunehub.registry_source import format_failure, store_failure
+from tunehub.registry_cache import RegistryCache
+from tunehub.registry_source import Access, format_failure, last_known, read_shard, store_failure
 from tunehub_registry.exceptions import RegistryError
-from tunehub_registry.index import (
-    INDEX_PATH,
-    MAX_INDEX_BYTES,
-    Index,
-    Shard,
-    ShardEntry,
-    parse_index,
-    parse_shard,
-)
+from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, Shard, ShardEntry, parse_index
 from tunehub_registry.stores.port import Store, StoreError
 from tunehub_registry.target import TargetDescriptor
 
 
 class PlainRegistry:
-    """The index and the shards of a store, checked against their hashes."""
+    """The index and the shards of a store, checked against their hashes, and kept in the cache if there is one."""
 
-    def __init__(self, store: Store, label: str | None = None) -> None:
+    signed = False
+
+    def __init__(self, store: Store, access: Access, label: str | None = None) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default."""
         self._store = store
+        self._access = access
         self._address = label or store.address
         self._index: Index | None = None
+        self.cache = RegistryCache(access.cache, f"unsigned+{store.address}")
 
     @property
     def address(self) -> str:
@@ -46,20 +43,16 @@ class PlainRegistry:
         known = self._read_index().names.get(name)
         if known is None:
             raise RegistryUnreadableError(self.address, f"it has no {name}", remedy="`tunehub list` shows its names")
-        data = self._get(known.shard_path, known.shard_size)
-        if hashlib.sha256(data).hexdigest() != known.shard:
-            raise RegistryUnreadableError(
-                self.address, f"{known.shard_path} does not have the hash that index.json states",
-                remedy="the registry is damaged: publish it again or restore the file",
-            )  # fmt: skip
-        try:
-            shard = parse_shard(data, f"{self.address}/{known.shard_path}")
-        except RegistryError as error:
-            raise format_failure(error, self.address) from error
-        if shard.name != name:
-            reason = f"{known.shard_path} is the shard of {shard.name}, index.json takes it for that of {name}"
-            raise RegistryUnreadableError(self.address, reason, remedy="publish the registry again")
-        return shard
+        data = self.cache.shard(known.shard)
+        if data is None:
+            data = self._get_shard(known.shard_path, known.shard_size)
+            if hashlib.sha256(data).hexdigest() != known.shard:
+                raise RegistryUnreadableError(
+                    self.address, f"{known.shard_path} does not have the hash that index.json states",
+                    remedy="the registry is damaged: publish it again or restore the file",
+                )  # fmt: skip
+            self.cache.keep_shard(known.shard, data)
+        return read_shard(self.address, known.shard_path, data, name)
 
     def fetch_package(self, entry: ShardEntry) -> bytes:
         """As the port says."""
@@ -80,16 +73,40 @@ class PlainRegistry:
 
     def _read_index(self) -> Index:
         if self._index is None:
-            data = self._get(INDEX_PATH, MAX_INDEX_BYTES)
             try:
-                self._index = parse_index(data, f"{self.address}/{INDEX_PATH}")
-            except RegistryError as error:
-                raise format_failure(error, self.address) from error
+                self._index = self._present_index()
+            except RegistryUnreadableError as error:
+                kept = self.cache.index()
+                if kept is None:
+                    raise
+                if not self._access.offline:
+                    self._access.on_problem(last_known(error, self.address, self.cache.age()))
+                self._index = self._parse(kept.data)
         return self._index
 
-    def _get(self, path: str, max_bytes: int) -> bytes:
+    def _present_index(self) -> Index:
+        kept = self.cache.index()
         try:
-            content = self._store.get(path, max_bytes=max_bytes)
+            content = self._store.get(INDEX_PATH, max_bytes=MAX_INDEX_BYTES, etag=kept.etag if kept else None)
+        except StoreError as error:
+            raise store_failure(error, self.address) from error
+        if content is not None:
+            index = self._parse(content.data)
+            self.cache.keep_index(content)
+            return index
+        assert kept is not None  # a store answers so only where it was given an entity tag
+        self.cache.confirm_index()
+        return self._parse(kept.data)
+
+    def _parse(self, data: bytes) -> Index:
+        try:
+            return parse_index(data, f"{self.address}/{INDEX_PATH}")
+        except RegistryError as error:
+            raise format_failure(error, self.address) from error
+
+    def _get_shard(self, path: str, size: int) -> bytes:
+        try:
+            content = self._store.get(path, max_bytes=size)
         except StoreError as error:
             raise store_failure(error, self.address) from error
         assert content is not None  # no entity tag was given

@@ -33,12 +33,16 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NameOffer:
-    """A package name in a registry; `position` is the registry's place in the chain, 0 first."""
+    """A package name in a registry; `position` is the registry's place in the chain, 0 first.
+
+    `embedded`: the registry is the one that comes with tunehub.
+    """
 
     name: str
     target: TargetDescriptor
     registry: str
     position: int
+    embedded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,13 +130,21 @@ def parse_requirement(text: str | None, place: str = "require") -> Requirement:
 
 
 def rank_names(
-    offers: Iterable[NameOffer], host: TargetDescriptor, require: Requirement
+    offers: Iterable[NameOffer],
+    host: TargetDescriptor,
+    require: Requirement,
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[RankedName], list[Decision]]:
-    """Order the names that serve `host`: rung, then distance, then the registry's place; and say why others do not."""
+    """Order the names that serve `host`: rung, then distance, then the registry's place; and say why others do not.
+
+    `owners`: the names that only one registry may serve, and that registry's address; the embedded one may always.
+    """
     ranked: list[RankedName] = []
     rejected: list[Decision] = []
     for offer in offers:
-        outcome = _match_name(offer, host, require)
+        owner = owners.get(offer.name, offer.registry)
+        foreign = owner != offer.registry and not offer.embedded
+        outcome = _not_owner(offer, owner) if foreign else _match_name(offer, host, require)
         if isinstance(outcome, Accepted):
             ranked.append(RankedName(offer=offer, match=outcome))
         else:
@@ -196,6 +208,11 @@ def tuners_of(tvm_version: str | None) -> frozenset[str]:
 def tvm_allowed(specifier: str, version: str) -> bool:
     """Whether the installed TVM lies in a record set's specifier; pre- and post-releases and local builds count."""
     return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+
+
+def _not_owner(offer: NameOffer, owner: str) -> Rejected:
+    change = f"`tunehub trust bind {offer.name} {offer.registry}` changes that"
+    return Rejected(reason=f"the name is bound to {owner}, from where it was first used ({change})")
 
 
 def _match_name(offer: NameOffer, host: TargetDescriptor, require: Requirement) -> Accepted | Rejected:

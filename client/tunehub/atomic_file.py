@@ -1,0 +1,31 @@
+"""Writing small files so that no reader ever sees half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+TEMPORARY = ".tmp-"  # between the name of the file and what makes the temporary one unique
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put a file in place in one step, with its folder. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fill_file(path, lambda temporary: temporary.write_bytes(data))
+
+
+def fill_file(path: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` write a temporary file in the same folder, then put it in place in one step. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}{TEMPORARY}", dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        fill(temporary)
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

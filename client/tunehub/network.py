@@ -1,0 +1,155 @@
+"""The network within a time budget: work runs in a daemon thread, which is left behind when the time is over.
+
+DNS, proxies and servers that send a byte a minute can hold a thread for minutes whatever time-outs its sockets have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, Generic, TypeVar, cast
+
+from tunehub_registry.stores.address import normalise_address
+from tunehub_registry.stores.open import open_store
+from tunehub_registry.stores.port import Content, Deadline, OnBytes, Store, UnreachableError
+
+T = TypeVar("T")
+Opener = Callable[[str], Store]
+_REMEDY = "try again later; TUNEHUB_BUDGET sets the seconds that compiling may wait for the network"
+_OFFLINE = "it is not in the cache, and offline mode forbids the network"
+_OFFLINE_REMEDY = "unset TUNEHUB_OFFLINE once, or run `tunehub sync` while there is a network"
+
+
+class BoundedStore:
+    """A store of the network, opened when it is first used and given up after the first failure to reach it.
+
+    `address` and `url` cost nothing: only `get` and `download` go to the network, and none of them after `deadline`.
+    """
+
+    def __init__(self, address: str, deadline: Deadline, *, offline: bool = False, opener: Opener = open_store) -> None:
+        """`offline`: the network is never used. Raises UnsupportedAddressError for a malformed address."""
+        self._given = address
+        self._address = normalise_address(address)
+        self._deadline = deadline
+        self._offline = offline
+        self._opener = opener
+        self._store: Store | None = None
+        self._failed: UnreachableError | None = None
+
+    @property
+    def address(self) -> str:
+        """As the port says."""
+        return self._address
+
+    def url(self, path: str) -> str:
+        """As the port says."""
+        return self._open().url(path)
+
+    def get(
+        self, path: str, *, max_bytes: int, etag: str | None = None, deadline: Deadline | None = None
+    ) -> Content | None:
+        """As the port says."""
+        end = deadline or self._deadline
+        return self._run(path, lambda: self._open().get(path, max_bytes=max_bytes, etag=etag, deadline=end))
+
+    def download(
+        self,
+        path: str,
+        stream: BinaryIO,
+        *,
+        size: int,
+        offset: int = 0,
+        deadline: Deadline | None = None,
+        on_bytes: OnBytes | None = None,
+    ) -> None:
+        """As the port says. After it has returned or raised, nothing is written to `stream` any more."""
+        end = deadline or self._deadline
+        gate = _Gate(stream)
+        target = cast("BinaryIO", gate)
+
+        def download() -> None:
+            self._open().download(path, target, size=size, offset=offset, deadline=end, on_bytes=on_bytes)
+
+        try:
+            self._run(path, download)
+        finally:
+            gate.close()
+
+    def _open(self) -> Store:
+        if self._store is None:
+            self._store = self._opener(self._given)
+        return self._store
+
+    def _run(self, path: str, work: Callable[[], T]) -> T:
+        if self._offline:
+            raise UnreachableError(_OFFLINE, address=self.address, path=path, remedy=_OFFLINE_REMEDY)
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return run_until(self._deadline, work)
+        except TimeoutError:
+            reason = "the time budget was over before the answer was there"
+            self._failed = UnreachableError(reason, address=self.address, path=path, remedy=_REMEDY)
+            raise self._failed from None
+        except UnreachableError as error:
+            self._failed = error
+            raise
+
+
+def run_until(deadline: Deadline, work: Callable[[], T]) -> T:
+    """What `work` returns or raises. Raises TimeoutError when the deadline passes first; `work` may then go on."""
+    left = deadline.remaining()
+    if left is None:
+        return work()
+    if left == 0.0:
+        raise TimeoutError
+    task = _Task(work)
+    threading.Thread(target=task.run, name="tunehub-network", daemon=True).start()
+    return task.result(left)
+
+
+class _Task(Generic[T]):
+    """Work of another thread, and what came of it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:  # it is raised in the thread that waits
+            self._error = error
+        self._done.set()
+
+    def result(self, seconds: float) -> T:
+        if not self._done.wait(min(seconds, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class _Gate:
+    """A stream for writing that can be closed to a thread that was left behind."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream: BinaryIO | None = stream
+        self._lock = threading.Lock()
+
+    def write(self, data: Any) -> int:
+        with self._lock:
+            if self._stream is None:
+                raise ValueError("nobody waits for the download any more")
+            return self._stream.write(data)
+
+    def flush(self) -> None:
+        with self._lock, suppress(AttributeError):
+            cast("BinaryIO", self._stream).flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._stream = None
