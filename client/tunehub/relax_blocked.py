@@ -1,0 +1,336 @@
+"""Operators on blocked tensors, as tensor expressions of current TVM, and numpy functions that pack their weights.
+
+A blocked tensor has its channels in two axes: ``[N, C, H, W]`` becomes ``[N, ceil(C / b), H, W, b]`` (TVM's
+``NCHW16c`` for ``b = 16``), so that the elements that one vector register holds lie side by side. Channels that ``b``
+does not divide are filled up: :func:`to_blocked` writes zeros there, packed weights are zero for them, and whatever
+an elementwise operator makes of them stays finite and is multiplied by zero by the next convolution, or cut off by
+:func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
+
+All shapes are static. The names of the blocks are fixed (``tunehub_conv2d``, ``tunehub_depthwise``, ``tunehub_dense``,
+``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``pad_temp``): templates recognise them, and the
+anchor keys of records contain them.
+
+Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tvm import te, tirx, topi
+
+Array = npt.NDArray[Any]
+CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
+TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
+
+
+def conv2d_blocked(
+    data: Any,
+    weight: Any,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    channels: tuple[int, int] | None = None,
+) -> Any:
+    """Return the convolution of ``data`` as the tensor ``[N, O/o, OH, OW, o]``.
+
+    ``data``: ``[N, C/c, H, W, c]`` with ``weight`` ``[O/o, I/i, KH, KW, i, o]``, or plain ``[N, C, H, W]`` with
+    ``weight`` ``[O/o, I, KH, KW, o]`` (stems; groups must be 1), both as :func:`pack_conv2d_weight` returns them.
+    ``padding``: top, left, bottom, right. ``channels``: the logical numbers of input and output channels, needed with
+    ``groups > 1`` where blocks are filled up; the default takes the blocks as full.
+    With one group ``i`` must equal ``c``. With more, a block of output channels reads the input channels of all
+    groups that it touches, see :func:`grouped_window`; its weights are zero for groups that an output is not in.
+    """
+    blocked = len(data.shape) == 5
+    batch, height, width = int(data.shape[0]), int(data.shape[2]), int(data.shape[3])
+    outer, kernel, block = int(weight.shape[0]), _ints(weight.shape[2:4]), int(weight.shape[-1])
+    padded = _pad(data, padding)
+    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    channel = _input_channel(data, weight, groups, channels)
+    outer_in, kh, kw = (
+        te.reduce_axis((0, int(weight.shape[i])), name) for i, name in ((1, "ic"), (2, "kh"), (3, "kw"))
+    )
+    inner_in = [te.reduce_axis((0, int(weight.shape[4])), "ii")] if blocked else []
+
+    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
+        outer_c, *inner_c = channel(oc, outer_in, *inner_in)
+        product = _at(padded, n, outer_c, *place, *inner_c) * _at(weight, oc, outer_in, kh, kw, *inner_in, oi)
+        return te.sum(product, axis=[outer_in, kh, kw, *inner_in])
+
+    return te.compute((batch, outer, rows, columns, block), compute, name=CONV2D)
+
+
+def depthwise_blocked(
+    data: Any,
+    weight: Any,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Any:
+    """Return the depthwise convolution of ``data`` ``[N, C/c, H, W, c]`` with ``weight`` ``[C/c, KH, KW, c]``.
+
+    One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``.
+    """
+    batch, outer, height, width, block = _ints(data.shape)
+    kernel = _ints(weight.shape[1:3])
+    padded = _pad(data, padding)
+    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    kh, kw = te.reduce_axis((0, kernel[0]), "kh"), te.reduce_axis((0, kernel[1]), "kw")
+
+    def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
+        return te.sum(_at(padded, n, c, *place, ci) * weight[c, kh, kw, ci], axis=[kh, kw])
+
+    return te.compute((batch, outer, rows, columns, block), compute, name=DEPTHWISE)
+
+
+def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
+    """Return the matrix product of ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K, o]`` as ``[..., M, N]``.
+
+    ``weight`` is as :func:`pack_dense_weight` returns it; ``outputs``: ``N`` without the fill-up (default: all).
+    Two blocks: the products by blocks of ``o`` (``tunehub_dense``) and the copy to the plain result
+    (``tunehub_from_blocked``), which a template computes in one pass.
+    """
+    *lead, depth = _ints(data.shape)
+    outer, _, block = _ints(weight.shape)
+    total = outer * block if outputs is None else outputs
+    k = te.reduce_axis((0, depth), "k")
+
+    def compute(*indices: Any) -> Any:
+        *rows, oc, oi = indices
+        return te.sum(_at(data, *rows, k) * weight[oc, k, oi], axis=[k])
+
+    product = te.compute((*lead, outer, block), compute, name=DENSE)
+    return te.compute(
+        (*lead, total), lambda *i: _at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
+    )
+
+
+def pool2d_blocked(
+    data: Any,
+    *,
+    kind: Literal["max", "avg"],
+    pool_size: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Any:
+    """Return the pooling of ``data`` ``[N, C/c, H, W, c]``; the meaning of the arguments is Relax's.
+
+    ``padding``: top, left, bottom, right. Blocks are TOPI's (``pool_max``; ``pool_sum`` and ``pool_avg``).
+    """
+    return topi.nn.pool2d(
+        data, pool_size, strides, dilation, padding, kind, ceil_mode, _layout(data), count_include_pad=count_include_pad
+    )
+
+
+def adaptive_pool2d_blocked(data: Any, *, kind: Literal["max", "avg"], output_size: tuple[int, int]) -> Any:
+    """Return the adaptive pooling of ``data`` ``[N, C/c, H, W, c]``; ``(1, 1)`` pools the whole image."""
+    return topi.nn.adaptive_pool(data, output_size, kind, _layout(data))
+
+
+def to_blocked(data: Any, block: int) -> Any:
+    """Return ``data`` ``[N, C, *spatial]`` as ``[N, ceil(C / block), *spatial, block]``, zeros where channels end."""
+    batch, channels, *spatial = _ints(data.shape)
+
+    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+        channel = outer * block + rest[-1]
+        value = _at(data, n, channel, *rest[:-1])
+        if channels % block == 0:
+            return value
+        return tirx.if_then_else(channel < channels, value, tirx.const(0, data.dtype))
+
+    return te.compute((batch, -(-channels // block), *spatial, block), compute, name=TO_BLOCKED)
+
+
+def from_blocked(data: Any, channels: int) -> Any:
+    """Return ``data`` ``[N, C/c, *spatial, c]`` as ``[N, channels, *spatial]``; filled-up channels are cut off."""
+    batch, _, *spatial, block = _ints(data.shape)
+
+    def compute(n: Any, channel: Any, *rest: Any) -> Any:
+        return _at(data, n, channel // block, *rest, channel % block)
+
+    return te.compute((batch, channels, *spatial), compute, name=FROM_BLOCKED)
+
+
+def reblock(data: Any, channels: int, block: int) -> Any:
+    """Return ``data`` ``[N, C/c, *spatial, c]`` with ``channels`` logical channels in blocks of another size."""
+    batch, _, *spatial, old = _ints(data.shape)
+
+    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+        channel = outer * block + rest[-1]
+        value = _at(data, n, channel // old, *rest[:-1], channel % old)
+        if channels % block == 0:
+            return value
+        return tirx.if_then_else(channel < channels, value, tirx.const(0, data.dtype))
+
+    return te.compute((batch, -(-channels // block), *spatial, block), compute, name=TO_BLOCKED)
+
+
+def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
+    """Return the tensors ``[N, C/c, *spatial, c]`` of one block joined along their logical ``channels``.
+
+    Where all but the last are full blocks, it is a plain concatenation; otherwise channels move between lanes, and
+    those after the last are zero.
+    """
+    block = int(tensors[0].shape[-1])
+    if all(count % block == 0 for count in channels[:-1]):
+        return topi.concatenate(list(tensors), axis=1)
+    batch, _, *spatial, _ = _ints(tensors[0].shape)
+    starts = [sum(channels[:i]) for i in range(len(channels))]
+    total = sum(channels)
+
+    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+        channel = outer * block + rest[-1]
+        value = tirx.const(0, tensors[0].dtype)
+        ends = [*starts[1:], total]
+        for tensor, start, end in reversed(list(zip(tensors, starts, ends, strict=True))):
+            own = channel - start
+            value = tirx.if_then_else(
+                tirx.all(channel >= start, channel < end), _at(tensor, n, own // block, *rest[:-1], own % block), value
+            )
+        return value
+
+    return te.compute((batch, -(-total // block), *spatial, block), compute, name=CONCAT)
+
+
+def grouped_window(groups: int, channels: tuple[int, int], out_block: int) -> int:
+    """The number of groups whose input channels a block of ``out_block`` output channels reads, at most.
+
+    One where the output channels of a group are a multiple of the block; the multiply-adds of a grouped convolution
+    grow by this factor, because weights for foreign groups are zero. ``channels``: logical input, output channels.
+    """
+    each = channels[1] // groups
+    blocks = -(-channels[1] // out_block)
+    return max(
+        (min(b * out_block + out_block, channels[1]) - 1) // each - b * out_block // each + 1 for b in range(blocks)
+    )
+
+
+def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, groups: int = 1) -> Array:
+    """Return ``weight`` ``[O, I/groups, KH, KW]`` as :func:`conv2d_blocked` reads it, filled up with zeros.
+
+    ``in_block``: the block of the data, None for plain data. With groups, the input channels of the result are those
+    of the window (:func:`grouped_window`), in blocks of the largest divisor of the channels of a group up to
+    ``in_block``.
+    """
+    if groups > 1:
+        weight, in_block = _window_weight(weight, groups, out_block), _group_block(weight.shape[1], in_block or 1)
+    filled = _fill(_fill(weight, 0, out_block), 1, in_block or 1)
+    outputs, inputs, kh, kw = filled.shape
+    split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
+    packed = split.transpose(0, 2, 4, 5, 3, 1)
+    return np.ascontiguousarray(packed if in_block else packed[:, :, :, :, 0])
+
+
+def pack_depthwise_weight(weight: Array, *, block: int) -> Array:
+    """Return ``weight`` ``[C, 1, KH, KW]`` as ``[C/c, KH, KW, c]``, filled up with zeros."""
+    filled = _fill(weight[:, 0], 0, block)
+    channels, kh, kw = filled.shape
+    return np.ascontiguousarray(filled.reshape(channels // block, block, kh, kw).transpose(0, 2, 3, 1))
+
+
+def pack_dense_weight(weight: Array, *, out_block: int) -> Array:
+    """Return ``weight`` ``[K, N]`` as ``[N/o, K, o]``, filled up with zeros."""
+    filled = _fill(weight, 1, out_block)
+    depth, outputs = filled.shape
+    return np.ascontiguousarray(filled.reshape(depth, outputs // out_block, out_block).transpose(1, 0, 2))
+
+
+def pack_channels(values: Array, *, block: int) -> Array:
+    """Return a tensor ``[..., C, *spatial]`` of three or four axes (``[C, 1, 1]``, ``[1, C, H, W]``) in blocks.
+
+    The result has four or five axes, filled up with zeros: a bias ``[C, 1, 1]`` becomes ``[C/c, 1, 1, c]``, which
+    broadcasts against ``[N, C/c, H, W, c]``. A tensor whose channel axis has the extent 1 becomes ``[..., 1, 1]``.
+    """
+    axis = values.ndim - 3
+    if values.shape[axis] == 1:
+        return values[..., np.newaxis]
+    filled = _fill(values, axis, block)
+    shape = filled.shape
+    split = filled.reshape(*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(split, axis + 1, -1))
+
+
+def _at(tensor: Any, *indices: Any) -> Any:
+    return tensor[indices]
+
+
+def _pad(data: Any, padding: tuple[int, int, int, int]) -> Any:
+    if not any(padding):
+        return data
+    top, left, bottom, right = padding
+    tail = [0] * (len(data.shape) - 4)
+    return topi.nn.pad(data, [0, 0, top, left, *tail], [0, 0, bottom, right, *tail], name=PAD)
+
+
+def _output_size(
+    size: tuple[int, int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: tuple[int, int, int, int],
+    dilation: Sequence[int],
+) -> tuple[int, int]:
+    whole = (size[0] + padding[0] + padding[2], size[1] + padding[1] + padding[3])
+    rows, columns = ((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in (0, 1))
+    return rows, columns
+
+
+def _input_channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> Any:
+    """A function of the loops (oc, ic[, ii]) that returns the indices of the input channel."""
+    if groups == 1:
+        return lambda oc, *inner: inner
+    out_block, in_block, block = int(weight.shape[-1]), int(weight.shape[4]), int(data.shape[4])
+    inputs, outputs = channels or (int(data.shape[1]) * block, int(weight.shape[0]) * out_block)
+    each_in, each_out = inputs // groups, outputs // groups
+    last = groups - grouped_window(groups, (inputs, outputs), out_block)
+
+    def channel(oc: Any, outer: Any, inner: Any) -> tuple[Any, Any]:
+        first = tirx.min(oc * out_block // each_out, last) if each_out % out_block else oc // (each_out // out_block)
+        if in_block == block and each_in % block == 0:
+            return first * (each_in // block) + outer, inner
+        index = first * each_in + outer * in_block + inner
+        return index // block, index % block
+
+    return channel
+
+
+def _group_block(each_in: int, in_block: int) -> int:
+    return max(size for size in range(1, in_block + 1) if each_in % size == 0 and in_block % size == 0)
+
+
+def _window_weight(weight: Array, groups: int, out_block: int) -> Array:
+    """Grouped ``weight`` with the input channels of the window of each output's block, zero for foreign groups."""
+    outputs, each_in = weight.shape[:2]
+    each_out = outputs // groups
+    window = grouped_window(groups, (each_in * groups, outputs), out_block)
+    wide = np.zeros((outputs, window * each_in, *weight.shape[2:]), weight.dtype)
+    for output in range(outputs):
+        first = min(output // out_block * out_block // each_out, groups - window)
+        start = (output // each_out - first) * each_in
+        wide[output, start : start + each_in] = weight[output]
+    return wide
+
+
+def _fill(array: Array, axis: int, block: int) -> Array:
+    missing = -array.shape[axis] % block
+    if not missing:
+        return array
+    return np.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
+
+
+def _layout(data: Any) -> str:
+    return f"NCHW{int(data.shape[4])}c"
+
+
+def _ints(extents: Any) -> list[int]:
+    return [int(extent) for extent in extents]
