@@ -18,6 +18,7 @@ from tunehub.resolution import Requirement, Resolution, Unusable
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.lock import MAX_LOCK_BYTES, Lock, LockedPackage, parse_lock
+from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:
@@ -69,17 +70,17 @@ class LockedRegistry:
     """The pins of a lock file as a registry."""
 
     def __init__(
-        self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool, budget: float | None = None
+        self, lock: Lock, address: str, *, registries: Sequence[str], offline: bool, deadline: Deadline | None = None
     ) -> None:
         """`address` names the lock in messages; `registries` are asked for files before those that the lock names.
 
-        `budget`: seconds that downloads may take in all.
+        After `deadline` there is no network any more.
         """
         self.lock = lock
         self._address = address
         self._registries = tuple(registries)
         self._offline = offline
-        self._budget = budget
+        self._deadline = deadline or Deadline(None)
 
     @property
     def address(self) -> str:
@@ -113,7 +114,7 @@ class LockedRegistry:
         """
         from tunehub.locked_files import bounded_opener, download_verified, places_of
 
-        places = places_of(pin, self._registries, bounded_opener(self._budget, offline=self._offline))
+        places = places_of(pin, self._registries, bounded_opener(self._deadline, offline=self._offline))
         place, failures = download_verified(pin, places, stream, offset, on_bytes)
         if place is None:
             tried = tuple((item.address, item.reason) for item in failures)
@@ -176,13 +177,13 @@ class LockedChain(Chain):
         return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
 
 
-def open_locked(settings: Settings, on_problem: OnProblem) -> LockedChain:
-    """The chain of a lock file. Raises LockFileError."""
+def open_locked(settings: Settings, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedChain:
+    """The chain of a lock file; by default the settings' time budget begins now. Raises LockFileError."""
     assert settings.lock is not None
     lock = read_lock(settings.lock, settings.lock_place)
     registry = LockedRegistry(
         lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline,
-        budget=settings.budget,
+        deadline=deadline or Deadline(settings.budget),
     )  # fmt: skip
     return LockedChain(registry, settings, on_problem)
 

@@ -47,9 +47,8 @@ def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> 
             yield place
 
 
-def bounded_opener(seconds: float | None, *, offline: bool) -> Opener:
-    """How to open stores that together may keep a compile waiting for so long; None is for ever."""
-    deadline = Deadline(seconds)
+def bounded_opener(deadline: Deadline, *, offline: bool) -> Opener:
+    """How to open stores that are not waited for after the deadline."""
 
     def open_bounded(address: str) -> Store:
         if offline or is_folder(address):
@@ -122,6 +121,9 @@ class _Sink:
         self._digest.update(data)
         self.size += len(data)
         return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
     def has(self, sha256: str) -> bool:
         return self._digest.hexdigest() == sha256

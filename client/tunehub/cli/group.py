@@ -17,9 +17,12 @@ COMMANDS = {
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
     "export": "tunehub.cli.export:export",
+    "fetch": "tunehub.cli.fetch:fetch",
     "list": "tunehub.cli.listing:list_packages",
+    "lock": "tunehub.cli.lock:lock",
     "resolve": "tunehub.cli.resolve:resolve",
     "show": "tunehub.cli.listing:show",
+    "sync": "tunehub.cli.sync:sync",
 }
 BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"

@@ -16,3 +16,6 @@ registry_option: Callable[[F], F] = click.option(
     metavar="PLACE",
     help="Registry to search before the embedded one; may be repeated (default: TUNEHUB_REGISTRY).",
 )
+lock_option: Callable[[F], F] = click.option(
+    "--lock", metavar="FILE", help="The lock file (default: TUNEHUB_LOCK, or tunehub.lock)."
+)

@@ -1,0 +1,163 @@
+"""`tunehub lock`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+from packaging.version import InvalidVersion, Version
+
+from tunehub.chain import configured_chain
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import print_json
+from tunehub.exceptions import HubError
+from tunehub.host import descriptor_of, gpu_descriptor, host_descriptor
+from tunehub.locked import read_lock
+from tunehub.locking import Demands, Locker, parse_demands, presign
+from tunehub.settings import load_settings, with_options
+from tunehub.tvm_generation import find_tvm
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.lock import LOCK_FILE, Lock, PinChange, compare_locks, encode_lock
+from tunehub_registry.target import TargetDescriptor
+
+_MAX_PRESIGN_S = 7 * 24 * 3600  # S3's own limit
+
+
+@click.command()
+@click.argument("wanted", nargs=-1, metavar="[TARGET | NAME==VERSION | SPECIFIER]...")
+@click.option("-o", "--output", metavar="FILE", help=f"The lock file (default: TUNEHUB_LOCK, or {LOCK_FILE}).")
+@click.option("--upgrade", multiple=True, metavar="NAME", help="Resolve this pin again; may be repeated.")
+@click.option("--upgrade-all", is_flag=True, help="Resolve all pins again.")
+@registry_option
+@click.option("--tvm", multiple=True, metavar="VERSION", help="A TVM to lock for; may be repeated (default: that of "
+              "the lock file, or the installed one).")  # fmt: skip
+@click.option("--presign", type=click.IntRange(1, _MAX_PRESIGN_S), metavar="SECONDS", help="Write URLs that need no "
+              "credentials for so long (packages in S3): the lock file is then a secret.")  # fmt: skip
+@json_option
+def lock(
+    wanted: Sequence[str],
+    output: str | None,
+    upgrade: Sequence[str],
+    upgrade_all: bool,
+    registry: Sequence[str],
+    tvm: Sequence[str],
+    presign: int | None,
+    as_json: bool,
+) -> None:
+    """Write a lock file: the packages that this project compiles with, by SHA-256.
+
+    What the lock file pins already stays, and WANTED is added: targets (llvm-znver5, JSON in TVM's form), packages
+    (llvm-znver5==0.2.0, 'llvm-znver5>=0.1,<1'), or versions for whatever the targets get ('>=0.1'). Without WANTED and
+    without a lock file, this machine's CPU, and its GPU if it has one. Exits with 1, and writes nothing, when
+    something has no package.
+    """
+    settings = with_options(load_settings(), registry=registry or None)
+    path = Path(output) if output else settings.lock or Path(LOCK_FILE)
+    before = read_lock(path, "--output") if path.exists() else None
+    versions = _tvm_versions(tvm, before)
+    names = frozenset(before.names if before and upgrade_all else (name.lower() for name in upgrade))
+    chain = configured_chain(replace(settings, lock=None), on_problem=_stop)
+    locker = Locker(chain, before, versions, names)
+    try:
+        demands, hosts = _demands(wanted, before, locker)
+        after = locker.lock(demands, hosts)
+        after = _presigned(after, presign)
+        data = None if locker.holes else encode_lock(after)
+    except RegistryError as error:
+        raise click.ClickException(str(error)) from None
+    written = data is not None and _write(path, data)
+    _report(path, before, after, locker, written=written, as_json=as_json)
+    sys.exit(1 if locker.holes else 0)
+
+
+def _demands(wanted: Sequence[str], before: Lock | None, locker: Locker) -> tuple[Demands, list[TargetDescriptor]]:
+    """What is asked for, its targets described. Raises UnknownTargetError and RequirementError."""
+    demands = parse_demands(wanted)
+    if demands.targets or demands.packages:
+        return demands, [_describe(word, before, locker) for word in demands.targets]
+    if before is not None:  # a specifier alone is then for all that is pinned
+        every = dict.fromkeys(before.names, demands.specifier) if demands.specifier else {}
+        return Demands(packages=every), []
+    gpu = gpu_descriptor()
+    return demands, [host_descriptor(), *([gpu] if gpu else [])]
+
+
+def _describe(word: str, before: Lock | None, locker: Locker) -> TargetDescriptor:
+    """The target of a word: that of the package of this name if there is one, so that other machines can be named."""
+    name = word.strip().lower()
+    known = (before.names if before else {}).get(name) or locker.published().get(name)
+    return known or descriptor_of(word)
+
+
+def _tvm_versions(given: Sequence[str], before: Lock | None) -> tuple[str, ...]:
+    installed = find_tvm()
+    texts = given or (before.tvm if before else () if installed is None else (installed.version,))
+    try:
+        return tuple(dict.fromkeys(str(Version(text)) for text in texts))
+    except InvalidVersion as error:
+        if not given:  # a build of TVM that states no version
+            return ()
+        raise click.BadParameter(str(error), param_hint="--tvm") from None
+
+
+def _presigned(lock: Lock, seconds: int | None) -> Lock:
+    return lock if seconds is None else presign(lock, seconds, datetime.now(timezone.utc))
+
+
+def _write(path: Path, data: bytes) -> bool:
+    """Write the file in one step; whether it changed."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        if path.exists() and path.read_bytes() == data:
+            return False
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from None
+    return True
+
+
+def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, written: bool, as_json: bool) -> None:
+    changes = () if locker.holes else compare_locks(before, after)
+    expiries = [item.url_expires for item in after.packages if item.url_expires is not None]
+    until = min(expiries).isoformat() if expiries else None
+    for hole in locker.holes:
+        click.echo(f"Error: {hole} ({path} is not written)", err=True)
+    if as_json:
+        print_json(_as_json(path, after, locker, changes, written, until))
+        return
+    places = {item.name: item.registry for item in after.packages}
+    for change in changes:
+        click.echo(f"{change} ({places.get(change.name, 'no longer needed')})")
+    if not locker.holes:
+        count = f"{len(after.packages)} package{'' if len(after.packages) == 1 else 's'}"
+        click.echo(f"{path}: {count}{'' if written else ', nothing changed'}")
+    if until is not None and not locker.holes:
+        click.echo(f"presigned URLs, which are secrets, are valid until {until}")
+
+
+def _as_json(
+    path: Path, after: Lock, locker: Locker, changes: Sequence[PinChange], written: bool, until: str | None
+) -> dict[str, Any]:
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(after)
+    return {
+        "file": str(path),
+        "written": written,
+        "tvm": document["tvm"],
+        "packages": [] if locker.holes else document["packages"],
+        "changes": [asdict(change) for change in changes],
+        "holes": [asdict(hole) for hole in locker.holes],
+        "presigned_until": until,
+    }
+
+
+def _stop(error: HubError) -> None:
+    """A registry that cannot be read: a lock made without it could hold something else than is meant."""
+    raise error

@@ -1,0 +1,152 @@
+"""`tunehub sync`: exactly the locked packages, into the cache."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tunehub.blob_cache import BlobCache, HashMismatchError, is_sound
+from tunehub.chain import EMBEDDED, Published, configured_chain
+from tunehub.cli.options import json_option, lock_option, registry_option
+from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.transfer import TransferBar
+from tunehub.exceptions import HubError
+from tunehub.locked import LockedRegistry, read_lock
+from tunehub.settings import Settings, load_settings, with_options
+from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
+from tunehub_registry.stores.open import split_unsigned
+from tunehub_registry.stores.port import Deadline
+
+CACHE = "cache"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """What became of one pin: where it was (`cache`, `embedded`, an address), or the error."""
+
+    name: str
+    version: str
+    sha256: str
+    size: int
+    place: str | None
+    error: str | None = None
+
+
+@click.command()
+@click.option("--frozen", is_flag=True, help="Ask no registry what has changed: only fetch.")
+@lock_option
+@registry_option
+@json_option
+def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool) -> None:
+    """Fetch exactly the packages of the lock file into the cache, by their SHA-256.
+
+    They come from the cache, the embedded registry, the configured registries (a mirror will do), or where the lock
+    says. Without --frozen it first says which pins are yanked, gone, or have a newer version: nothing changes by that.
+    Exits with 1 when a package cannot be had.
+    """
+    settings = with_options(load_settings(), registry=registry or None, lock=lock)
+    path = settings.lock or Path(LOCK_FILE)
+    pinned = read_lock(path, settings.lock_place if settings.lock else "--lock")
+    remarks = [] if frozen else look_around(pinned, settings)
+    if not as_json:
+        for remark in remarks:
+            click.echo(f"Note: {remark}", err=True)
+    rows = fetch_all(pinned, path, settings, as_json=as_json)
+    if as_json:
+        print_json({"lock": str(path), "packages": [asdict(row) for row in rows], "notes": remarks})
+    sys.exit(1 if any(row.error for row in rows) else 0)
+
+
+def look_around(lock: Lock, settings: Settings) -> list[str]:
+    """What has changed since the lock was made, for people: yanked, gone, replaced, or newer versions."""
+    remarks: list[str] = []
+    known = {EMBEDDED, *(split_unsigned(address)[0] for address in settings.registries)}
+    origins = dict.fromkeys(item.registry for item in lock.packages if item.registry not in known)
+    asked = replace(settings, lock=None, registries=(*settings.registries, *origins))
+    chain = configured_chain(
+        asked, on_problem=lambda error: remarks.append(str(error)), deadline=Deadline(settings.budget)
+    )
+    found = list(chain.published(lock.names))
+    for pin in lock.packages:
+        remarks += _remarks_on(pin, [item for item in found if item.name == pin.name], lock.tvm)
+    return list(dict.fromkeys(remarks))
+
+
+def fetch_all(lock: Lock, path: Path, settings: Settings, *, as_json: bool) -> list[Fetched]:
+    """Fetch every pin, one line each; what cannot be had is an error of its row."""
+    cache = BlobCache(settings.cache)
+    registry = LockedRegistry(lock, f"lock file {path}", registries=settings.registries, offline=settings.offline)
+    rows: list[Fetched] = []
+    for pin in lock.packages:
+        row = _fetch(pin, registry, cache)
+        rows.append(row)
+        if row.error is not None:
+            click.echo(f"Error: {row.error}", err=True)
+        elif not as_json:
+            where = "in the cache" if row.place == CACHE else f"{plain_size(pin.size)} from {row.place}"
+            click.echo(f"{pin.label}: {where}")
+    return rows
+
+
+def _fetch(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache) -> Fetched:
+    place: str | None = None
+    error: str | None = None
+    try:
+        place = _into_cache(pin, registry, cache)
+    except HubError as problem:
+        error = str(problem)
+    except HashMismatchError as problem:
+        error = f"{pin.label}: {problem}"
+    except OSError as problem:
+        remedy = "set TUNEHUB_CACHE to a folder that can be written"
+        error = f"{pin.label}: the cache {cache.root} cannot be used: {problem} ({remedy})"
+    return Fetched(name=pin.name, version=pin.version, sha256=pin.sha256, size=pin.size, place=place, error=error)
+
+
+def _into_cache(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache) -> str:
+    """Put the file of a pin into the cache; returns where it was. Raises HubError and OSError."""
+    path = cache.blob_path(pin.sha256)
+    if is_sound(path, pin.sha256):
+        return CACHE
+    places = [CACHE]  # stays that when another process has just fetched it
+    with TransferBar(pin.label, pin.size) as bar, cache.lock(path):
+
+        def download(stream: BinaryIO, offset: int) -> None:
+            bar(offset)
+            places.append(registry.download(pin, stream, offset, on_bytes=bar))
+
+        cache.blob(pin.sha256, pin.size, download)
+    return places[-1]
+
+
+def _remarks_on(pin: LockedPackage, found: Iterable[Published], tvm: Sequence[str]) -> list[str]:
+    versions = list(found)
+    same = [item for item in versions if item.entry.version == pin.version]
+    remarks: list[str] = []
+    for item in same:
+        if item.entry.sha256 != pin.sha256:
+            remarks.append(f"{pin.label} in {item.registry.address} is not the locked file: its sha256 differs")
+        elif item.entry.yanked is not None:
+            reason = item.entry.yanked or "no reason given"
+            remarks.append(f"{pin.label} is yanked in {item.registry.address}: {reason}")
+    if not same:
+        remarks.append(f"{pin.label} is no longer published in the registries that were asked")
+    newer = [item for item in versions if item.entry.yanked is None and _is_newer(item.entry.version, pin.version)]
+    if newer:
+        best = max(newer, key=lambda item: Version(item.entry.version)).entry.version
+        outside = pin.requires is not None and not SpecifierSet(pin.requires).contains(best, prereleases=True)
+        hint = f"outside the requirement {pin.requires}" if outside else f"`tunehub lock --upgrade {pin.name}`"
+        remarks.append(f"{pin.label}: {best} is newer ({hint})")
+    return remarks
+
+
+def _is_newer(version: str, than: str) -> bool:
+    found, pinned = Version(version), Version(than)
+    return found > pinned and (pinned.is_prerelease or not found.is_prerelease)
