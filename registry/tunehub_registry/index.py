@@ -170,6 +170,44 @@ def encode_shard(shard: Shard) -> bytes:
     return data
 
 
+def insert_entry(shard: Shard, entry: ShardEntry) -> Shard:
+    """The shard with one more version; the very same shard when the version is there with the same hash.
+
+    Raises VersionConflictError when it is there with another hash.
+    """
+    twin = next((old for old in shard.versions if Version(old.version) == Version(entry.version)), None)
+    if twin is not None and (twin.sha256, twin.version) != (entry.sha256, entry.version):
+        raise VersionConflictError(
+            f"is published as {twin.version} with sha256 {twin.sha256}, not {entry.sha256}",
+            name=shard.name, version=entry.version,
+        )  # fmt: skip
+    if twin is not None:
+        return shard
+    versions = sorted((*shard.versions, entry), key=lambda item: Version(item.version))
+    return structs.replace(shard, versions=tuple(versions))
+
+
+def mark_yanked(shard: Shard, version: str, reason: str | None) -> Shard:
+    """The shard with a version yanked for a reason, or not yanked with None.
+
+    Raises NotFoundError when the shard does not have the version.
+    """
+    if version not in (entry.version for entry in shard.versions):
+        raise NotFoundError(f"{shard.name} has no version {version}: see `tunehub show {shard.name}` for its versions")
+    versions = tuple(
+        structs.replace(entry, yanked=reason) if entry.version == version else entry for entry in shard.versions
+    )
+    return structs.replace(shard, versions=versions)
+
+
+def replace_shard(index: Index, shard: Shard, *, target: TargetDescriptor) -> IndexUpdate:
+    """The index with another shard for its name, and the target of that name's newest version."""
+    data = encode_shard(shard)
+    entry = IndexName(target=target, shard=hashlib.sha256(data).hexdigest(), shard_size=len(data))
+    names = {**index.names, shard.name: entry}
+    return IndexUpdate(index=structs.replace(index, serial=index.serial + 1, names=names), shard=shard, shard_data=data)
+
+
 def add_version(index: Index, shard: Shard | None, entry: ShardEntry, *, target: TargetDescriptor) -> IndexUpdate:
     """Add a version of the package `target.name`; `shard` is the name's present shard, None for a new name.
 
@@ -177,18 +215,11 @@ def add_version(index: Index, shard: Shard | None, entry: ShardEntry, *, target:
     Raises VersionConflictError when the version exists with another hash, FormatError when the entry is not valid.
     """
     current = _current(index, shard, target.name)
-    twin = next((old for old in current.versions if Version(old.version) == Version(entry.version)), None)
-    if twin is not None and (twin.sha256, twin.version) != (entry.sha256, entry.version):
-        raise VersionConflictError(
-            f"is published as {twin.version} with sha256 {twin.sha256}, not {entry.sha256}",
-            name=target.name, version=entry.version,
-        )  # fmt: skip
-    if twin is not None:
+    changed = insert_entry(current, entry)
+    if changed is current:
         return IndexUpdate(index=index, shard=current, shard_data=encode_shard(current))
-    versions = sorted((*current.versions, entry), key=lambda item: Version(item.version))
-    newest = versions[-1] is entry or target.name not in index.names
-    shown = target if newest else index.names[target.name].target
-    return _commit(index, structs.replace(current, versions=tuple(versions)), shown)
+    newest = changed.versions[-1] is entry or target.name not in index.names
+    return replace_shard(index, changed, target=target if newest else index.names[target.name].target)
 
 
 def yank_version(index: Index, shard: Shard, version: str, reason: str | None) -> IndexUpdate:
@@ -196,13 +227,8 @@ def yank_version(index: Index, shard: Shard, version: str, reason: str | None) -
 
     Raises NotFoundError when the shard does not have the version.
     """
-    current = _current(index, shard, shard.name)
-    if version not in (entry.version for entry in current.versions):
-        raise NotFoundError(f"{shard.name} has no version {version}: see `tunehub show {shard.name}` for its versions")
-    versions = tuple(
-        structs.replace(entry, yanked=reason) if entry.version == version else entry for entry in current.versions
-    )
-    return _commit(index, structs.replace(current, versions=versions), index.names[shard.name].target)
+    changed = mark_yanked(_current(index, shard, shard.name), version, reason)
+    return replace_shard(index, changed, target=index.names[shard.name].target)
 
 
 def _current(index: Index, shard: Shard | None, name: str) -> Shard:
@@ -214,10 +240,3 @@ def _current(index: Index, shard: Shard | None, name: str) -> Shard:
             f"the index names the shard {known and known.shard}, but the given one is {stated}", name=name, version="*"
         )
     return Shard(name=name) if shard is None else shard
-
-
-def _commit(index: Index, shard: Shard, target: TargetDescriptor) -> IndexUpdate:
-    data = encode_shard(shard)
-    entry = IndexName(target=target, shard=hashlib.sha256(data).hexdigest(), shard_size=len(data))
-    names = {**index.names, shard.name: entry}
-    return IndexUpdate(index=structs.replace(index, serial=index.serial + 1, names=names), shard=shard, shard_data=data)

@@ -16,7 +16,6 @@ from functools import cache
 from types import MappingProxyType
 
 from securesystemslib.signer import Key, Signer
-from tuf.api.exceptions import UnsignedMetadataError
 from tuf.api.metadata import (
     DelegatedRole,
     Delegations,
@@ -33,7 +32,7 @@ from tuf.api.metadata import (
 )
 
 from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
-from tunehub_registry.trust.layout import CATALOGUE_FIELD
+from tunehub_registry.trust.layout import CATALOGUE_FIELD, ROOT_FIELD
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
@@ -212,20 +211,34 @@ def next_snapshot(
     return Snapshot(version=version, expires=now + LIFETIMES[SNAPSHOT], meta=meta, unrecognized_fields=fields)
 
 
-def next_timestamp(snapshot: MetaFile, version: int, now: datetime) -> Timestamp:
+def next_timestamp(snapshot: MetaFile, root_version: int, version: int, now: datetime) -> Timestamp:
     """A timestamp for a snapshot."""
-    return Timestamp(version=version, expires=now + LIFETIMES[TIMESTAMP], snapshot_meta=snapshot)
+    return Timestamp(
+        version=version,
+        expires=now + LIFETIMES[TIMESTAMP],
+        snapshot_meta=snapshot,
+        unrecognized_fields={ROOT_FIELD: root_version},
+    )
 
 
-def sign(signed: T, signers: Sequence[Signer]) -> bytes:
-    """The metadata file, signed. Raises KeyUnusableError when a signer fails."""
+def sign(role: str, signed: T, signers: Sequence[Signer], delegator: Root | Targets) -> bytes:
+    """The metadata file of a role, signed, and verified as a client will with the keys that `delegator` names.
+
+    Raises KeyUnusableError when a signer fails, or when what it signed does not verify.
+    """
     metadata = Metadata(signed)
+    payload = metadata.signed_bytes
     for signer in signers:
         try:
-            metadata.sign(signer, append=True)
-        except UnsignedMetadataError as error:
+            signature = signer.sign(payload)
+        except Exception as error:  # securesystemslib documents that signers raise anything
             remedy = "check the key's service and its credentials"
-            raise KeyUnusableError(signer.public_key.keyid, str(error), remedy=remedy) from error
+            raise KeyUnusableError(signer.public_key.keyid, f"signing failed: {error}", remedy=remedy) from error
+        metadata.signatures[signature.keyid] = signature
+    result = delegator.get_verification_result(role, payload, metadata.signatures)
+    if not result:
+        reason = f"what it signed for {role} does not verify ({len(result.signed)} of {result.threshold} keys)"
+        raise KeyUnusableError(", ".join(metadata.signatures), reason, remedy="use the private key of this public key")
     return metadata.to_bytes()
 
 

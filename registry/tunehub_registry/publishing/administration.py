@@ -1,0 +1,301 @@
+"""What the owners of a signed registry do: who may publish what, other keys, new dates.
+
+Everything is written so that a reader finds the registry valid at each moment. A key of a top-level role is replaced in
+three steps: a root with the old and the new key, the role's metadata signed by the new one, a root with the new key
+only (TUF specification 6.1 has the chain of roots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from securesystemslib.signer import Signer
+from tuf.api.metadata import Root, Targets
+
+from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Patience, persist
+from tunehub_registry.publishing.signed import Draft, MetadataWriter
+from tunehub_registry.stores.port import IfAbsent
+from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.catalogue import encode_catalogue
+from tunehub_registry.trust.exceptions import RoleError
+from tunehub_registry.trust.layout import versioned_path
+from tunehub_registry.trust.metadata import Grant, Publisher
+from tunehub_registry.trust.state import Excuse, SignedState
+
+R = TypeVar("R")
+RotatedRole = Literal["targets", "online"]
+_ROLES: Mapping[str, tuple[str, ...]] = {"targets": (rules.TARGETS,), "online": rules.ONLINE}
+_ALL: frozenset[Excuse] = frozenset({"root", "targets", "snapshot", "timestamp"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NearExpiry:
+    """A role that its owner has to renew soon, or that is past its date already."""
+
+    role: str
+    expires: datetime
+
+
+class Administration:
+    """The changes of one registry. Not to be shared between threads."""
+
+    def __init__(self, writer: MetadataWriter, *, patience: Patience = DEFAULT_PATIENCE) -> None:
+        self._writer = writer
+        self._reader = writer.reader
+        self._patience = patience
+
+    def delegate(self, publisher: Publisher, targets_keys: Sequence[Signer]) -> None:
+        """Let a publisher publish names, or give a known one other keys, threshold or patterns.
+
+        Raises RoleError for patterns that overlap another publisher's, for a name that a removed publisher had, when
+        published names would be left out or the published metadata is not signed by enough of the new keys.
+        """
+
+        def attempt() -> None:
+            state = self._read()
+            known = rules.publishers_of(state.targets)
+            if known.get(publisher.name) == publisher:
+                return
+            rules.check_no_overlap(known.values(), publisher)
+            self._check_metadata(state, publisher, known)
+            self._commit_publishers(state, {**known, publisher.name: publisher}, targets_keys)
+
+        self._persist(attempt)
+
+    def remove(self, name: str, targets_keys: Sequence[Signer]) -> tuple[str, ...]:
+        """Take a publisher's names away from it; returns those that disappear from the registry.
+
+        Raises RoleError when there is no such publisher.
+        """
+        removed: list[str] = []
+
+        def attempt() -> None:
+            state = self._read()
+            known = rules.publishers_of(state.targets)
+            if name not in known:
+                if removed:
+                    return  # the answer to our own commit was lost
+                raise _no_publisher(name, known)
+            role = self._reader.role(state, name)
+            removed[:] = [] if role is None else sorted(role.targets)
+            left = {other: publisher for other, publisher in known.items() if other != name}
+            catalogue = {other: target for other, target in state.catalogue.items() if other not in removed}
+            self._commit_publishers(state, left, targets_keys, catalogue=encode_catalogue(catalogue))
+
+        self._persist(attempt)
+        return tuple(removed)
+
+    def rotate_publisher(
+        self, name: str, new_keys: Sequence[Signer], targets_keys: Sequence[Signer], *, threshold: int = 1
+    ) -> None:
+        """Replace a publisher's keys, and sign its metadata with the new ones, in one commit.
+
+        Raises RoleError when there is no such publisher.
+        """
+        grant = Grant(keys=tuple(signer.public_key for signer in new_keys), threshold=threshold)
+
+        def attempt() -> None:
+            state = self._read()
+            known = rules.publishers_of(state.targets)
+            if name not in known:
+                raise _no_publisher(name, known)
+            if known[name].grant != grant:
+                changed = {**known, name: replace(known[name], grant=grant)}
+                self._commit_publishers(state, changed, targets_keys, resigned=(name, new_keys))
+
+        self._persist(attempt)
+
+    def rotate_root(self, root_keys: Sequence[Signer], new_keys: Sequence[Signer], *, threshold: int) -> int:
+        """Replace the root keys; the new root is signed by enough of the old and of the new ones.
+
+        `root_keys` are the old ones at hand. Returns the version of the new root.
+        """
+        grant = Grant(keys=tuple(signer.public_key for signer in new_keys), threshold=threshold)
+
+        def attempt() -> int:
+            root = self._reader.renew_root()
+            grants = rules.grants_of(root)
+            if grants[rules.ROOT] == grant:
+                return root.version
+            return self._put_root({**grants, rules.ROOT: grant}, [*root_keys, *new_keys])
+
+        return self._persist(attempt)
+
+    def rotate(self, role: RotatedRole, new_key: Signer, root_keys: Sequence[Signer]) -> int:
+        """Replace the targets key, or the online key; returns the version of the last root.
+
+        For the online key the writer has to have the new one. A rotation that was cut off goes on when it is run again.
+        """
+        new = Grant(keys=(new_key.public_key,))
+        names = _ROLES[role]
+
+        def admit() -> None:
+            grants = rules.grants_of(self._reader.renew_root())
+            if any(grants[name] != new for name in names):
+                both = {name: _both(grants[name], new) for name in names}
+                if any(grants[name] != both[name] for name in names):
+                    self._put_root({**grants, **both}, root_keys)
+
+        def resign() -> None:
+            state = self._writer.read(excused=_ALL, former=True)
+            self._writer.commit(state, [self._renewal(state, [new_key])] if role == "targets" else [])
+
+        def expel() -> int:
+            root = self._reader.renew_root()
+            grants = rules.grants_of(root)
+            if all(grants[name] == new for name in names):
+                return root.version
+            return self._put_root({**grants, **dict.fromkeys(names, new)}, root_keys)
+
+        self._persist(admit)
+        self._persist(resign)
+        version = self._persist(expel)
+        # Once more: a publisher that did not know of the last root may have signed with the old key meanwhile. Whoever
+        # reads this timestamp knows of that root, and who read an earlier one can no longer commit.
+        self._persist(resign)
+        return version
+
+    def refresh(
+        self,
+        *,
+        root_keys: Sequence[Signer] = (),
+        targets_keys: Sequence[Signer] = (),
+        publisher_keys: Sequence[Signer] = (),
+    ) -> tuple[NearExpiry, ...]:
+        """Write a new timestamp, and a new snapshot when that is near its end; renew the roles whose keys are given.
+
+        Returns the other roles that are near their end.
+        """
+        self._persist(lambda: self._reader.renew_root())
+        if root_keys:
+            self._persist(lambda: self._put_root(rules.grants_of(self._reader.renew_root()), root_keys))
+
+        def attempt() -> SignedState:
+            state = self._writer.read(excused=_ALL)
+            drafts = [self._renewal(state, targets_keys)] if targets_keys else []
+            drafts += self._publisher_renewals(state, publisher_keys)
+            if drafts or rules.near_expiry(state.snapshot, rules.SNAPSHOT, self._reader.now()):
+                self._writer.commit(state, drafts)
+            else:
+                self._writer.commit_timestamp(state)
+            return self._writer.read(excused=_ALL)
+
+        return self._near_expiry(self._persist(attempt))
+
+    def _near_expiry(self, state: SignedState) -> tuple[NearExpiry, ...]:
+        now = self._reader.now()
+        roles: dict[str, Root | Targets] = {rules.ROOT: state.root, rules.TARGETS: state.targets}
+        for name in rules.publishers_of(state.targets):
+            role = self._reader.role(state, name)
+            if role is not None:
+                roles[name] = role
+        return tuple(
+            NearExpiry(role=name, expires=signed.expires)
+            for name, signed in roles.items()
+            if rules.near_expiry(signed, name, now)
+        )
+
+    def _renewal(self, state: SignedState, targets_keys: Sequence[Signer]) -> Draft[Targets]:
+        grant = rules.grants_of(state.root)[rules.TARGETS]
+        return Draft(
+            role=rules.TARGETS,
+            base=state.targets.version,
+            make=lambda version: rules.renewed_targets(state.targets, rules.TARGETS, version, self._reader.now()),
+            signers=rules.signers_for("the targets role", grant, targets_keys, "--targets-key"),
+            delegator=state.root,
+        )
+
+    def _publisher_renewals(self, state: SignedState, keys: Sequence[Signer]) -> list[Draft[Targets]]:
+        """Drafts for the publishers for whom enough of these keys sign."""
+        drafts: list[Draft[Targets]] = []
+        for name, publisher in rules.publishers_of(state.targets).items():
+            with suppress(RoleError):
+                signers = rules.signers_for(name, publisher.grant, keys, "--key")
+                drafts += filter(None, [self._role_draft(state, name, signers, state.targets)])
+        return drafts
+
+    def _role_draft(
+        self, state: SignedState, name: str, signers: Sequence[Signer], delegator: Targets
+    ) -> Draft[Targets] | None:
+        """A publisher's metadata, as it is, signed anew; None when there is none yet."""
+        role = self._reader.role(state, name)
+        if role is None:
+            return None
+        return Draft(
+            role=name,
+            base=role.version,
+            make=lambda version: rules.renewed_targets(role, name, version, self._reader.now()),
+            signers=signers,
+            delegator=delegator,
+        )
+
+    def _commit_publishers(
+        self,
+        state: SignedState,
+        publishers: Mapping[str, Publisher],
+        targets_keys: Sequence[Signer],
+        *,
+        catalogue: str | None = None,
+        resigned: tuple[str, Sequence[Signer]] | None = None,
+    ) -> None:
+        def make(version: int) -> Targets:
+            return rules.with_publishers(state.targets, publishers.values(), version, self._reader.now())
+
+        draft = replace(self._renewal(state, targets_keys), make=make)
+        drafts = [draft]
+        if resigned is not None:
+            name, signers = resigned
+            drafts += filter(None, [self._role_draft(state, name, signers, make(draft.base + 1))])
+        self._writer.commit(state, drafts, catalogue=catalogue)
+
+    def _check_metadata(self, state: SignedState, publisher: Publisher, known: Mapping[str, Publisher]) -> None:
+        """Refuse what would make a publisher's present metadata invalid, or hide names that are in it."""
+        if f"{publisher.name}.json" not in state.snapshot.meta:
+            return
+        if publisher.name not in known:
+            reason = f"a publisher called {publisher.name} was removed here"
+            raise RoleError(reason, remedy="choose another name: metadata under this one exists already")
+        role = self._reader.role(state, publisher.name)
+        own = rules.with_publishers(state.targets, [publisher], 1, self._reader.now())
+        left_out = [name for name in (role.targets if role else ()) if rules.publisher_for(own, name) is None]
+        if left_out:
+            reason = f"{publisher.name} has published {', '.join(sorted(left_out)[:5])}, which no pattern matches"
+            raise RoleError(reason, remedy="keep patterns for these names, or remove the publisher")
+        before, after = known[publisher.name].grant, publisher.grant
+        if not set(before.key_ids) <= set(after.key_ids) or after.threshold > before.threshold:
+            reason = f"what {publisher.name} has published is signed with its old keys"
+            remedy = "use `tunehub rotate`, which signs it anew; here keys can only be added"
+            raise RoleError(reason, remedy=remedy)
+
+    def _read(self) -> SignedState:
+        self._reader.renew_root()
+        return self._writer.read(excused=frozenset({"targets"}))
+
+    def _put_root(self, grants: Mapping[str, Grant], signers: Sequence[Signer]) -> int:
+        """Write the next root. Raises ConflictError when another was first, RoleError when signers are missing."""
+        before = self._reader.root
+        root = rules.make_root(before.version + 1, grants, self._reader.now())
+        old = rules.signers_for("the root", rules.grants_of(before)[rules.ROOT], signers, "--root-key")
+        new = rules.signers_for("the new root", grants[rules.ROOT], signers, "--root-key and --new-key")
+        used = {signer.public_key.keyid: signer for signer in (*old, *new)}
+        data = rules.sign(rules.ROOT, root, list(used.values()), root)
+        self._writer.store.put(versioned_path(rules.ROOT, root.version), data, IfAbsent())
+        return self._reader.renew_root().version
+
+    def _persist(self, attempt: Callable[[], R]) -> R:
+        return persist(attempt, address=self._writer.store.address, patience=self._patience)
+
+
+def _both(before: Grant, new: Grant) -> Grant:
+    """The old keys and the new ones; any of them signs."""
+    keys = {key.keyid: key for key in (*before.keys, *new.keys)}
+    return Grant(keys=tuple(keys.values()))
+
+
+def _no_publisher(name: str, known: Mapping[str, Publisher]) -> RoleError:
+    names = ", ".join(sorted(known)) or "none yet"
+    return RoleError(f"there is no publisher {name}; there are {names}", remedy="correct the name")

@@ -1,0 +1,122 @@
+"""What a transaction changes, as pure rules: from the present state of each name that it touches to the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from packaging.version import InvalidVersion, Version
+
+from tunehub_registry.exceptions import NotFoundError
+from tunehub_registry.index import Shard, ShardEntry, insert_entry, mark_yanked
+from tunehub_registry.target import TargetDescriptor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NameState:
+    """A published name: the target of its newest version, and all its versions."""
+
+    target: TargetDescriptor
+    shard: Shard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewVersion:
+    """A version to be published."""
+
+    target: TargetDescriptor
+    entry: ShardEntry
+
+
+class Change(Protocol):
+    """A change of some names. Applying it twice is the same as once: that is how a lost answer does no harm."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that it may touch."""
+
+    def apply(self, name: str, present: NameState | None) -> NameState | None:
+        """The next state of a name; `present` itself when nothing is to be done.
+
+        Raises VersionConflictError, NotFoundError.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddVersions:
+    """Add versions. One that is there with the same bytes stays as it is.
+
+    With `copy_yanks`, versions that are there are yanked or not as in `versions`: that is how mirrors follow.
+    """
+
+    versions: tuple[NewVersion, ...]
+    copy_yanks: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """As the port says."""
+        return frozenset(version.target.name for version in self.versions)
+
+    def apply(self, name: str, present: NameState | None) -> NameState | None:
+        """As the port says."""
+        state = present
+        for version in self.versions:
+            if version.target.name == name:
+                state = self._with_version(state, version)
+        return state
+
+    def _with_version(self, state: NameState | None, new: NewVersion) -> NameState:
+        before = Shard(name=new.target.name) if state is None else state.shard
+        shard = insert_entry(before, new.entry)
+        if self.copy_yanks and find_version(shard, new.entry.version).yanked != new.entry.yanked:
+            shard = mark_yanked(shard, new.entry.version, new.entry.yanked)
+        if state is not None and shard is before:
+            return state
+        newest = state is None or shard.versions[-1] is new.entry
+        return NameState(target=new.target if newest or state is None else state.target, shard=shard)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetYanked:
+    """Yank a version for a reason, or take that back with None."""
+
+    name: str
+    version: str
+    reason: str | None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """As the port says."""
+        return frozenset({self.name})
+
+    def apply(self, name: str, present: NameState | None) -> NameState | None:
+        """As the port says."""
+        if present is None:
+            raise NotFoundError(f"{name} is not in the registry: `tunehub list` shows the names")
+        entry = find_version(present.shard, self.version)
+        if entry.yanked == self.reason:
+            return present
+        return NameState(target=present.target, shard=mark_yanked(present.shard, entry.version, self.reason))
+
+
+def apply_change(change: Change, present: Mapping[str, NameState | None]) -> dict[str, NameState]:
+    """The next states of the names that change; none when there is nothing to do. Raises as `Change.apply`."""
+    result: dict[str, NameState] = {}
+    for name in sorted(change.names):
+        after = change.apply(name, present[name])
+        if after is not None and after is not present[name]:
+            result[name] = after
+    return result
+
+
+def find_version(shard: Shard, version: str) -> ShardEntry:
+    """A version, also when it is written in another way (`1.0` for `1.0.0`). Raises NotFoundError."""
+    try:
+        asked = Version(version)
+    except InvalidVersion:
+        raise NotFoundError(f"{version!r} is not a version; give one such as 0.1.0 (PEP 440)") from None
+    found = next((entry for entry in shard.versions if Version(entry.version) == asked), None)
+    if found is None:
+        raise NotFoundError(f"{shard.name} has no version {version}: see `tunehub show {shard.name}` for its versions")
+    return found

@@ -1,0 +1,27 @@
+"""What publishing raises beside the errors of stores, keys and formats."""
+
+from __future__ import annotations
+
+from tunehub_registry.exceptions import RegistryError
+
+
+class PublishError(RegistryError):
+    """A registry cannot be written to as asked. Fields: `address`, `reason`, `remedy`."""
+
+    def __init__(self, reason: str, *, address: str, remedy: str) -> None:
+        self.address = address
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{address}: {reason} ({remedy})")
+
+
+class NotInitialisedError(PublishError):
+    """There is no registry at the address, or one of the other kind (signed or unsigned)."""
+
+
+class AlreadyInitialisedError(PublishError):
+    """There is a registry at the address already."""
+
+
+class UnfinishedError(PublishError):
+    """The time for a transaction is over. It may have been committed all the same: running it again finds out."""

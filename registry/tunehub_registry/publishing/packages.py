@@ -1,0 +1,147 @@
+"""Publishing and yanking packages, in signed and unsigned registries alike."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from tunehub_registry.exceptions import PackageError
+from tunehub_registry.index import RecordSetSummary, ShardEntry, package_path
+from tunehub_registry.manifest import Manifest
+from tunehub_registry.package import open_package, sha256_of
+from tunehub_registry.publishing.blobs import Uploads
+from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetYanked, find_version
+from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Ledger, Patience, transact
+from tunehub_registry.stores.port import OnBytes
+from tunehub_registry.trust.state import utc_now
+
+KEPT_IN_MEMORY = 64 << 20  # bytes; a larger package is read from its file once more when it is uploaded
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageFile:
+    """A package that was read and verified. `data` is its content, or its file when it is large."""
+
+    data: bytes | Path
+    sha256: str
+    size: int
+    manifest: Manifest
+
+    def version(self, *, transaction: str, published: str, yanked: str | None = None) -> NewVersion:
+        """What the registry will say of it. `published` is an ISO 8601 date."""
+        manifest = self.manifest
+        entry = ShardEntry(
+            version=manifest.version,
+            file=package_path(manifest.name, manifest.version, self.sha256),
+            sha256=self.sha256,
+            size=self.size,
+            record_sets=tuple(RecordSetSummary(tuner=item.tuner, tvm=item.tvm) for item in manifest.record_sets),
+            published=published,
+            yanked=yanked,
+            transaction=transaction,
+        )
+        return NewVersion(target=manifest.target, entry=entry)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedVersion:
+    """What became of a package: `published` by this transaction, or `present` with the same bytes before."""
+
+    name: str
+    entry: ShardEntry
+    outcome: Literal["published", "present"]
+
+
+def read_package(source: Path | bytes) -> PackageFile:
+    """Read a package whole: its table of contents, its manifest, and every member for damage.
+
+    Raises PackageError, FormatError, and OSError when the file cannot be read.
+    """
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    data = source.read_bytes() if isinstance(source, Path) and size <= KEPT_IN_MEMORY else source
+    sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256_of(data)
+    name = str(source) if isinstance(source, Path) else "<memory>"
+    with open_package(data, source=name) as package:
+        for member in package.names:
+            with package.open(member) as stream:
+                while stream.read(_CHUNK):
+                    pass
+        manifest = package.manifest
+    return PackageFile(data=data, sha256=sha256, size=size, manifest=manifest)
+
+
+def publish(
+    ledger: Ledger,
+    packages: Sequence[PackageFile],
+    *,
+    patience: Patience = DEFAULT_PATIENCE,
+    on_bytes: OnBytes | None = None,
+    transaction: str | None = None,
+) -> tuple[PublishedVersion, ...]:
+    """Publish packages in one commit: all of them, or none. Publishing the same bytes again changes nothing.
+
+    Whoever is not sure whether a transaction was committed runs it again with the same `transaction` id.
+
+    Raises VersionConflictError when a version is there with other bytes (before anything is uploaded), PackageError
+    when two packages are the same version, and as `transact`.
+    """
+    _check_distinct(packages)
+    own = new_transaction() if transaction is None else transaction
+    versions = [package.version(transaction=own, published=date_text(utc_now())) for package in packages]
+    uploads = Uploads(ledger.store)
+
+    def upload() -> None:
+        for package, version in zip(packages, versions, strict=True):
+            entry = version.entry
+            uploads.ensure(entry.file, package.data, sha256=entry.sha256, size=entry.size, on_bytes=on_bytes)
+
+    after = transact(ledger, AddVersions(versions=tuple(versions)), patience=patience, upload=upload)
+    found = [find_version(after[version.target.name].shard, version.entry.version) for version in versions]
+    return tuple(
+        PublishedVersion(
+            name=version.target.name, entry=entry, outcome="published" if entry.transaction == own else "present"
+        )
+        for version, entry in zip(versions, found, strict=True)
+    )
+
+
+def yank(ledger: Ledger, name: str, version: str, reason: str, *, patience: Patience = DEFAULT_PATIENCE) -> ShardEntry:
+    """Hide a version from new resolutions; locks still get it. Raises NotFoundError, and as `transact`."""
+    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=reason), patience)
+
+
+def unyank(ledger: Ledger, name: str, version: str, *, patience: Patience = DEFAULT_PATIENCE) -> ShardEntry:
+    """Take back a yank. Raises NotFoundError, and as `transact`."""
+    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=None), patience)
+
+
+def new_transaction() -> str:
+    """A random id for a transaction."""
+    return uuid.uuid4().hex
+
+
+def date_text(moment: datetime) -> str:
+    """A date as entries have it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _set_yanked(ledger: Ledger, change: SetYanked, patience: Patience) -> ShardEntry:
+    after = transact(ledger, change, patience=patience)
+    return find_version(after[change.name].shard, change.version)
+
+
+def _check_distinct(packages: Iterable[PackageFile]) -> None:
+    seen: dict[tuple[str, str], str] = {}
+    for package in packages:
+        key = (package.manifest.name, package.manifest.version)
+        if seen.setdefault(key, package.sha256) != package.sha256:
+            remedy = "give one of them"
+            raise PackageError(
+                f"two different packages are {key[0]} {key[1]}", source=str(package.data)[:200], remedy=remedy
+            )

@@ -1,0 +1,244 @@
+"""The ledger of a signed registry: roles and snapshot under new numbers, then the timestamp as the commit point.
+
+TUF's consistent snapshots (specification 6.2) make every file but the timestamp immutable. Number N+1 of a file is then
+also a claim: who finds it taken gives way for a moment, since its writer is about to commit, and takes the next number
+when nothing comes of it, since then its writer was killed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from securesystemslib.signer import Signer
+from tuf.api.metadata import MetaFile, Root, Snapshot, T, Targets
+
+from tunehub_registry.index import INDEX_PATH
+from tunehub_registry.publishing.blobs import Uploads, exists
+from tunehub_registry.publishing.changes import NameState
+from tunehub_registry.publishing.exceptions import NotInitialisedError
+from tunehub_registry.publishing.ledger import LedgerState
+from tunehub_registry.publishing.unsigned import shard_bytes
+from tunehub_registry.stores.port import (
+    AccessDeniedError,
+    ConflictError,
+    FileMissingError,
+    IfAbsent,
+    IfMatch,
+    WritableStore,
+)
+from tunehub_registry.trust import metadata as rules
+from tunehub_registry.trust.catalogue import encode_catalogue
+from tunehub_registry.trust.exceptions import RoleError, UntrustedError
+from tunehub_registry.trust.layout import TIMESTAMP_PATH, versioned_path
+from tunehub_registry.trust.state import Clock, Excuse, SignedState, StateReader, utc_now
+
+_FIRST_PACE_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft(Generic[T]):
+    """The next metadata of a role: `make` gives it for a version number; `base` is the present number, 0 for none."""
+
+    role: str
+    base: int
+    make: Callable[[int], T]
+    signers: Sequence[Signer]
+    delegator: Root | Targets
+
+
+class MetadataWriter:
+    """Writes metadata over a verified state. Not to be shared between threads."""
+
+    def __init__(self, store: WritableStore, root: bytes, *, online: Signer, now: Clock = utc_now) -> None:
+        """Raises UntrustedError when `root` is not a root."""
+        self.store = store
+        self.online = online
+        self.reader = StateReader(store, root, now=now)
+        self._taken: dict[str, int] = {}
+        self._pace = _FIRST_PACE_S
+
+    def read(self, *, excused: frozenset[Excuse] = frozenset(), former: bool = False) -> SignedState:
+        """The present state. Raises NotInitialisedError, and as `StateReader.read`."""
+        try:
+            return self.reader.read(excused=excused, former=former)
+        except (FileMissingError, AccessDeniedError) as error:
+            if error.path != TIMESTAMP_PATH:
+                raise
+            raise self._not_initialised(error) from error
+
+    def online_signers(self, root: Root) -> list[Signer]:
+        """The online key, as a list. Raises RoleError when it is not the registry's."""
+        grants = rules.grants_of(root)
+        for role in rules.ONLINE:
+            rules.signers_for(role, grants[role], [self.online], "--online-key")
+        return [self.online]
+
+    def commit(
+        self, state: SignedState, drafts: Iterable[Draft[Targets]] = (), *, catalogue: str | None = None
+    ) -> None:
+        """Write the drafts and a snapshot that has them, then replace the timestamp of `state`.
+
+        Raises ConflictError when another writer was first, RoleError, KeyUnusableError, and what stores raise.
+        """
+        self.online_signers(state.root)
+        changed: dict[str, MetaFile] = {}
+        for draft in drafts:
+            signed, data = self._put_next(draft)
+            changed[draft.role] = rules.meta_of(signed.version, data)
+            self.reader.remember(draft.role, data, signed, draft.delegator.version)
+        text = state.catalogue_text if catalogue is None else catalogue
+        self._commit_snapshot(state, changed, text)
+
+    def commit_timestamp(self, state: SignedState, snapshot: MetaFile | None = None) -> None:
+        """Replace the timestamp of `state`, by one for another snapshot if given. Raises as `commit`."""
+        signers = self.online_signers(state.root)
+        meta = state.timestamp.snapshot_meta if snapshot is None else snapshot
+        signed = rules.next_timestamp(meta, state.root.version, state.timestamp.version + 1, self.reader.now())
+        data = rules.sign(rules.TIMESTAMP, signed, signers, state.root)
+        etag = self.store.put(TIMESTAMP_PATH, data, IfMatch(etag=state.etag))
+        self.reader.remember_timestamp(data, etag)
+
+    def _commit_snapshot(self, state: SignedState, changed: Mapping[str, MetaFile], catalogue: str) -> None:
+        def make(version: int) -> Snapshot:
+            return rules.next_snapshot(state.snapshot, changed, catalogue, version, self.reader.now())
+
+        draft = Draft(
+            role=rules.SNAPSHOT,
+            base=state.snapshot.version,
+            make=make,
+            signers=[self.online],
+            delegator=state.root,
+        )
+        signed, data = self._put_next(draft)
+        self.reader.remember(rules.SNAPSHOT, data, signed, state.root.version)
+        self.commit_timestamp(state, rules.meta_of(signed.version, data))
+
+    def _put_next(self, draft: Draft[T]) -> tuple[T, bytes]:
+        version = max(draft.base, self._taken.get(draft.role, 0))
+        while True:
+            version += 1
+            signed = draft.make(version)
+            data = rules.sign(draft.role, signed, draft.signers, draft.delegator)
+            start = time.monotonic()
+            try:
+                self.store.put(versioned_path(draft.role, version), data, IfAbsent())
+            except ConflictError as error:
+                self._give_way(error)
+                continue
+            finally:
+                self._pace = max(self._pace, time.monotonic() - start)
+                self._taken[draft.role] = version
+            return signed, data
+
+    def _give_way(self, error: ConflictError) -> None:
+        """Wait for the commit of who has the number; raises `error` when there was one."""
+        end = time.monotonic() + min(max(10 * self._pace, 0.1), 3.0)
+        while time.monotonic() < end:
+            time.sleep(self._pace * random.uniform(0.1, 0.5))
+            if self.reader.poll():
+                raise error
+
+    def _not_initialised(self, error: FileMissingError | AccessDeniedError) -> NotInitialisedError:
+        if exists(self.store, INDEX_PATH):
+            remedy = "say --unsigned to go on without signatures, or `tunehub mirror` it into a signed one"
+            return NotInitialisedError("this registry is unsigned", address=self.store.address, remedy=remedy)
+        remedy = "make one with `tunehub init`, or correct the address or the credentials"
+        return NotInitialisedError(f"no registry here: {error.reason}", address=self.store.address, remedy=remedy)
+
+
+class SignedLedger:
+    """Reads and commits names of publishers whose keys are at hand. Not to be shared between threads."""
+
+    def __init__(
+        self,
+        store: WritableStore,
+        root: bytes,
+        *,
+        keys: Sequence[Signer],
+        online: Signer,
+        role: str | None = None,
+        now: Clock = utc_now,
+    ) -> None:
+        """`root` is a trusted root; `keys` are publishers' keys. With `role`, only that publisher's names are written.
+
+        Raises UntrustedError when `root` is not a root.
+        """
+        self.store = store
+        self._writer = MetadataWriter(store, root, online=online, now=now)
+        self._reader = self._writer.reader
+        self._keys = tuple(keys)
+        self._role = role
+        self._uploads = Uploads(store)
+
+    def begin(self) -> None:
+        """As the port says: look for new roots."""
+        self._reader.renew_root()
+
+    def read(self, names: Iterable[str]) -> LedgerState:
+        """As the port says."""
+        state = self._writer.read()
+        self._writer.online_signers(state.root)
+        return LedgerState(names={name: self._state(state, name) for name in names}, token=state)
+
+    def commit(self, state: LedgerState, changed: Mapping[str, NameState]) -> None:
+        """As the port says."""
+        token = state.token
+        assert isinstance(token, SignedState)
+        shards: dict[str, dict[str, bytes]] = defaultdict(dict)
+        for name, after in changed.items():
+            data, sha256 = shard_bytes(after.shard)
+            self._uploads.ensure(f"packages/shards/{sha256}.json", data, sha256=sha256, size=len(data))
+            self._reader.remember_shard(after.shard, data)
+            shards[self._owner(token, name)][name] = data
+        drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]
+        self._writer.commit(token, drafts, catalogue=self._catalogue(token, changed))
+
+    def _state(self, state: SignedState, name: str) -> NameState | None:
+        owner = self._owner(state, name)
+        self._signers(state, owner)
+        shard = self._reader.shard(self._reader.role(state, owner), name)
+        if shard is None:
+            return None
+        target = state.catalogue.get(name)
+        if target is None:
+            raise UntrustedError(
+                f"its catalogue lacks {name}, which {owner} published",
+                address=self.store.address,
+                path=versioned_path(rules.SNAPSHOT, state.snapshot.version),
+                remedy="replace the online key, which hid it, with `tunehub rotate`; restore the snapshot",
+            )
+        return NameState(target=target, shard=shard)
+
+    def _owner(self, state: SignedState, name: str) -> str:
+        owner = rules.publisher_for(state.targets, name)
+        if owner is None:
+            remedy = f"who has the targets key delegates it: `tunehub delegate STORE PUBLISHER --names {name} …`"
+            raise RoleError(f"nobody may publish {name} in {self.store.address}", remedy=remedy)
+        if self._role not in (None, owner):
+            remedy = f"publish it as {owner}, or leave --role out"
+            raise RoleError(f"{name} belongs to the publisher {owner}, not to {self._role}", remedy=remedy)
+        return owner
+
+    def _signers(self, state: SignedState, owner: str) -> list[Signer]:
+        grant = rules.publishers_of(state.targets)[owner].grant
+        return rules.signers_for(f"the publisher {owner}", grant, self._keys, "--key")
+
+    def _draft(self, state: SignedState, role: str, shards: Mapping[str, bytes]) -> Draft[Targets]:
+        before = self._reader.role(state, role)
+        meta = state.snapshot.meta.get(f"{role}.json")
+        return Draft(
+            role=role,
+            base=0 if meta is None else meta.version,
+            make=lambda version: rules.with_shards(before, shards, version, self._reader.now()),
+            signers=self._signers(state, role),
+            delegator=state.targets,
+        )
+
+    def _catalogue(self, state: SignedState, changed: Mapping[str, NameState]) -> str:
+        new = {name: after.target for name, after in changed.items() if state.catalogue.get(name) != after.target}
+        return encode_catalogue({**state.catalogue, **new}) if new else state.catalogue_text
