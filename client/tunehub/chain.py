@@ -199,7 +199,7 @@ def configured_chain(
     if settings.lock is not None:
         from tunehub.locked import open_locked
 
-        return open_locked(settings, on_problem)
+        return open_locked(settings, on_problem, deadline or Deadline(None))
     access = Access(cache=settings.cache, trust=trust_store(settings), deadline=deadline or Deadline(None))
     access = replace(access, on_warning=on_warning) if on_warning else access
     return open_chain(settings.registries, offline=settings.offline, on_problem=on_problem, access=access)
