@@ -33,7 +33,7 @@ from tunehub_registry.tuning_log import (
     Tuned,
     config_problem,
     parse_line,
-    scan_log,
+    scan_log_as,
 )
 
 _BAD_LINES_KEPT = 100
@@ -149,8 +149,7 @@ def _read(path: Path, groups: _Groups) -> LogFile:
 
     try:
         with path.open("rb", buffering=0) as stream:
-            for number, line, tuned, mean_s in scan_log(stream, add_bad):
-                group = groups.of(tuned)
+            for number, line, group, mean_s in scan_log_as(stream, add_bad, groups.of):
                 if mean_s < group.limit_s:
                     try:
                         group.add(line, mean_s)
@@ -172,16 +171,15 @@ class _Groups:
     def __init__(self, top: int, *, trusting: bool) -> None:
         self._top = top
         self._trusting = trusting
-        self._by_text: dict[tuple[str, str], _Group] = {}
         self._by_device: dict[tuple[tuple[str, ...], str], _Group] = {}
 
     def of(self, tuned: Tuned) -> _Group:
         """The group that a record belongs to."""
-        group = self._by_text.get((tuned.target, tuned.key))
+        device = device_of(tuned.target)
+        group = self._by_device.get((device, tuned.key))
         if group is None:
-            device = device_of(tuned.target)
-            new = _Group(tuned=tuned, package=device[0], top=self._top, trusting=self._trusting)
-            group = self._by_text[tuned.target, tuned.key] = self._by_device.setdefault((device, tuned.key), new)
+            group = _Group(tuned=tuned, package=device[0], top=self._top, trusting=self._trusting)
+            self._by_device[device, tuned.key] = group
         return group
 
     def settle(self) -> bool:

@@ -8,6 +8,7 @@ garbage collector (`gc=False`): it cannot be part of a cycle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -108,6 +109,7 @@ class AnsorLine(Struct, gc=False):
 Line = AutotvmLine | OldLine | AnsorLine
 # The shape, the bytes that say what was tuned, the result, the configuration's bytes, and TVM's version.
 Parts = tuple[type[Line], bytes, Result, bytes, str | None]
+Scanned = tuple[type[Line], bytes, Result]
 
 autotvm_input = msgspec.json.Decoder(AutotvmInput).decode
 ansor_task = msgspec.json.Decoder(AnsorTask).decode
@@ -120,21 +122,26 @@ _KEYS = (b'"input"', b'"config"', b'"result"', b'"i"', b'"r"')
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
-def scan_line(line: bytes) -> tuple[type[Line], bytes, Result]:
-    """The first three of `decode_line`'s parts, faster: a key that is there twice goes unnoticed, the last one counts.
-
-    Raises LogLineError.
+def scan_lines(lines: Sequence[bytes]) -> list[Scanned] | None:
+    """Of each line the first three of `decode_line`'s parts, faster: a key that is there twice goes unnoticed, the last
+    one counts. None when not all are lines of one format as TVM writes them.
     """
     try:
-        if line.startswith(AUTOTVM_START) and line.isascii():
-            autotvm = decode_autotvm(line)
-            return AutotvmLine, bytes(autotvm.input), autotvm.result
-        if line.startswith(ANSOR_START) and line.isascii():
-            ansor = _decode_ansor(line)
-            return AnsorLine, bytes(ansor.i.task), ansor.r
+        if not b"".join(lines).isascii():
+            return None
+        if {line[: len(AUTOTVM_START)] for line in lines} == {AUTOTVM_START}:
+            return [(AutotvmLine, bytes(found.input), found.result) for found in map(decode_autotvm, lines)]
+        if {line[: len(ANSOR_START)] for line in lines} == {ANSOR_START}:
+            return [(AnsorLine, bytes(found.i.task), found.r) for found in map(_decode_ansor, lines)]
     except UNREADABLE:
         pass  # the slow way finds the reason
-    return _slow(line)[:3]
+    return None
+
+
+def scan_line(line: bytes) -> Scanned:
+    """The same of a single line of any format. Raises LogLineError."""
+    found = scan_lines((line,))
+    return found[0] if found is not None else _slow(line)[:3]
 
 
 def decode_line(line: bytes) -> Parts:

@@ -7,9 +7,10 @@ line stands for itself: it is a LogRecord, or a BadLine with the reason. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, BinaryIO, Literal
+from itertools import chain
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
@@ -33,10 +34,12 @@ from tunehub_registry._tuning_log_lines import (
     AutotvmLine,
     Line,
     OldLine,
+    Scanned,
     ansor_task,
     autotvm_input,
     decode_line,
     scan_line,
+    scan_lines,
 )
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
@@ -59,16 +62,18 @@ __all__ = [
     "parse_line",
     "read_log",
     "scan_log",
+    "scan_log_as",
 ]
 
 AUTOTVM = "autotvm"
 AUTO_SCHEDULER = "auto_scheduler"
+T = TypeVar("T")
 Format = Literal["autotvm 0.1", "autotvm 0.2", "auto_scheduler 0.6"]
 
 # AutoTVM writes 1e9 s for a failure and the auto-scheduler 1e10 s: nothing that slow was ever measured.
 MAX_COST_S = 1e8
 _WORKLOADS_KEPT = 8192
-_BLOCK_BYTES = 1 << 18
+_BLOCK_BYTES = 1 << 16  # what is made of a block stays in the caches of a processor
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes"
 
 
@@ -204,21 +209,51 @@ def scan_log(stream: BinaryIO, on_bad: Callable[[BadLine], None]) -> Iterator[tu
     The time is NaN when it is not a possible one. Bad lines go to `on_bad`. Unlike `parse_line` this overlooks a key
     that is there twice, so a line that one wants to keep must pass `parse_line` too.
     """
-    known: dict[tuple[type[Line], bytes], Tuned] = {}  # cheaper than the lru_cache behind it
-    for number, line in numbered_lines(stream):
-        try:
-            shape, data, result = scan_line(line)
-            tuned = known.get((shape, data))
-            if tuned is None:
+    return scan_log_as(stream, on_bad, lambda tuned: tuned)
+
+
+def scan_log_as(
+    stream: BinaryIO, on_bad: Callable[[BadLine], None], as_what: Callable[[Tuned], T]
+) -> Iterator[tuple[int, bytes, T, float]]:
+    """As `scan_log`, with what `as_what` makes of it in place of what a line is about.
+
+    `as_what` is called once for many lines, and may be called again for the same.
+    """
+    known: dict[tuple[type[Line], bytes], T] = {}
+    for numbers, lines, trials in _scanned(stream, on_bad):
+        for number, line, (shape, data, result) in zip(numbers, lines, trials, strict=True):
+            what = known.get((shape, data))
+            if what is None:
                 if len(known) >= _WORKLOADS_KEPT:
                     known.clear()
-                tuned = known[shape, data] = _tuned(shape, data)
-        except LogLineError as error:
-            on_bad(BadLine(line=number, reason=error.reason))
-            continue
-        costs = result.costs
-        mean_s = costs[0] if len(costs) == 1 else _mean(costs)
-        yield number, line, tuned, mean_s if 0 < mean_s < MAX_COST_S and not result.error_no else math.nan
+                try:
+                    what = known[shape, data] = as_what(_tuned(shape, data))
+                except LogLineError as error:
+                    on_bad(BadLine(line=number, reason=error.reason))
+                    continue
+            costs = result.costs
+            mean_s = costs[0] if len(costs) == 1 else _mean(costs)
+            yield number, line, what, mean_s if 0 < mean_s < MAX_COST_S and not result.error_no else math.nan
+
+
+def _scanned(
+    stream: BinaryIO, on_bad: Callable[[BadLine], None]
+) -> Iterator[tuple[Sequence[int], Sequence[bytes], Sequence[Scanned]]]:
+    """The numbers of some lines, the lines, and what they say: of a block at once, or where need be one by one."""
+    first = 1
+    for lines in _blocks(stream):
+        found = scan_lines(lines)
+        if found is not None:
+            yield range(first, first + len(lines)), lines, found
+        else:
+            for number, line in _numbered(lines, first):
+                try:
+                    trial = scan_line(line)
+                except LogLineError as error:
+                    on_bad(BadLine(line=number, reason=error.reason))
+                    continue
+                yield (number,), (line,), (trial,)
+        first += len(lines)
 
 
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -226,24 +261,29 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
     Of a line that is too long only as much is given as makes `parse_line` refuse it.
     """
-    for number, line in enumerate(_lines(stream), 1):
+    return _numbered(chain.from_iterable(_blocks(stream)), 1)
+
+
+def _numbered(lines: Iterable[bytes], first: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(lines, first):
         if line[:1] == b"{" or ((line := line.strip()) and not line.startswith(b"#")):
             yield number, line
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines without their newline, read in blocks; a line is cut after MAX_LINE_BYTES + 1 bytes."""
+def _blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Lines without their newline, a block of them at a time; a line is cut after MAX_LINE_BYTES + 1 bytes."""
     rest, skipping = b"", False
     while block := stream.read(_BLOCK_BYTES):
-        first, *others = block.split(b"\n")
-        rest = rest if skipping else rest + first
-        for line in others:
-            yield rest
-            rest, skipping = line, False
+        lines = block.split(b"\n")
+        lines[0] = rest if skipping else rest + lines[0]
+        rest = lines.pop()
+        if lines:
+            yield lines
+            skipping = False
         if len(rest) > MAX_LINE_BYTES:
             rest, skipping = rest[: MAX_LINE_BYTES + 1], True
     if rest:
-        yield rest
+        yield [rest]
 
 
 def _mean(costs: Sequence[float]) -> float:
