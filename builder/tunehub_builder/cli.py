@@ -210,9 +210,10 @@ def _distill_logs(logs: list[Path], output: Path | None, top: int, as_json: bool
 
 
 def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
+    from tunehub_builder.atomic_file import write_atomically
     from tunehub_builder.distill import as_record
     from tunehub_builder.distill import distill as best_of
-    from tunehub_builder.work_directory import WorkDirectory, write_atomically
+    from tunehub_builder.work_directory import WorkDirectory
     from tunehub_registry.record import encode_record
 
     with _errors():
@@ -378,22 +379,31 @@ def _resumable(directory: Path) -> Iterator[None]:
 @contextmanager
 def _errors() -> Iterator[None]:
     """Expected errors become one line: exit code 2 for a name that does not exist, else 1."""
+    try:
+        yield
+    except Exception as error:
+        expected = _as_click_error(error)
+        if expected is None:
+            raise
+        raise expected from error
+
+
+def _as_click_error(error: Exception) -> click.ClickException | None:
+    """The error for the user, None for one that nobody expected. What tells errors apart is imported only here."""
     from tunehub_builder.networks import NetworkError, UnknownNetworkError
     from tunehub_registry.exceptions import RegistryError
 
-    try:
-        yield
-    except (UnknownTargetError, UnknownNetworkError) as error:
-        raise click.UsageError(str(error)) from error
-    except (BuilderError, NetworkError, RegistryError) as error:
-        raise click.ClickException(str(error)) from error
-    except ImportError as error:
-        from tunehub.tvm_generation import find_tvm
+    if isinstance(error, (UnknownTargetError, UnknownNetworkError)):
+        return click.UsageError(str(error))
+    if isinstance(error, (BuilderError, NetworkError, RegistryError)):
+        return click.ClickException(str(error))
+    if not isinstance(error, ImportError):
+        return None
+    from tunehub.tvm_generation import find_tvm
 
-        found = find_tvm()
-        extra = "legacy" if found is not None and found.generation == "relay" else "builder"
-        message = f"{error}: the builder's packages are missing; pip install 'tunehub[{extra}]'"
-        raise click.ClickException(message) from error
+    found = find_tvm()
+    extra = "legacy" if found is not None and found.generation == "relay" else "builder"
+    return click.ClickException(f"{error}: the builder's packages are missing; pip install 'tunehub[{extra}]'")
 
 
 def _resources(threads: int | None, workers: int | None) -> Resources:

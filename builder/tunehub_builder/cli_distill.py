@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.log_distill import Comparison, Distillation, DistilledWorkload, LogFile, distill_logs
-from tunehub_builder.work_directory import write_atomically
 
 _LOGS = ("autotvm.log", "auto_scheduler.json")
 _BAD_LINES_SHOWN = 10

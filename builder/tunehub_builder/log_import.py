@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.autotvm_v01 import UntranslatableError, translate
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.pack import BuiltPackage, publish_locally
-from tunehub_builder.work_directory import write_atomically
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target

@@ -12,10 +12,11 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from tunehub.key_scheme import KEY_SCHEME
+from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.check import Verdict, evidence, static_reason, verdict_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory, write_atomically
+from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory
 from tunehub_registry import index as registry_index
 from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
 from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet

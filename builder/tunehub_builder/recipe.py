@@ -26,11 +26,6 @@ from msgspec import Meta
 
 from tunehub_builder.exceptions import RecipeError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 Tuner = Literal["meta_schedule", "autotvm", "auto_scheduler", "graph_tuner"]
 Algorithm = Literal["xgb", "ga", "random", "gridsearch"]
@@ -114,6 +109,10 @@ class Job:
 
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe. Raises RecipeError: no such file, not TOML, a field that is unknown or has a wrong value."""
+    if sys.version_info >= (3, 11):  # here, because every command imports this module
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         parsed = msgspec.convert(content, _RecipeFile)

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
+from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_registry.manifest import NetworkEntry
 
@@ -178,22 +177,3 @@ def merge_tasks(known: Iterable[TaskEntry], network: str, tasks: Sequence[TaskEn
         counts = {**(before.counts if before else {}), **task.counts}
         merged[task.exact] = msgspec.structs.replace(task, counts=counts)
     return [entry for entry in merged.values() if entry.counts]
-
-
-def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write ``path`` so that a reader sees the old or the new content, never a part. Raises WorkDirectoryError."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.writelines(chunks)
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).chmod(0o644)  # temporary files are private
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise WorkDirectoryError(
-            path, f"cannot be written: {error}", "free some space or mend its permissions"
-        ) from error

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.relay.graph_candidates import Candidate, read_candidates
 from tunehub_builder.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
 from tunehub_builder.relay.networks import NCHW, RelayNetwork
 from tunehub_builder.relay.tuner import GRAPH_TUNER, Outcome, RelaySession, TrialCount
-from tunehub_builder.work_directory import write_atomically
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 
 if TYPE_CHECKING:
