@@ -167,10 +167,11 @@ def _distil(log: Path, output: Path) -> _Cost:
 
 def _cost(code: str, *arguments: object) -> _Cost:
     command = [sys.executable, "-c", _LAUNCHER, code, *map(str, arguments)]
+    # As where the packages are installed, their modules are compiled once and not in every run.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["TOPHUB_LOCATION"] = "NONE"
     began = time.perf_counter()
-    done = subprocess.run(
-        command, env={**os.environ, "TOPHUB_LOCATION": "NONE"}, capture_output=True, check=True, text=True
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     return _Cost(seconds=time.perf_counter() - began, mb=int(done.stderr.splitlines()[-1]) / 1024)
 
 
