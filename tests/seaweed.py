@@ -60,6 +60,7 @@ class Seaweed:
             "AWS_SHARED_CREDENTIALS_FILE": str(folder / "no-credentials"),
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
         self._port = _free_ports()
         self._binary = _binary()
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,13 +81,15 @@ class Seaweed:
         return f"{self.endpoint}/{PUBLIC}/{prefix}"
 
     def client(self) -> Any:
-        """A boto3 client with the credentials."""
+        """A boto3 client with the credentials, which threads may share."""
         import boto3
 
-        return boto3.session.Session().client(
-            "s3", endpoint_url=self.endpoint, region_name="us-east-1",
-            aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
-        )  # fmt: skip
+        if self._client is None:
+            self._client = boto3.session.Session().client(
+                "s3", endpoint_url=self.endpoint, region_name="us-east-1",
+                aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+            )  # fmt: skip
+        return self._client
 
     def start(self) -> None:
         """Start on what is in the folder, and wait until both buckets take writes. In the main thread only: the
@@ -157,8 +160,6 @@ class Seaweed:
                 client.put_object(Bucket=bucket, Key=".ready", Body=b"yes")
         except (BotoCoreError, ClientError):
             return False
-        finally:
-            client.close()
         return True
 
 
