@@ -76,7 +76,7 @@ def transact(
 
     Raises UnfinishedError when time is over, what the change raises, and what the ledger raises.
     """
-    ledger.begin()
+    persist(ledger.begin, address=ledger.store.address, patience=patience)
 
     def attempt() -> dict[str, NameState]:
         state = ledger.read(change.names)
