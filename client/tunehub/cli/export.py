@@ -39,7 +39,7 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
     Exits with 1 when no record could be exported, or a registry or package could not be read.
     """
     from tunehub.blob_cache import BlobCache
-    from tunehub.chain import open_chain
+    from tunehub.chain import configured_chain
     from tunehub.settings import load_settings, with_options
     from tunehub.tophub_export import export_tophub
 
@@ -49,7 +49,7 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
     def note(problem: HubError) -> None:
         problems.setdefault(str(problem), problem)
 
-    chain = open_chain(settings.registries, offline=settings.offline, on_problem=note)
+    chain = configured_chain(settings, on_problem=note)
     done = export_tophub(chain, folder, targets=targets, cache=BlobCache(settings.cache), on_problem=note)
     for problem in problems:
         click.echo(f"Error: {problem}", err=True)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.chain import Chain, Published, open_chain
+from tunehub.chain import Chain, Published, configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
@@ -164,7 +164,7 @@ def _chain(settings: Settings, problems: list[HubError]) -> Chain:
         if str(problem) not in {str(known) for known in problems}:
             problems.append(problem)
 
-    return open_chain(settings.registries, offline=settings.offline, on_problem=note)
+    return configured_chain(settings, on_problem=note)
 
 
 def _report(problems: Sequence[HubError]) -> None:
