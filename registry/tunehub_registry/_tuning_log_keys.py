@@ -29,6 +29,8 @@ class LogLineError(RegistryError):
 def canonical(value: Any, depth: int = 0) -> Any:
     """`value` as TVM compares it: lists are tuples, bools and whole floats are ints. Raises TypeError for the rest."""
     kind = type(value)
+    if kind is str or (kind is int and -_INT_LIMIT <= value < _INT_LIMIT):
+        return value  # most are
     if kind is list or kind is tuple or isinstance(value, (list, tuple)):
         if depth >= _MAX_DEPTH or len(value) > _MAX_ITEMS:
             raise TypeError("the arguments are too deep or too many to be those of an operator")
