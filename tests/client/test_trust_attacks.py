@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import itertools
 import json
@@ -316,10 +317,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        try:
+        with contextlib.suppress(OSError):  # the client has had enough
             self._send(data, how)
-        except OSError:
-            pass  # the client has had enough
 
     def _send(self, data: bytes, how: str) -> None:
         if how == "endless":
