@@ -140,7 +140,7 @@ class Locker:
         target = self.published().get(name)
         specifier = self._requires.get(name, _ANY)
         if target is None:
-            self.holes.append(Hole(wanted=name, tvm=tvm, reason="no registry has it"))
+            self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason="no registry has it"))
             return
         resolution = self._chain.resolve(target, Requirement(name=name, specifier=specifier), tvm)
         if resolution.chosen is not None:
