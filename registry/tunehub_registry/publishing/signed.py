@@ -101,7 +101,7 @@ class MetadataWriter:
         signed = rules.next_timestamp(meta, state.root.version, state.timestamp.version + 1, self.reader.now())
         data = rules.sign(rules.TIMESTAMP, signed, signers, state.root)
         etag = self.store.put(TIMESTAMP_PATH, data, IfMatch(etag=state.etag))
-        self.reader.remember_timestamp(data, etag)
+        self.reader.remember_timestamp(data, etag, signed.version)
 
     def _commit_snapshot(self, state: SignedState, changed: Mapping[str, MetaFile], catalogue: str) -> None:
         def make(version: int) -> Snapshot:

@@ -52,6 +52,7 @@ class SignedState:
 
     root: Root
     timestamp: Timestamp
+    timestamp_data: bytes
     etag: str
     snapshot: Snapshot
     targets: Targets
@@ -193,8 +194,9 @@ class StateReader:
         """Keep a shard that this process itself wrote."""
         self._shards[hashlib.sha256(data).hexdigest()] = shard
 
-    def remember_timestamp(self, data: bytes, etag: str) -> None:
+    def remember_timestamp(self, data: bytes, etag: str, version: int) -> None:
         """Keep the timestamp that this process itself wrote."""
+        self._seen = max(self._seen, version)
         self._timestamp = Content(data=data, etag=etag)
         self._fresh = False
 
@@ -234,6 +236,7 @@ class StateReader:
         return SignedState(
             root=self.root,
             timestamp=timestamp.signed,
+            timestamp_data=content.data,
             etag=content.etag,
             snapshot=snapshot,
             targets=targets,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -207,10 +209,11 @@ class Client:
     def __init__(self, store: Any, root: bytes) -> None:
         self._store = store
         self._root = root
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.mkdtemp(prefix="tunehub-test-")
+        self.close = weakref.finalize(self, shutil.rmtree, self._folder)
 
     def shard(self, name: str) -> Shard | None:
-        updater = Updater(self._folder.name, "x:/metadata/", fetcher=StoreFetcher(self._store), bootstrap=self._root)
+        updater = Updater(self._folder, "x:/metadata/", fetcher=StoreFetcher(self._store), bootstrap=self._root)
         found = updater.get_targetinfo(name)
         if found is None:
             return None
@@ -221,9 +224,6 @@ class Client:
     def versions(self, name: str) -> list[str]:
         shard = self.shard(name)
         return [] if shard is None else [entry.version for entry in shard.versions]
-
-    def close(self) -> None:
-        self._folder.cleanup()
 
 
 @dataclass
