@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
-from tunehub.record_index import IndexDamagedError, IndexedLine, RecordIndex, SetInfo
+from tunehub.record_index import IndexedLine, RecordIndex, SetInfo
+from tunehub.reopening_index import ReopeningIndex
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem, parse_line
 
 LogRung = Literal["user", "exact", "family"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,39 +89,37 @@ class IndexLogs:
         on_problem: Callable[[HubError], None],
     ) -> None:
         """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
-        self._index = index
+        self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = {
             tuner: [item.id for item in sets if item.tuner == tuner]
             for tuner in dict.fromkeys(item.tuner for item in sets)
         }
         self._package = package
         self._rung = rung
-        self._reopen = reopen
         self._on_problem = on_problem
-        self._reopened = False
         self.is_users = rung == "user"
 
     def best(self, tuner: str, key: str) -> LogCandidate | None:
         """As the port says."""
         sets = self._sets.get(tuner)
-        lines = self._ask(lambda index: index.logged(key, sets)) if sets else []
+        lines = self._index.ask(lambda index: index.logged(key, sets)) if sets else []
         return next((found for line in lines if (found := self._candidate(line))), None)
 
     def of_task(self, task: str) -> tuple[LogCandidate, ...]:
         """As the port says."""
         sets = self._sets.get("autotvm")
-        lines = self._ask(lambda index: index.of_task(task, sets)) if sets else []
+        lines = self._index.ask(lambda index: index.of_task(task, sets)) if sets else []
         return tuple(found for line in lines if (found := self._candidate(line)))
 
     def tasks(self, tuner: str) -> tuple[str, ...]:
         """As the port says."""
         sets = self._sets.get(tuner)
-        return tuple(self._ask(lambda index: index.tasks(sets))) if sets else ()
+        return tuple(self._index.ask(lambda index: index.tasks(sets))) if sets else ()
 
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """As the port says. One bad line spoils the set: what follows it would serve other nodes."""
         sets = self._sets.get("graph_tuner")
-        found = self._ask(lambda index: index.logged(fingerprint, sets)) if sets else []
+        found = self._index.ask(lambda index: index.logged(fingerprint, sets)) if sets else []
         if not found:
             return ()
         candidates = [self._candidate(line, graph=True) for line in _split(found[0])]
@@ -129,36 +127,12 @@ class IndexLogs:
 
     def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
         """As the port says."""
-        found = self._ask(lambda index: [index.evidence(tuner, key)])
+        found = self._index.ask(lambda index: [index.evidence(tuner, key)])
         return found[0] if found else None
 
     def close(self) -> None:
         """Close the index."""
         self._index.close()
-
-    def _ask(self, ask: Callable[[RecordIndex], list[T]]) -> list[T]:
-        try:
-            return ask(self._index)
-        except IndexDamagedError as error:
-            if self._reopened:
-                return []
-            self._reopened = True
-            return self._ask_again(ask, error)
-
-    def _ask_again(self, ask: Callable[[RecordIndex], list[T]], error: IndexDamagedError) -> list[T]:
-        try:
-            fresh = self._reopen()
-        except HubError as problem:
-            self._on_problem(problem)
-            return []
-        self._index.close()
-        self._index = fresh
-        try:
-            return ask(fresh)
-        except IndexDamagedError:
-            reason = f"{self._package}: the index of its records is damaged, and again after it was rebuilt: {error}"
-            self._on_problem(RecordUnusableError(reason, remedy="check the disk, then run `tunehub cache clear`"))
-            return []
 
     def _candidate(self, found: IndexedLine, *, graph: bool = False) -> LogCandidate | None:
         try:

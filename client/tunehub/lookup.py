@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
-from tunehub.record_index import IndexDamagedError, RecordIndex
+from tunehub.record_index import RecordIndex
+from tunehub.reopening_index import ReopeningIndex
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import ScheduleRecord, parse_record
 from tunehub_registry.trace_rules import validate_trace
@@ -70,51 +71,25 @@ class IndexLookup:
         user: bool = False,
     ) -> None:
         """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
-        self._index = index
+        self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = tuple(sets)
         self._package = package
-        self._reopen = reopen
         self._on_problem = on_problem
         self._user = user
-        self._reopened = False
 
     def by_exact(self, key: str) -> Candidate | None:
         """As the port says."""
-        lines = self._lines(lambda index: index.exact(key, self._sets))
+        lines = self._index.ask(lambda index: index.exact(key, self._sets))
         return next((found for line in lines if (found := self._candidate(line, key, anchored=False))), None)
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """As the port says; at most `record_index.MAX_CANDIDATES`."""
-        lines = self._lines(lambda index: index.anchor(key, self._sets))
+        lines = self._index.ask(lambda index: index.anchor(key, self._sets))
         return tuple(found for line in lines if (found := self._candidate(line, key, anchored=True)))
 
     def close(self) -> None:
         """Close the index."""
         self._index.close()
-
-    def _lines(self, ask: Callable[[RecordIndex], list[bytes]]) -> list[bytes]:
-        try:
-            return ask(self._index)
-        except IndexDamagedError as error:
-            if self._reopened:
-                return []
-            self._reopened = True
-            return self._ask_again(ask, error)
-
-    def _ask_again(self, ask: Callable[[RecordIndex], list[bytes]], error: IndexDamagedError) -> list[bytes]:
-        try:
-            fresh = self._reopen()
-        except HubError as problem:
-            self._on_problem(problem)
-            return []
-        self._index.close()
-        self._index = fresh
-        try:
-            return ask(fresh)
-        except IndexDamagedError:
-            reason = f"{self._package}: the index of its records is damaged, and again after it was rebuilt: {error}"
-            self._on_problem(RecordUnusableError(reason, remedy="check the disk, then run `tunehub cache clear`"))
-            return []
 
     def _candidate(self, line: bytes, key: str, *, anchored: bool) -> Candidate | None:
         try:
