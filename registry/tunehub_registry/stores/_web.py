@@ -202,8 +202,15 @@ class WebReader:
             raise self._late(path)
         limits = (min(CONNECT_S, left or CONNECT_S), min(READ_S, left or READ_S))
         sent = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "tunehub", **headers}
+        session = self._session()
         try:
-            return self._session().get(target, headers=sent, timeout=limits, stream=True, allow_redirects=False)
+            request = session.prepare_request(requests.Request("GET", target, headers=sent))
+            settings = session.merge_environment_settings(request.url, {}, True, None, None)
+            # Not by session.send(): of an answer that redirects it reads the whole body, however long that is.
+            return session.get_adapter(request.url or target).send(
+                request, stream=True, timeout=limits, verify=settings["verify"] is None or settings["verify"],
+                cert=settings["cert"], proxies=settings["proxies"],
+            )  # fmt: skip
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             # `from None`: their messages hold the whole URL, with what is secret in it.
             raise self._explain(error, path, deadline) from None
@@ -290,7 +297,8 @@ class WebReader:
         if any(isinstance(link, requests.exceptions.ProxyError | u3.ProxyError) for link in chain):
             remedy = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
             return self._error(UnreachableError, f"the proxy does not answer: {reason or 'refused'}", path, remedy)
-        if any(isinstance(link, requests.Timeout | u3.TimeoutError | TimeoutError) for link in chain):
+        refused = any(isinstance(link, u3.NewConnectionError) for link in chain)  # a TimeoutError to urllib3
+        if not refused and any(isinstance(link, requests.Timeout | u3.TimeoutError | TimeoutError) for link in chain):
             return self._error(UnreachableError, "the server does not answer in time", path, _TRY_LATER)
         kind = _PassingError if any(isinstance(link, ConnectionResetError) for link in chain) else UnreachableError
         reason = reason or type(error).__name__

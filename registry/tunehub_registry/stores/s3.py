@@ -269,7 +269,14 @@ def _new_client(session: Any, place: BucketAddress, retries: int) -> Any:
     )  # fmt: skip
     # Where neither the address nor the environment names a region, this is the one that all servers take.
     region = session.region_name or "us-east-1"
-    return session.client("s3", endpoint_url=place.endpoint, region_name=region, config=config)
+    client = session.client("s3", endpoint_url=place.endpoint, region_name=region, config=config)
+    client.meta.events.register_last("before-call.s3", _expect_nothing)
+    return client
+
+
+def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
+    """Without `Expect: 100-continue`: boto3 waits a whole second for the answer to that, which racing writers feel."""
+    params["headers"].pop("Expect", None)
 
 
 def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
