@@ -77,11 +77,12 @@ class Chain:
     def offers(self) -> Iterator[NameOffer]:
         """Every name of every readable registry."""
         for position, registry in enumerate(self.registries):
-            names = self._attempt(position, registry.names)
-            for name, target in sorted(names.items()) if names else ():
+            names = self._attempt(position, registry.names) or {}
+            address = registry.address
+            embedded = address == EMBEDDED
+            for name in sorted(names):
                 yield NameOffer(
-                    name=name, target=target, registry=registry.address, position=position,
-                    embedded=registry.address == EMBEDDED,
+                    name=name, target=names[name], registry=address, position=position, embedded=embedded
                 )  # fmt: skip
 
     def published(self, names: Container[str] | None = None) -> Iterator[Published]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
@@ -15,7 +16,7 @@ from tunehub.exceptions import RequirementError
 from tunehub.key_scheme import KEY_SCHEMES, LOG_TUNERS
 from tunehub.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
-from tunehub_registry.target import RUNGS, Accepted, Rejected, TargetDescriptor, match
+from tunehub_registry.target import RUNGS, Accepted, Matcher, Rejected, TargetDescriptor
 
 _REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
 _REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
@@ -31,8 +32,7 @@ class Requirement:
     specifier: SpecifierSet
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NameOffer:
+class NameOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A package name in a registry; `position` is the registry's place in the chain, 0 first.
 
     `embedded`: the registry is the one that comes with tunehub.
@@ -45,16 +45,14 @@ class NameOffer:
     embedded: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankedName:
+class RankedName(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A name whose target serves the host."""
 
     offer: NameOffer
     match: Accepted
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one candidate; `version` is `*` when the name was decided on without reading its versions."""
 
     name: str
@@ -141,10 +139,17 @@ def rank_names(
     """
     ranked: list[RankedName] = []
     rejected: list[Decision] = []
+    matcher = Matcher(host)  # registries may have ten thousand names
+    asked = None if require.name is None else require.name.lower()
     for offer in offers:
         owner = owners.get(offer.name, offer.registry)
-        foreign = owner != offer.registry and not offer.embedded
-        outcome = _not_owner(offer, owner) if foreign else _match_name(offer, host, require)
+        outcome: Accepted | Rejected
+        if owner != offer.registry and not offer.embedded:
+            outcome = _not_owner(offer, owner)
+        elif asked is not None and offer.name != asked:
+            outcome = Rejected(reason=f"the requirement asks for {require.name}")
+        else:
+            outcome = matcher.match(offer.target)
         if isinstance(outcome, Accepted):
             ranked.append(RankedName(offer=offer, match=outcome))
         else:
@@ -213,12 +218,6 @@ def tvm_allowed(specifier: str, version: str) -> bool:
 def _not_owner(offer: NameOffer, owner: str) -> Rejected:
     change = f"`tunehub trust bind {offer.name} {offer.registry}` changes that"
     return Rejected(reason=f"the name is bound to {owner}, from where it was first used ({change})")
-
-
-def _match_name(offer: NameOffer, host: TargetDescriptor, require: Requirement) -> Accepted | Rejected:
-    if require.name is not None and offer.name != require.name.lower():
-        return Rejected(reason=f"the requirement asks for {require.name}")
-    return match(offer.target, host)
 
 
 def _nearness(ranked: RankedName) -> tuple[int, int, int, str]:

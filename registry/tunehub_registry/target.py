@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -47,16 +46,14 @@ class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         return f"{self.kind}-{self.model}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The package serves the host on this rung; among packages of one rung the smallest distance is nearest."""
 
     rung: Rung
     distance: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The package does not serve the host, because of `reason`."""
 
     reason: str
@@ -69,54 +66,76 @@ def match(package: TargetDescriptor, host: TargetDescriptor) -> Accepted | Rejec
     model. Then: the same model is `exact`; the same architecture with no feature that the host lacks is `family`;
     what is left, of the same architecture (CPU) or kind (GPU), is `generic`.
     """
-    if package.kind != host.kind:
-        return Rejected(reason=f"the package is for kind {package.kind!r}, this machine is {host.kind!r}")
-    illegal = _illegal(package, host)
-    if illegal is not None:
-        return Rejected(reason=illegal)
-    if _same_model(package, host):
-        return Accepted(rung="exact", distance=0)
-    distance = len(set(package.features) ^ set(host.features))
-    package_sm, host_sm = _sm(package.arch), _sm(host.arch)
-    if package_sm is None or host_sm is None:
-        return _match_by_arch(package, host, distance)
-    family = package_sm <= host_sm and package_sm // 10 == host_sm // 10 and not _missing(package.features, host)
-    return Accepted(rung="family" if family else "generic", distance=distance + abs(host_sm - package_sm))
+    return Matcher(host).match(package)
 
 
-def _match_by_arch(package: TargetDescriptor, host: TargetDescriptor, distance: int) -> Accepted | Rejected:
-    if package.arch.lower() != host.arch.lower():
-        return Rejected(reason=f"the package is for architecture {package.arch!r}, this machine is {host.arch!r}")
-    return Accepted(rung="generic" if _missing(package.features, host) else "family", distance=distance)
+class Matcher:
+    """`match` for one host and many packages: what it needs of the host is worked out once."""
 
+    def __init__(self, host: TargetDescriptor) -> None:
+        self._host = host
+        self._sm = _sm(host.arch)
+        self._arch = host.arch.lower()
+        self._features = frozenset(host.features)
+        self._model = host.model.lower()
+        self._names = frozenset((self._model, *(name.lower() for name in host.aliases)))
+        self._other_kinds: dict[str, Rejected] = {}
+        self._other_archs: dict[str, Rejected] = {}
 
-def _same_model(package: TargetDescriptor, host: TargetDescriptor) -> bool:
-    package_names = {name.lower() for name in (package.model, *package.aliases)}
-    host_names = {name.lower() for name in (host.model, *host.aliases)}
-    return package.model.lower() in host_names or host.model.lower() in package_names
+    def match(self, package: TargetDescriptor) -> Accepted | Rejected:
+        """As the function `match`."""
+        if package.kind != self._host.kind:
+            reason = f"the package is for kind {package.kind!r}, this machine is {self._host.kind!r}"
+            return self._other_kinds.setdefault(package.kind, Rejected(reason=reason))
+        illegal = self._illegal(package)
+        if illegal is not None:
+            return Rejected(reason=illegal)
+        if self._same_model(package):
+            return Accepted(rung="exact", distance=0)
+        package_sm = _sm(package.arch)
+        if package_sm is None or self._sm is None:
+            return self._match_by_arch(package)
+        distance = self._distance(package) + abs(self._sm - package_sm)
+        family = package_sm <= self._sm and package_sm // 10 == self._sm // 10 and not self._missing(package.features)
+        return Accepted(rung="family" if family else "generic", distance=distance)
 
+    def _match_by_arch(self, package: TargetDescriptor) -> Accepted | Rejected:
+        if package.arch.lower() != self._arch:
+            reason = f"the package is for architecture {package.arch!r}, this machine is {self._host.arch!r}"
+            return self._other_archs.setdefault(package.arch, Rejected(reason=reason))
+        rung: Rung = "generic" if self._missing(package.features) else "family"
+        return Accepted(rung=rung, distance=self._distance(package))
 
-def _illegal(package: TargetDescriptor, host: TargetDescriptor) -> str | None:
-    missing = _missing(package.required_features, host)
-    if missing:
-        return f"this machine lacks the required features {', '.join(missing)}"
-    limits = (
-        ("threads per block", package.max_threads_per_block, host.max_threads_per_block),
-        ("bytes of shared memory per block", package.max_shared_memory_per_block, host.max_shared_memory_per_block),
-    )
-    for what, needs, has in limits:
-        if needs is not None and has is not None and needs > has:
-            return f"the package may use {needs} {what}, this machine allows {has}"
-    return None
+    def _distance(self, package: TargetDescriptor) -> int:
+        return len(self._features.symmetric_difference(package.features))
 
+    def _same_model(self, package: TargetDescriptor) -> bool:
+        return package.model.lower() in self._names or self._model in [name.lower() for name in package.aliases]
 
-def _missing(features: tuple[str, ...], host: TargetDescriptor) -> list[str]:
-    host_sm = _sm(host.arch)
-    return sorted(
-        feature
-        for feature in set(features) - set(host.features)
-        if not (host_sm is not None and _is_plain_sm(feature) and (_sm(feature) or 0) <= host_sm)
-    )
+    def _illegal(self, package: TargetDescriptor) -> str | None:
+        missing = self._missing(package.required_features)
+        if missing:
+            return f"this machine lacks the required features {', '.join(missing)}"
+        threads, memory = package.max_threads_per_block, package.max_shared_memory_per_block
+        if threads is None and memory is None:
+            return None
+        limits = (
+            ("threads per block", threads, self._host.max_threads_per_block),
+            ("bytes of shared memory per block", memory, self._host.max_shared_memory_per_block),
+        )
+        for what, needs, has in limits:
+            if needs is not None and has is not None and needs > has:
+                return f"the package may use {needs} {what}, this machine allows {has}"
+        return None
+
+    def _missing(self, features: tuple[str, ...]) -> list[str]:
+        if self._features.issuperset(features):
+            return []
+        return sorted(
+            feature
+            for feature in set(features) - self._features
+            if not (self._sm is not None and _is_plain_sm(feature) and (_sm(feature) or 0) <= self._sm)
+        )
 
 
 def _is_plain_sm(feature: str) -> bool:

@@ -18,7 +18,31 @@ from tunehub_registry.exceptions import FormatError
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 MAX_CATALOGUE_BYTES = 64 << 20  # decompressed
-_KIND = dict[TargetName, TargetDescriptor]
+
+
+class _Listed(msgspec.Struct, gc=False):
+    """A descriptor in a catalogue, its fields checked by type alone: ten thousand by their patterns take 30 ms."""
+
+    kind: str
+    model: str
+    arch: str
+    features: tuple[str, ...] = ()
+    required_features: tuple[str, ...] = ()
+    num_cores: int | None = None
+    aliases: tuple[str, ...] = ()
+    max_threads_per_block: int | None = None
+    max_shared_memory_per_block: int | None = None
+
+    def descriptor(self) -> TargetDescriptor:
+        return TargetDescriptor(
+            kind=self.kind, model=self.model, arch=self.arch, features=self.features,
+            required_features=self.required_features, num_cores=self.num_cores, aliases=self.aliases,
+            max_threads_per_block=self.max_threads_per_block,
+            max_shared_memory_per_block=self.max_shared_memory_per_block,
+        )  # fmt: skip
+
+
+_KIND = dict[TargetName, _Listed]
 
 
 def encode_catalogue(names: Mapping[str, TargetDescriptor]) -> str:
@@ -39,10 +63,12 @@ def decode_catalogue(text: object, source: str) -> dict[str, TargetDescriptor]:
         raise FormatError(f"the catalogue is cut off or larger than {MAX_CATALOGUE_BYTES} bytes", source=source)
     # Signed data of this very shape: msgspec's own decoder, which is ten times as fast as the strict one.
     try:
-        names = msgspec.json.decode(data, type=_KIND)
+        listed = msgspec.json.decode(data, type=_KIND)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise FormatError(f"the catalogue is not valid: {error}", source=source) from None
-    wrong = next((name for name, target in names.items() if target.name != name), None)
-    if wrong is not None:
-        raise FormatError(f"the catalogue lists the target {names[wrong].name} as {wrong}", source=source)
+    names: dict[str, TargetDescriptor] = {}
+    for name, item in listed.items():
+        if f"{item.kind}-{item.model}" != name:
+            raise FormatError(f"the catalogue lists the target {item.kind}-{item.model} as {name}", source=source)
+        names[name] = item.descriptor()
     return names
