@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 def fill_file(path: Path, fill: Callable[[Path], object]) -> None:
     """Let `fill` write a temporary file in the same folder, then put it in place in one step. Raises OSError."""
+    import tempfile  # reading needs none of it
+
     descriptor, name = tempfile.mkstemp(prefix=f"{path.name}{TEMPORARY}", dir=path.parent)
     os.close(descriptor)
     temporary = Path(name)

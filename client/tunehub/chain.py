@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tunehub.embedded import embedded_registry
 from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError
-from tunehub.registry_source import Access, Registry, open_registry
 from tunehub.resolution import (
     Chosen,
     Decision,
@@ -21,15 +20,15 @@ from tunehub.resolution import (
     choose_version,
     rank_names,
 )
-from tunehub.trust_store import SHIPPED_ROOT, Binding, TrustStore, not_kept
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry
-from tunehub_registry.stores.open import normalise_address, split_unsigned
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where they are used: a chain of a lock file needs none of them
+    from tunehub.registry_source import Access, Registry
     from tunehub.settings import Settings
+    from tunehub.trust_store import Binding, TrustStore
 
 EMBEDDED = "embedded"
 _NO_PACKAGE_REMEDY = (
@@ -136,6 +135,8 @@ class Chain:
             bind = self._trust.bind_first if before is None else self._trust.bind
             bind(chosen.name, chosen.registry)
         except (OSError, ValueError, HubError) as error:
+            from tunehub.trust_store import not_kept
+
             self._on_problem(not_kept(self._trust, error))
         if before is None:
             return None
@@ -179,6 +180,8 @@ def open_chain(
 
     `access` is with what they are read, by default without a cache and without trusted roots.
     """
+    from tunehub.registry_source import Access, open_registry
+
     access = replace(access or Access(), offline=offline, on_problem=on_problem)
     registries: list[Registry] = []
     for address in addresses:
@@ -201,6 +204,8 @@ def configured_chain(
         from tunehub.locked import open_locked
 
         return open_locked(settings, on_problem, deadline or Deadline(None))
+    from tunehub.registry_source import Access
+
     access = Access(cache=settings.cache, trust=trust_store(settings), deadline=deadline or Deadline(None))
     access = replace(access, on_warning=on_warning) if on_warning else access
     return open_chain(settings.registries, offline=settings.offline, on_problem=on_problem, access=access)
@@ -208,10 +213,14 @@ def configured_chain(
 
 def trust_store(settings: Settings) -> TrustStore:
     """The trust store of the settings, with the root that comes with tunehub."""
+    from tunehub.trust_store import SHIPPED_ROOT, TrustStore
+
     return TrustStore(settings.trust, shipped=embedded_registry() / SHIPPED_ROOT)
 
 
 def _normalised(address: str) -> str | None:
+    from tunehub_registry.stores.open import normalise_address, split_unsigned
+
     try:
         return normalise_address(split_unsigned(address)[0])
     except RegistryError:

@@ -149,15 +149,9 @@ def gpu_model(name: str) -> str:
 
 
 def physical_cores() -> int:
-    """Physical cores that this process may use: psutil's count, else /proc/cpuinfo's, else all logical CPUs."""
+    """Physical cores that this process may use: /proc/cpuinfo's, else psutil's count, else all logical CPUs."""
     usable = _usable_threads()
-    try:
-        import psutil
-
-        cores = psutil.cpu_count(logical=False)
-    except ImportError:
-        cores = len(_linux_cores()) or None
-    return max(1, min(cores or usable, usable))
+    return max(1, min(len(_linux_cores()) or _psutil_cores() or usable, usable))
 
 
 def small_pool(environ: Mapping[str, str] | None = None) -> str | None:
@@ -175,6 +169,16 @@ def small_pool(environ: Mapping[str, str] | None = None) -> str | None:
         f"TVM's thread pool takes {pool} of {cores} physical cores (half of the hardware threads): "
         f"set TVM_NUM_THREADS={cores} before TVM is first used"
     )
+
+
+def _psutil_cores() -> int | None:
+    """psutil is not needed on Linux, where importing it would take longer than opening a hub."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    cores: int | None = psutil.cpu_count(logical=False)
+    return cores
 
 
 def _usable_threads() -> int:
