@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
@@ -24,12 +24,14 @@ from tunehub.record_index import (
     open_index,
     write_index,
 )
-from tunehub.registry_source import Registry
 from tunehub.resolution import Chosen, tvm_allowed
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
 from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import Rejected, TargetDescriptor, match
+
+if TYPE_CHECKING:
+    from tunehub.registry_source import Registry
 
 OnProblem = Callable[[HubError], None]
 TUNER = "meta_schedule"
