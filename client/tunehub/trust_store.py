@@ -65,11 +65,14 @@ class TrustStore:
         self._shipped = shipped
 
     def root(self, address: str) -> bytes | None:
-        """The root.json that was added for an address. Raises TrustError when the file is damaged."""
+        """The root.json that was added for an address. Raises TrustError when the file is damaged.
+
+        A folder that this user may not even look into has none.
+        """
         path = self._root_path(address)
         try:
             stored = _read(path, StoredRoot)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise _damaged(address, path, error) from error

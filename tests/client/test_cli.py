@@ -190,7 +190,7 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
     assert found["threads"].state == "warning"
     assert "TVM_NUM_THREADS=2" in found["threads"].remedy
     assert "cuda-h200" in found["gpu"].text
-    assert found[f"registry {registry.root}"].text == "llvm-znver5"
+    assert found[f"registry {registry.root}"].text == "unsigned: llvm-znver5"
     assert found["embedded registry"].text == "no packages"
     assert found["cache"].state == "ok"
 

@@ -7,21 +7,28 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import click
 
-from tunehub.chain import EMBEDDED, open_chain
+from tunehub.chain import EMBEDDED, configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError
+from tunehub.plain_registry import PlainRegistry
+from tunehub.registry_source import Registry, plain_age
+from tunehub.root_file import read_root
 from tunehub.settings import Settings, load_settings, with_options
+from tunehub.signed_registry import SignedRegistry
+from tunehub_registry.stores.port import Deadline
 
 State = Literal["ok", "warning", "error"]
 _MARKS = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "error": ("no", "red")}
 _PROBE_TIMEOUT_S = 120
+_MAX_NAMES = 500  # characters
+_SIGN = "ask its operator for signatures: `tunehub init` makes a signed registry"
 # What only TVM knows is asked in another process: its thread pool starts when it is asked for its size.
 _PROBE = """
 import json, sys
@@ -158,30 +165,43 @@ def _examine_cache(settings: Settings) -> Finding:
 
 def _examine_registries(settings: Settings) -> list[Finding]:
     problems: list[HubError] = []
-    chain = open_chain(settings.registries, offline=settings.offline, on_problem=problems.append)
-    findings: list[Finding] = []
-    for registry in chain.registries:
-        outcome = _attempt(registry.names)
-        if isinstance(outcome, TunehubError):
-            findings.append(_registry_error(outcome))
-            continue
-        names = ", ".join(sorted(outcome)) or "no packages"
-        name = "embedded registry" if registry.address == EMBEDDED else f"registry {registry.address}"
-        findings.append(Finding(name=name, state="ok", text=names))
-    return [*(_registry_error(problem) for problem in problems), *findings]
+    warned: list[str] = []
+    chain = configured_chain(
+        replace(settings, lock=None),
+        on_problem=problems.append,
+        on_warning=warned.append,
+        deadline=Deadline(settings.budget),
+    )
+    findings = [_examine_registry(registry) for registry in chain.registries]
+    unsigned = [Finding(name="registry", state="warning", text=text, remedy=_SIGN) for text in warned]
+    return [*(_registry_error(problem) for problem in problems), *unsigned, *findings]
+
+
+def _examine_registry(registry: Registry) -> Finding:
+    try:
+        names = ", ".join(sorted(registry.names())) or "no packages"
+    except TunehubError as error:
+        return _registry_error(error)
+    if registry.address == EMBEDDED:
+        return Finding(name="embedded registry", state="ok", text=names)
+    shown = names if len(names) <= _MAX_NAMES else f"{names[:_MAX_NAMES]}…"
+    return Finding(name=f"registry {registry.address}", state="ok", text=f"{_signatures(registry)}: {shown}")
+
+
+def _signatures(registry: Registry) -> str:
+    """How a registry is trusted, and when that was last looked at."""
+    age = registry.cache.age() if isinstance(registry, SignedRegistry | PlainRegistry) else None
+    read = "" if age is None else f", read {plain_age(age)} ago"
+    if not isinstance(registry, SignedRegistry):
+        return f"unsigned{read}"
+    root = read_root(registry.root, "root.json")
+    return f"signed (root {root.version} {root.sha256[:12]}, {root.threshold} of {len(root.key_ids)} keys){read}"
 
 
 def _registry_error(error: TunehubError) -> Finding:
     remedy = getattr(error, "remedy", None)
     text = getattr(error, "reason", str(error))
     return Finding(name="registry", state="error", text=text, remedy=remedy)
-
-
-def _attempt(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except TunehubError as error:
-        return error
 
 
 def _examine_onnxruntime() -> Finding:

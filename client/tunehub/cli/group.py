@@ -14,15 +14,25 @@ from tunehub.exceptions import HubWarning, TunehubError, UsageError
 
 COMMANDS = {
     "cache": "tunehub.cli.cache:cache",
+    "delegate": "tunehub.cli.owners:delegate",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
     "export": "tunehub.cli.export:export",
     "fetch": "tunehub.cli.fetch:fetch",
+    "init": "tunehub.cli.init:init",
+    "key": "tunehub.cli.keys:key",
     "list": "tunehub.cli.listing:list_packages",
     "lock": "tunehub.cli.lock:lock",
+    "mirror": "tunehub.cli.mirror:mirror",
+    "publish": "tunehub.cli.publish:publish",
+    "refresh": "tunehub.cli.owners:refresh",
     "resolve": "tunehub.cli.resolve:resolve",
+    "rotate": "tunehub.cli.owners:rotate",
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
+    "trust": "tunehub.cli.trust:trust",
+    "unyank": "tunehub.cli.publish:unyank",
+    "yank": "tunehub.cli.publish:yank",
 }
 BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"

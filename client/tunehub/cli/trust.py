@@ -1,0 +1,163 @@
+"""`tunehub trust`: whose signatures count, and which registry a package name belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from tunehub.chain import trust_store
+from tunehub.cli.options import json_option
+from tunehub.cli.output import print_json, print_table
+from tunehub.exceptions import SettingError
+from tunehub.root_file import MAX_ROOT_BYTES, RootFile, read_root
+from tunehub.settings import load_settings
+from tunehub.trust_store import TrustStore
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.stores.open import UnsupportedAddressError, normalise_address, split_unsigned
+
+T = TypeVar("T")
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def trust(context: click.Context, as_json: bool) -> None:
+    """Show and change whose signatures count, and which registry each package name belongs to."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_trust, as_json=as_json)
+
+
+@trust.command("ls")
+@json_option
+def list_trust(as_json: bool) -> None:
+    """List the trusted roots and the names that are bound to registries."""
+    store = _store()
+    roots = [(item.address, item.added, _described(item.data)) for item in store.roots()]
+    shipped = store.shipped_root()
+    roots += [("(registries without a root of their own)", "with tunehub", _described(shipped))] if shipped else []
+    bindings = sorted(store.bindings().items())
+    if as_json:
+        rows = [{"registry": address, "added": added, **asdict(root)} for address, added, root in roots]
+        bound = [{"name": name, "registry": item.registry, "explicit": item.explicit} for name, item in bindings]
+        print_json({"folder": str(store.folder), "roots": rows, "bindings": bound})
+        return
+    cells = ((address, added[:10], *_cells(root)) for address, added, root in roots)
+    empty = "no trusted roots: `tunehub trust add ADDRESS ROOT.json` adds one"
+    print_table(("REGISTRY", "ADDED", "ROOT", "SIGNATURES", "EXPIRES", "SHA256"), cells, empty=empty)
+    if bindings:
+        click.echo()
+        rows_ = ((name, item.registry, "by hand" if item.explicit else "first use") for name, item in bindings)
+        print_table(("NAME", "BELONGS TO", "BOUND BY"), rows_, empty="")
+
+
+@trust.command()
+@click.argument("address")
+@click.argument("root", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--sha256", metavar="HEX", help="Refuse a root with another SHA-256 (as its operator states it).")
+@json_option
+def add(address: str, root: Path, sha256: str | None, as_json: bool) -> None:
+    """Trust the registry at ADDRESS by the root in the file ROOT, instead of any that was trusted before.
+
+    Compare what is shown with what the registry's operator states: everything else follows from it.
+    """
+    known = _address(address)
+    data = _read(root)
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and found != sha256.strip().lower():
+        raise click.ClickException(f"{root} has the sha256 {found}, not {sha256}: it is not the root that was meant")
+    described = _described(data, str(root))
+    _written(lambda store: store.add_root(known, data))
+    if as_json:
+        print_json({"registry": known, **asdict(described)})
+        return
+    click.echo(f"{known} is trusted by root {described.version} (sha256 {described.sha256})")
+    click.echo(f"signed by {described.threshold} of the keys {', '.join(described.key_ids)}")
+    click.echo(f"expires {described.expires}{' (in the past)' if described.expired else ''}")
+
+
+@trust.command()
+@click.argument("address")
+@json_option
+def remove(address: str, as_json: bool) -> None:
+    """Trust no root for the registry at ADDRESS any more. Exits with 1 when none was trusted."""
+    known = _address(address)
+    _report(_written(lambda store: store.remove_root(known)), known, "no root was trusted for it", as_json)
+
+
+@trust.command()
+@click.argument("name")
+@click.argument("address")
+@json_option
+def bind(name: str, address: str, as_json: bool) -> None:
+    """Take the package NAME from the registry at ADDRESS only, whenever that one is configured."""
+    known = _address(address)
+    _written(lambda store: store.bind(name.lower(), known, explicit=True))
+    if as_json:
+        print_json({"name": name.lower(), "registry": known})
+    else:
+        click.echo(f"{name.lower()} is bound to {known}")
+
+
+@trust.command()
+@click.argument("name")
+@json_option
+def unbind(name: str, as_json: bool) -> None:
+    """Let the package NAME belong to the registry that it is next used from. Exits with 1 when it was not bound."""
+    _report(_written(lambda store: store.unbind(name.lower())), name.lower(), "it was not bound", as_json)
+
+
+def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"changed": done})
+    elif done:
+        click.echo(f"{thing}: removed")
+    if not done:
+        raise click.ClickException(f"{thing}: {otherwise} (`tunehub trust` lists all)")
+
+
+def _store() -> TrustStore:
+    return trust_store(load_settings())
+
+
+def _written(change: Callable[[TrustStore], T]) -> T:
+    store = _store()
+    try:
+        return change(store)
+    except OSError as error:
+        raise click.ClickException(
+            f"{store.folder} cannot be written: {error} (set TUNEHUB_TRUST to a folder that can)"
+        ) from None
+    except ValueError as error:  # what is written would not be valid
+        raise click.ClickException(f"{error} (`tunehub list` shows the names of packages)") from None
+
+
+def _address(address: str) -> str:
+    try:
+        return normalise_address(split_unsigned(address)[0])
+    except UnsupportedAddressError as error:
+        raise SettingError(address, error.reason, place="ADDRESS", remedy=error.remedy) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_ROOT_BYTES + 1)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _described(data: bytes, source: str = "root.json") -> RootFile:
+    try:
+        return read_root(data, source)
+    except FormatError as error:
+        raise click.ClickException(f"{source}: {error.reason} ({error.remedy})") from None
+
+
+def _cells(root: RootFile) -> tuple[str, ...]:
+    expires = f"{root.expires[:10]}{' (past)' if root.expired else ''}"
+    return (f"version {root.version}", f"{root.threshold} of {len(root.key_ids)}", expires, root.sha256[:16])
