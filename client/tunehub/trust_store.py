@@ -25,7 +25,8 @@ LOCK_TIMEOUT_S = 10.0
 MAX_STATE_BYTES = 16 << 20
 SHIPPED_ROOT = "packages/root.json"  # in the embedded registry
 _BINDINGS = "bindings.json"
-_REMEDY = "make {0} writable, or set TUNEHUB_TRUST to a folder that is"
+_REMEDY = "set TUNEHUB_TRUST to a folder that you can read and write"
+_CAUSE = "bindings of names"
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -118,10 +119,13 @@ class TrustStore:
             return _read(path, Bindings).names
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError) as error:
-            reason = f"the bindings of names to registries in {path} cannot be read: {error}"
+        except OSError as error:
+            reason = f"the bindings of names to registries in {path} cannot be read: {error.strerror or error}"
+            raise HubError(reason, remedy=_REMEDY, cause=_CAUSE) from error
+        except msgspec.MsgspecError as error:
+            reason = f"the bindings of names to registries in {path} are damaged: {error}"
             remedy = "delete the file, then bind again what matters with `tunehub trust bind`"
-            raise HubError(reason, remedy=remedy, cause=str(path)) from error
+            raise HubError(reason, remedy=remedy, cause=_CAUSE) from error
 
     def bind(self, name: str, address: str, *, explicit: bool = False) -> None:
         """Bind a name to a registry, instead of where it was. Raises HubError, OSError or ValidationError."""
@@ -170,7 +174,7 @@ class TrustStore:
 def not_kept(store: TrustStore, error: Exception) -> HubError:
     """The problem when a binding cannot be written."""
     reason = f"which registry package names belong to cannot be kept in {store.folder}: {error}"
-    return HubError(reason, remedy=_REMEDY.format(store.folder), cause=str(store.folder))
+    return HubError(reason, remedy=_REMEDY, cause=_CAUSE)
 
 
 def _read(path: Path, kind: type[S]) -> S:
