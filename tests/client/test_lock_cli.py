@@ -21,10 +21,12 @@ from typing import Any
 import pytest
 
 from tunehub.cli import main
+from tunehub.trust_store import TrustStore
 from tunehub_registry.index import RecordSetSummary
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 
 from .conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
+from .signing import BucketPlace, SigningRegistry
 from .test_lock_hub import open_quietly, pin_of, serves, write_lock, yank
 
 TVM = ("--tvm", "0.27.0")
@@ -521,3 +523,25 @@ def test_presigned_urls_need_no_credentials(
     assert result.code == 0, result.err
     assert "Signature" not in result.out
     assert serves(open_quietly(Path("tunehub.lock"), offline=True))
+
+
+def test_a_lock_needs_no_signatures_once_it_is_written(run: Any, s3_credentials: Any, tmp_path: Path) -> None:
+    signed = SigningRegistry(BucketPlace(s3_credentials, "lock-signed"))
+    signed.publish()
+    entry = signed.publish(version="0.2.0")
+    TrustStore(tmp_path / "data" / "tunehub" / "trust").add_root(signed.place.address, signed.root)
+    address = signed.place.address
+    result = run("lock", "llvm-znver5", *TVM, "--registry", address)
+    assert result.code == 0, result.err
+    (pin,) = read().packages
+    assert (pin.label, pin.registry, pin.sha256) == ("llvm-znver5 0.2.0", address, entry.sha256)
+    assert run("lock", "--registry", address, "--upgrade-all").out.endswith("nothing changed\n")
+    for path in [path for path in signed.files if path.startswith("metadata/")]:
+        signed.place.delete(path)
+    shutil.rmtree(tmp_path / "data")
+    result = run("sync", "--frozen")
+    assert (result.code, result.err) == (0, "")
+    assert serves(open_quietly(Path("tunehub.lock"), offline=True))
+    result = run("sync")
+    assert result.code == 0
+    assert "no root is known" in result.err

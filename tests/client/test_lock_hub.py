@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -286,3 +289,31 @@ def test_a_lock_that_lies_about_a_package(two: RegistryFolder, tmp_path: Path) -
     assert "manifest is that of llvm-znver5 0.1.0" in message
     lying = pin_of(two, "0.1.0", target=msgspec.structs.replace(ZNVER5, features=()))
     assert serves(open_quietly(write_lock(tmp_path, lying)))
+
+
+# --- what it costs
+
+_PROBE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tunehub.hub import open_hub
+from tunehub_registry.target import TargetDescriptor
+target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"))
+hub = open_hub(target, lock=sys.argv[2], tvm_version="0.27.0.post1", strict=True)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))))
+"""
+
+
+def test_a_locked_and_cached_hub_imports_nothing_for_networks_or_people(two: RegistryFolder, tmp_path: Path) -> None:
+    lock = write_lock(tmp_path, pin_of(two, "0.1.0"))
+    open_quietly(lock).close()
+    shutil.rmtree(two.root)
+    command = [sys.executable, "-c", _PROBE, json.dumps(sys.path), str(lock)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stdout))
+    assert "tomllib" in modules or "tomli" in modules
+    heavy = {"tvm", "numpy", "requests", "urllib3", "boto3", "tuf", "securesystemslib", "cryptography", "rich", "click",
+             "psutil", "filelock", "tomli_w", "http", "ssl", "socket", "email", "asyncio", "tunehub.network",
+             "tunehub.registry_source", "tunehub.trust_store", "tunehub.locked_files",
+             "tunehub_registry.stores.open"}  # fmt: skip
+    assert not heavy & modules
