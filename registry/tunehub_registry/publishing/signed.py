@@ -54,8 +54,8 @@ class Draft(Generic[T]):
 class MetadataWriter:
     """Writes metadata over a verified state. Not to be shared between threads."""
 
-    def __init__(self, store: WritableStore, root: bytes, *, online: Signer, now: Clock = utc_now) -> None:
-        """Raises UntrustedError when `root` is not a root."""
+    def __init__(self, store: WritableStore, root: bytes, *, online: Signer | None, now: Clock = utc_now) -> None:
+        """Without the online key only roots can be written. Raises UntrustedError when `root` is not a root."""
         self.store = store
         self.online = online
         self.reader = StateReader(store, root, now=now)
@@ -74,9 +74,10 @@ class MetadataWriter:
     def online_signers(self, root: Root) -> list[Signer]:
         """The online key, as a list. Raises RoleError when it is not the registry's."""
         grants = rules.grants_of(root)
+        given = [] if self.online is None else [self.online]
         for role in rules.ONLINE:
-            rules.signers_for(role, grants[role], [self.online], "--online-key")
-        return [self.online]
+            rules.signers_for(f"the {role}", grants[role], given, "--online-key")
+        return given
 
     def commit(
         self, state: SignedState, drafts: Iterable[Draft[Targets]] = (), *, catalogue: str | None = None
@@ -111,7 +112,7 @@ class MetadataWriter:
             role=rules.SNAPSHOT,
             base=state.snapshot.version,
             make=make,
-            signers=[self.online],
+            signers=self.online_signers(state.root),
             delegator=state.root,
         )
         signed, data = self._put_next(draft)

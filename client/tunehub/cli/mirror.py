@@ -1,0 +1,157 @@
+"""`tunehub mirror`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tunehub.cli.options import json_option
+from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.writing import (
+    key_option,
+    known_root,
+    online_key_option,
+    open_destination,
+    open_ledger,
+    registry_errors,
+    root_option,
+    unsigned_option,
+)
+from tunehub.exceptions import RequirementError
+from tunehub.resolution import parse_requirement
+from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from tunehub_registry.publishing.mirror import Mirrored
+    from tunehub_registry.publishing.source import SignedSource, UnsignedSource
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@click.argument("requirements", nargs=-1, metavar="[NAME[SPECIFIER]]...")
+@click.option("--source-root", type=_FILE, metavar="FILE", help="A trusted root of SRC (default: what `tunehub trust "
+              "add` stored for it).")  # fmt: skip
+@key_option
+@online_key_option
+@root_option
+@unsigned_option
+@json_option
+def mirror(
+    source: str,
+    destination: str,
+    requirements: Sequence[str],
+    source_root: Path | None,
+    keys: Sequence[str],
+    online_key: str | None,
+    root_file: Path | None,
+    unsigned: bool,
+    as_json: bool,
+) -> None:
+    """Copy a registry, whole or in part, into another store.
+
+    A signed registry is copied as it is into an empty store, and its users verify the copy with the original's root.
+    With requirements ('llvm-znver5>=0.2'), --key or --unsigned, versions are published in DST anew, with DST's own
+    keys and root (--root). Run it again to go on after an interruption, or to copy what is new.
+    """
+    wanted = _wanted(requirements)
+    with registry_errors():
+        found, known = _open_source(source, source_root)
+        verbatim = _is_signed(found) and wanted is None and not keys and not unsigned
+        if not known and not verbatim:
+            raise click.UsageError(f"no root is trusted for {source}: give --source-root to publish what is in it anew")
+        if verbatim:
+            done = _copy(found, destination)
+        else:
+            done = _republish(found, destination, wanted, keys, online_key, root_file, unsigned)
+    if as_json:
+        print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
+    else:
+        how = "as it is" if verbatim else "published anew"
+        click.echo(f"{destination}: {done.copied} packages copied ({plain_size(done.size)}), {how}")
+
+
+def _wanted(requirements: Sequence[str]) -> dict[str, SpecifierSet] | None:
+    if not requirements:
+        return None
+    wanted: dict[str, SpecifierSet] = {}
+    for text in requirements:
+        require = parse_requirement(text, "NAME[SPECIFIER]")
+        if require.name is None:
+            raise RequirementError(
+                text, "names no package", place="NAME[SPECIFIER]", remedy="such as 'llvm-znver5>=0.2'"
+            )
+        name = require.name.lower()
+        wanted[name] = wanted[name] & require.specifier if name in wanted else require.specifier
+    return wanted
+
+
+def _open_source(text: str, root_file: Path | None) -> tuple[SignedSource | UnsignedSource, bool]:
+    """The source, verified as far as its root is known, and whether more than that is not to be had.
+
+    Raises RegistryError, OSError.
+    """
+    from tunehub_registry.publishing.source import UnsignedSource, open_source
+
+    address, explicit = split_unsigned(text)
+    store = open_store(address)
+    if explicit:
+        click.echo(f"Warning: {address} is read without signatures", err=True)
+        return UnsignedSource(store), True
+    root = root_file.read_bytes() if root_file is not None else known_root(address)
+    found = open_source(store, root)
+    if isinstance(found, UnsignedSource) and not is_folder(address):
+        remedy = f"say unsigned+{address} to copy it all the same"
+        raise click.ClickException(f"{address} has no signatures: {remedy}")
+    if root is None and not isinstance(found, UnsignedSource):
+        advice = "its users verify it; give --source-root to verify it now"
+        click.echo(f"Warning: no root is trusted for {address}: the copy is as good as the source ({advice})", err=True)
+    return found, root is not None or isinstance(found, UnsignedSource)
+
+
+def _is_signed(source: SignedSource | UnsignedSource) -> bool:
+    from tunehub_registry.publishing.source import SignedSource
+
+    return isinstance(source, SignedSource)
+
+
+def _copy(source: SignedSource | UnsignedSource, destination: str) -> Mirrored:
+    from tunehub_registry.publishing.mirror import copy_registry
+    from tunehub_registry.publishing.source import SignedSource
+
+    assert isinstance(source, SignedSource)
+    return copy_registry(source, open_destination(destination))
+
+
+def _republish(
+    source: SignedSource | UnsignedSource,
+    destination: str,
+    wanted: dict[str, SpecifierSet] | None,
+    keys: Sequence[str],
+    online_key: str | None,
+    root_file: Path | None,
+    unsigned: bool,
+) -> Mirrored:
+    from tunehub_registry.publishing.mirror import republish
+
+    if unsigned:
+        _init_unsigned(destination)
+    ledger = open_ledger(destination, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file)
+    return republish(source, ledger, wanted)
+
+
+def _init_unsigned(destination: str) -> None:
+    """A mirror without signatures needs no owner, so it is made when it is not there."""
+    from tunehub_registry.publishing.exceptions import AlreadyInitialisedError
+    from tunehub_registry.publishing.setup import init_unsigned
+
+    with suppress(AlreadyInitialisedError):
+        init_unsigned(open_destination(destination))

@@ -1,0 +1,211 @@
+"""`tunehub delegate`, `tunehub rotate` and `tunehub refresh`: what the owners of a signed registry do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tunehub.cli.options import json_option
+from tunehub.cli.output import print_json
+from tunehub.cli.writing import (
+    ONLINE_KEY_VARIABLE,
+    key_option,
+    online_key_option,
+    open_destination,
+    private_key,
+    private_keys,
+    registry_errors,
+    root_key_option,
+    root_option,
+    store_argument,
+    targets_key_option,
+    trusted_root,
+)
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+    from tunehub_registry.publishing.administration import Administration
+
+
+@click.command()
+@store_argument
+@click.argument("publisher", metavar="NAME")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="FILE.pub",
+    help="The publisher's public key (also ed25519:HEX or awskms:ID); may be repeated.",
+)
+@click.option("--threshold", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that have to sign.")
+@click.option("--names", multiple=True, metavar="PATTERN", help="Package names that it may publish; may be repeated.")
+@click.option("--remove", is_flag=True, help="Take its names away: they disappear from the registry.")
+@targets_key_option
+@online_key_option
+@root_option
+@json_option
+def delegate(
+    store: str,
+    publisher: str,
+    keys: Sequence[str],
+    threshold: int,
+    names: Sequence[str],
+    remove: bool,
+    targets_key: str | None,
+    online_key: str | None,
+    root_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Let a publisher publish package names that match patterns ('llvm-znver*'), which no other publisher may have.
+
+    For a publisher that is there already, the keys and patterns given take the place of the old ones.
+    """
+    if remove == bool(keys or names):
+        raise click.UsageError("give --key and --names, or --remove alone")
+    with registry_errors():
+        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        signers = private_keys([targets_key] if targets_key else [], "--targets-key")
+        if remove:
+            lost = owner.remove(publisher, signers)
+            text = f"{publisher} removed; {', '.join(lost) or 'no name'} disappeared"
+        else:
+            lost = ()
+            _delegate(owner, publisher, keys, threshold, names, signers)
+            text = f"{publisher} may publish {', '.join(names)}"
+    if as_json:
+        print_json({"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)})
+    else:
+        click.echo(text)
+
+
+def _delegate(
+    owner: Administration,
+    name: str,
+    keys: Sequence[str],
+    threshold: int,
+    patterns: Sequence[str],
+    signers: Sequence[Signer],
+) -> None:
+    from tunehub_registry.trust.keys import load_public_key
+    from tunehub_registry.trust.metadata import Grant, Publisher
+
+    if not keys:
+        raise click.UsageError("give the publisher's public key: --key FILE.pub")
+    grant = Grant(keys=tuple(map(load_public_key, keys)), threshold=threshold)
+    owner.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant), signers)
+
+
+@click.command()
+@store_argument
+@click.argument("role", metavar="root|targets|online|PUBLISHER")
+@click.option("--new-key", "new_keys", multiple=True, required=True, metavar="URI", help="A private key that replaces "
+              "the old ones; may be repeated for root and publishers.")  # fmt: skip
+@click.option("--threshold", type=click.IntRange(min=1), help="Keys that have to sign (default: most root keys, one "
+              "of a publisher's).")  # fmt: skip
+@root_key_option
+@targets_key_option
+@online_key_option
+@root_option
+@json_option
+def rotate(
+    store: str,
+    role: str,
+    new_keys: Sequence[str],
+    threshold: int | None,
+    root_keys: Sequence[str],
+    targets_key: str | None,
+    online_key: str | None,
+    root_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Replace the keys of a role; clients follow by themselves, and can read the registry at each moment.
+
+    root, targets and online need the root keys (enough of the present ones); targets needs the online key too; a
+    publisher needs the targets key and the online key. What was cut off is simply run again.
+    """
+    if role in ("targets", "online") and (len(new_keys) > 1 or threshold is not None):
+        raise click.UsageError(f"{role} has one key: give --new-key once, and no --threshold")
+    with registry_errors():
+        new = private_keys(new_keys, "--new-key")
+        _rotate(store, role, new, threshold, root_keys, targets_key, online_key, root_file)
+    keyids = [signer.public_key.keyid for signer in new]
+    if as_json:
+        print_json({"role": role, "keyids": keyids})
+    else:
+        click.echo(f"{role} is signed with {', '.join(keyids)} from now on; destroy the old key")
+
+
+def _rotate(
+    store: str,
+    role: str,
+    new: Sequence[Signer],
+    threshold: int | None,
+    root_keys: Sequence[str],
+    targets_key: str | None,
+    online_key: str | None,
+    root_file: Path | None,
+) -> None:
+    if role == "root":
+        owner = _administration(store, root_file, None)
+        owner.rotate_root(private_keys(root_keys, "--root-key"), new, threshold=threshold or len(new) // 2 + 1)
+    elif role == "online":
+        _administration(store, root_file, new[0]).rotate("online", new[0], private_keys(root_keys, "--root-key"))
+    else:
+        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        if role == "targets":
+            owner.rotate("targets", new[0], private_keys(root_keys, "--root-key"))
+        else:
+            signer = private_key(targets_key, "--targets-key")
+            owner.rotate_publisher(role, new, [signer], threshold=threshold or 1)
+
+
+@click.command()
+@store_argument
+@online_key_option
+@root_key_option
+@targets_key_option
+@key_option
+@root_option
+@json_option
+def refresh(
+    store: str,
+    online_key: str | None,
+    root_keys: Sequence[str],
+    targets_key: str | None,
+    keys: Sequence[str],
+    root_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a new timestamp, which is valid for seven days; for a daily job, with the online key alone.
+
+    The snapshot is renewed when it is near its end, and so are the roles whose keys are given: --root-key,
+    --targets-key, --key for a publisher. Other roles that are near their end are named.
+    """
+    with registry_errors():
+        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        near = owner.refresh(
+            root_keys=[private_key(uri, "--root-key") for uri in root_keys],
+            targets_keys=[private_key(targets_key, "--targets-key")] if targets_key else [],
+            publisher_keys=[private_key(uri, "--key") for uri in keys],
+        )
+    if as_json:
+        print_json({"near_expiry": [{"role": item.role, "expires": item.expires.isoformat()} for item in near]})
+        return
+    click.echo(f"{store}: the timestamp is new")
+    for item in near:
+        verb = "expires" if item.expires > datetime.now(timezone.utc) else "expired"
+        option = {"root": "--root-key", "targets": "--targets-key"}.get(item.role, "--key")
+        text = f"Warning: {item.role} {verb} on {item.expires:%Y-%m-%d}: its owner renews it with `refresh {option}`"
+        click.echo(text, err=True)
+
+
+def _administration(store: str, root_file: Path | None, online: Signer | None) -> Administration:
+    from tunehub_registry.publishing.administration import Administration
+    from tunehub_registry.publishing.signed import MetadataWriter
+
+    return Administration(MetadataWriter(open_destination(store), trusted_root(store, root_file), online=online))

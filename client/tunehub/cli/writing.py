@@ -1,0 +1,150 @@
+"""What the commands that write to a registry share: its keys, its root, its ledger, and how its errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tunehub.settings import load_settings
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.stores.open import normalise_address, open_writable_store
+from tunehub_registry.stores.port import WritableStore
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+    from tunehub.trust_store import TrustStore
+    from tunehub_registry.publishing.ledger import Ledger
+
+KEY_VARIABLE = "TUNEHUB_KEY"
+ONLINE_KEY_VARIABLE = "TUNEHUB_ONLINE_KEY"
+KEY_REMEDY = "a PEM file, env:NAME, or a URI such as awskms:ID"
+F = TypeVar("F", bound=Callable[..., Any])
+
+store_argument: Callable[[F], F] = click.argument("store", metavar="STORE")
+root_option: Callable[[F], F] = click.option(
+    "--root",
+    "root_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A trusted root of the registry (default: what `tunehub trust add` stored for it).",
+)
+key_option: Callable[[F], F] = click.option(
+    "--key", "keys", multiple=True, metavar="URI", help=f"The publisher's private key (default: {KEY_VARIABLE})."
+)
+online_key_option: Callable[[F], F] = click.option(
+    "--online-key", metavar="URI", help=f"The private online key (default: {ONLINE_KEY_VARIABLE})."
+)
+targets_key_option: Callable[[F], F] = click.option("--targets-key", metavar="URI", help="The private targets key.")
+root_key_option: Callable[[F], F] = click.option(
+    "--root-key", "root_keys", multiple=True, metavar="URI", help="A private root key; may be repeated."
+)
+unsigned_option: Callable[[F], F] = click.option(
+    "--unsigned", is_flag=True, help="Write to a registry without signatures: whoever can write to it is trusted."
+)
+
+
+@contextmanager
+def registry_errors() -> Iterator[None]:
+    """Errors of registries, keys and files end the command with their message and exit code 1."""
+    try:
+        yield
+    except RegistryError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or 'file'}: {error.strerror or error}") from None
+
+
+def open_destination(address: str) -> WritableStore:
+    """The store to write to. Raises StoreError."""
+    return open_writable_store(address)
+
+
+def private_key(uri: str | None, option: str, variable: str | None = None) -> Signer:
+    """The signer for an option, or for its environment variable. Raises UsageError when neither is given."""
+    from tunehub_registry.trust.keys import load_signer
+
+    place = uri or (os.environ.get(variable) if variable else None)
+    if not place:
+        also = f" or {variable}" if variable else ""
+        raise click.UsageError(f"this needs a key: give {option}{also} ({KEY_REMEDY})")
+    return load_signer(place, ask_passphrase=ask_passphrase if sys.stdin.isatty() else None)
+
+
+def private_keys(uris: Sequence[str], option: str, variable: str | None = None) -> list[Signer]:
+    """Signers for an option that may be repeated. Raises UsageError when there is none."""
+    return [private_key(uri, option) for uri in uris] or [private_key(None, option, variable)]
+
+
+def ask_passphrase(place: str) -> str:
+    """Ask on the terminal."""
+    answer: str = click.prompt(f"Passphrase of {place}", hide_input=True, err=True)
+    return answer
+
+
+def trusted_root(address: str, root_file: Path | None) -> bytes:
+    """The root that a publisher starts from: there is no trust on first use. Raises UsageError without one."""
+    if root_file is not None:
+        return root_file.read_bytes()
+    known = known_root(address)
+    if known is None:
+        raise click.UsageError(
+            f"no root is trusted for {address}: give --root FILE (the registry's metadata/1.root.json, from its "
+            f"operator), or run `tunehub trust add {address} FILE` once "
+            "(--unsigned is for registries without signatures)"
+        )
+    return known
+
+
+def known_root(address: str) -> bytes | None:
+    """The root in the user's trust store, or None."""
+    return user_trust().root(normalise_address(address))
+
+
+def user_trust() -> TrustStore:
+    """The user's trust store."""
+    from tunehub.chain import trust_store
+
+    return trust_store(load_settings())
+
+
+def open_ledger(
+    address: str,
+    *,
+    unsigned: bool,
+    keys: Sequence[str],
+    online_key: str | None,
+    root_file: Path | None,
+    role: str | None = None,
+) -> Ledger:
+    """The ledger of a registry, with the keys of the options and of the environment.
+
+    Raises UsageError when keys or the root are missing, and what opening them raises.
+    """
+    store = open_destination(address)
+    if unsigned:
+        warn_unsigned(address)
+        from tunehub_registry.publishing.unsigned import UnsignedLedger
+
+        return UnsignedLedger(store)
+    from tunehub_registry.publishing.signed import SignedLedger
+
+    return SignedLedger(
+        store,
+        trusted_root(address, root_file),
+        keys=private_keys(keys, "--key", KEY_VARIABLE),
+        online=private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE),
+        role=role,
+    )
+
+
+def warn_unsigned(address: str) -> None:
+    """Say each time what having no signatures means."""
+    text = f"Warning: {address} has no signatures: its readers trust whoever can write to it, and the network to it"
+    click.echo(text, err=True)

@@ -1,0 +1,183 @@
+"""The commands that write to registries, on folders; read back by `tunehub list` and the index itself."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tunehub.cli import cli
+from tunehub.cli.group import COMMANDS
+from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.package import pack
+from tunehub_registry.target import TargetDescriptor
+
+RECORDS = "records/meta_schedule.jsonl"
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in an empty folder; `code` is the expected exit code."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("KEY", "ONLINE_KEY", "KEY_PASSPHRASE", "TRUST", "LOCK"):
+        monkeypatch.delenv(f"TUNEHUB_{name}", raising=False)
+
+    def invoke(*args: str, code: int = 0, **options: Any) -> Result:
+        result = CliRunner().invoke(cli, list(args), **options)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def registry(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A signed registry `reg` with the publisher `acme` of llvm-*; keys in the working folder and the environment."""
+    for name in ("root", "targets", "online", "acme"):
+        run("key", "new", f"{name}.pem", "--no-passphrase")
+    run("init", "reg", *_keys("root", "targets", "online"), "--save-root", "root.json")
+    run("delegate", "reg", "acme", "--key", "acme.pem.pub", "--names", "llvm-*", *_keys("targets", "online"))
+    monkeypatch.setenv("TUNEHUB_KEY", "acme.pem")
+    monkeypatch.setenv("TUNEHUB_ONLINE_KEY", "online.pem")
+    return run
+
+
+def _keys(*names: str) -> list[str]:
+    return [part for name in names for part in (f"--{name}-key", f"{name}.pem")]
+
+
+def write_package(path: Path, version: str = "0.1.0", model: str = "znver5", content: bytes = b"{}\n") -> str:
+    target = TargetDescriptor(kind="llvm", model=model, arch="x86_64")
+    manifest = Manifest(
+        name=target.name,
+        version=version,
+        target=target,
+        record_sets=(RecordSet(tuner="meta_schedule", file=RECORDS, tvm=">=0.25", key_scheme="k", count=1),),
+        provenance=Provenance(
+            machine={"cpu": "test"}, tvm_version="0.27.0", tvm_ffi_version="0.1.14", tuner_options={}, trials=1, seed=0,
+            command="test", started="2026-01-31T10:00:00Z", finished="2026-01-31T12:00:00Z", threads=2,
+        ),
+    )  # fmt: skip
+    path.write_bytes(pack(manifest, {RECORDS: content}))
+    return str(path)
+
+
+def test_key_new_writes_two_files_and_never_over_them(run: Run, tmp_path: Path) -> None:
+    result = run("key", "new", "a.pem", env={"TUNEHUB_KEY_PASSPHRASE": "secret"})
+    assert "ENCRYPTED" in (tmp_path / "a.pem").read_text()
+    assert "PRIVATE" not in result.output
+    assert stat.S_IMODE((tmp_path / "a.pem").stat().st_mode) == 0o600
+    shown = run("key", "show", "a.pem.pub").output
+    assert shown.splitlines()[0] in result.output
+    before = (tmp_path / "a.pem").read_bytes()
+    assert "the file exists" in run("key", "new", "a.pem", "--no-passphrase", code=1).output
+    assert (tmp_path / "a.pem").read_bytes() == before
+    assert "no terminal to ask" in run("key", "new", "b.pem", code=2).output
+    assert json.loads(run("key", "new", "c.pem", "--no-passphrase", "--json").output)["public_file"] == "c.pem.pub"
+    assert "this is a private key" in run("key", "show", "a.pem", code=1).output
+
+
+def test_a_signed_registry_from_keys_to_yank(registry: Run, tmp_path: Path) -> None:
+    first = write_package(tmp_path / "a.tunepkg")
+    second = write_package(tmp_path / "b.tunepkg", "0.2.0")
+    done = json.loads(registry("publish", "reg", first, second, "--json").output)
+    assert [item["outcome"] for item in done["packages"]] == ["published", "published"]
+    assert "was there already" in registry("publish", "reg", first).output
+    other = write_package(tmp_path / "c.tunepkg", "0.1.0", content=b"{} \n")
+    assert "never changes" in registry("publish", "reg", other, code=1).output
+    assert "yanked: slow" in registry("yank", "reg", "llvm-znver5==0.1.0", "--reason", "slow").output
+    assert "not yanked" in registry("unyank", "reg", "llvm-znver5==0.1.0").output
+    assert "no version 9" in registry("yank", "reg", "llvm-znver5==9", "--reason", "x", code=1).output
+    assert "NAME==VERSION" in registry("yank", "reg", "llvm-znver5", "--reason", "x", code=2).output
+    listed = json.loads(registry("list", "--registry", str(tmp_path / "reg"), "--json").output)
+    assert [item["version"] for item in listed["packages"]] == ["0.2.0", "0.1.0"]
+
+
+def test_init_says_what_is_missing(run: Run) -> None:
+    assert "give --root-key" in run("init", "reg", code=2).output
+    run("key", "new", "k.pem", "--no-passphrase")
+    assert "give --targets-key" in run("init", "reg", "--root-key", "k.pem", code=2).output
+    keys = ("--targets-key", "k.pem", "--online-key", "k.pem")
+    assert "nowhere.pem" in run("init", "reg", "--root-key", "nowhere.pem", *keys, code=1).output
+    assert "leave the other options out" in run("init", "reg", "--unsigned", *keys, code=2).output
+    assert not Path("reg").exists()
+
+
+def test_init_twice(registry: Run) -> None:
+    assert "registry here already" in registry("init", "reg", *_keys("root", "targets", "online"), code=1).output
+
+
+def test_publishing_needs_a_trusted_root(registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = write_package(tmp_path / "a.tunepkg")
+    monkeypatch.setenv("TUNEHUB_TRUST", str(tmp_path / "elsewhere"))
+    assert "no root is trusted for reg: give --root" in registry("publish", "reg", package, code=2).output
+    registry("publish", "reg", package, "--root", "root.json")
+
+
+def test_names_of_others_and_wrong_keys_are_refused(registry: Run, tmp_path: Path) -> None:
+    package = write_package(tmp_path / "a.tunepkg")
+    assert "publisher acme needs 1" in registry("publish", "reg", package, "--key", "root.pem", code=1).output
+    assert "not to other" in registry("publish", "reg", package, "--role", "other", code=1).output
+    registry("delegate", "reg", "acme", "--remove", *_keys("targets"))
+    assert "nobody may publish" in registry("publish", "reg", package, code=1).output
+    assert "or --remove alone" in registry("delegate", "reg", "acme", *_keys("targets"), code=2).output
+
+
+def test_rotating_and_refreshing(registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("root2", "targets2", "online2", "acme2"):
+        registry("key", "new", f"{name}.pem", "--no-passphrase")
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"))
+    registry("rotate", "reg", "root", "--root-key", "root.pem", "--new-key", "root2.pem")
+    registry("rotate", "reg", "targets", "--root-key", "root2.pem", "--new-key", "targets2.pem")
+    registry("rotate", "reg", "online", "--root-key", "root2.pem", "--new-key", "online2.pem")
+    assert "--online-key" in registry("refresh", "reg", code=1).output
+    monkeypatch.setenv("TUNEHUB_ONLINE_KEY", "online2.pem")
+    registry("rotate", "reg", "acme", "--targets-key", "targets2.pem", "--new-key", "acme2.pem")
+    assert json.loads(registry("refresh", "reg", "--json").output) == {"near_expiry": []}
+    registry("publish", "reg", write_package(tmp_path / "b.tunepkg", "0.2.0"), "--key", "acme2.pem")
+    assert (
+        "there is no publisher nobody"
+        in registry("rotate", "reg", "nobody", "--targets-key", "targets2.pem", "--new-key", "acme2.pem", code=1).output
+    )
+
+
+def test_unsigned_only_when_said(run: Run, tmp_path: Path) -> None:
+    package = write_package(tmp_path / "a.tunepkg")
+    assert "Warning: " in run("init", "plain", "--unsigned").output
+    assert "Warning: " in run("publish", "plain", package, "--unsigned").output
+    assert "--unsigned is for" in run("publish", "plain", package, code=2).output
+    assert (tmp_path / "plain" / "index.json").exists()
+
+
+def test_mirrors(registry: Run, tmp_path: Path) -> None:
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"), write_package(tmp_path / "b.tunepkg", "0.2.0"))
+    done = json.loads(registry("mirror", "reg", "copy", "--json").output)
+    assert (done["verbatim"], done["copied"]) == (True, 2)
+    assert "0 packages copied" in registry("mirror", "reg", "copy").output
+    done = json.loads(registry("mirror", "reg", "plain", "llvm-znver5>=0.2", "--unsigned", "--json").stdout)
+    assert (done["verbatim"], done["copied"]) == (False, 1)
+    assert "there is 0.1.0, 0.2.0" in registry("mirror", "reg", "plain", "llvm-znver5>9", "--unsigned", code=1).output
+    assert "names no package" in str(registry("mirror", "reg", "plain", ">9", code=1).exception)
+
+
+def test_a_key_from_the_environment_and_a_wrong_passphrase(registry: Run, tmp_path: Path) -> None:
+    package = write_package(tmp_path / "a.tunepkg")
+    pem = (tmp_path / "acme.pem").read_text()
+    registry("publish", "reg", package, "--key", "env:ACME_PEM", env={"ACME_PEM": pem})
+    registry("key", "new", "x.pem", env={"TUNEHUB_KEY_PASSPHRASE": "right"})
+    wrong = registry("publish", "reg", package, "--key", "x.pem", env={"TUNEHUB_KEY_PASSPHRASE": "wrong"}, code=1)
+    assert "the passphrase is wrong" in wrong.output
+
+
+@pytest.mark.parametrize(
+    "name", ["delegate", "init", "key", "mirror", "publish", "refresh", "rotate", "unyank", "yank"]
+)
+def test_help(run: Run, name: str) -> None:
+    assert name in COMMANDS
+    assert f"Usage: cli {name}" in run(name, "--help").output
