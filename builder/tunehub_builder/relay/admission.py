@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tunehub_builder.check import interquartile_range
 from tunehub_builder.relay.gate import WINOGRAD_TOLERANCE, RelayVerdict, overruled
 from tunehub_builder.relay.measure_network import AUTO_SCHEDULER, GRAPH, HISTORY
 from tunehub_builder.relay.network_gate import NetworkVerdict
 from tunehub_builder.relay.tuner import AUTOTVM
 from tunehub_builder.relay.work import RelayTask
+from tunehub_builder.samples import timed_evidence
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 
 _VARIANTS = {AUTOTVM: HISTORY, AUTO_SCHEDULER: AUTO_SCHEDULER}
@@ -83,19 +83,15 @@ def record_evidence(judged: JudgedRecord) -> RecordEvidence | None:
     verdict = judged.verdict
     if not verdict.run_s or not verdict.default_s or (judged.published and judged.difference is None):
         return None
-    tuned_s, default_s = statistics.median(verdict.run_s), statistics.median(verdict.default_s)
     baseline = _BASELINES[verdict.tuner]
     if judged.end_to_end and judged.difference is not None:
         limit = f", within {WINOGRAD_TOLERANCE:g} because it is a Winograd algorithm" if _winograd(verdict) else ""
         baseline = f"{baseline}; {_END_TO_END}{limit}"
-    return RecordEvidence(
-        exact=verdict.key,
-        default_s=default_s,
-        tuned_s=tuned_s,
-        speedup=default_s / tuned_s,
-        repeats=len(verdict.run_s),
-        spread=interquartile_range(verdict.run_s) / tuned_s,
-        output_max_rel_diff=judged.difference,
+    return timed_evidence(
+        verdict.key,
+        verdict.default_s,
+        verdict.run_s,
+        difference=judged.difference,
         threads=verdict.threads,
         admitted=judged.published,
         reason=judged.reason,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub_builder.check import noise_reason
 from tunehub_builder.relay.gate import (
     TOLERANCE,
     RelayGateOptions,
@@ -38,6 +37,7 @@ from tunehub_builder.relay.measure_network import (
 from tunehub_builder.relay.networks import RelayNetwork
 from tunehub_builder.relay.tuner import AUTOTVM
 from tunehub_builder.relay.work import RelayTask, RelayWork
+from tunehub_builder.samples import noise_reason
 from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker
