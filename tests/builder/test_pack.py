@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub_builder.check import Finalist, Verdict, verdict_journal
+from tunehub_builder.check import Verdict, verdict_journal
 from tunehub_builder.distill import Distilled
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.network_evidence import read_network_evidence
 from tunehub_builder.pack import pack_directory, publish_locally
+from tunehub_builder.race import Finalist
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, read_evidence

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub_builder.check import Finalist
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.pack import BuiltPackage, pack_directory, publish_locally
+from tunehub_builder.race import Finalist
 from tunehub_builder.relay.gate import RelayVerdict, overruled, verdict_journal
 from tunehub_builder.relay.network_gate import NetworkVerdict, RecordUse, decide, network_journal, record_uses
 from tunehub_builder.relay.network_gate import VariantTimes as Times

@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from tunehub_builder.check import Finalist, noise_reason
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.log_distill import distill_logs
+from tunehub_builder.race import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.relay.measure_workload import DEFAULT, SampleOptions, Workload, WorkloadSession
 from tunehub_builder.relay.tuner import AUTO_SCHEDULER, AUTOTVM
 from tunehub_builder.relay.work import RelayTask, RelayWork
+from tunehub_builder.samples import noise_reason, speedup
 from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker
@@ -98,9 +99,7 @@ class RelayVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def speedup(self) -> float | None:
         """How many times faster than the default the winner is, by medians; None without a winner."""
-        if not self.run_s or not self.default_s:
-            return None
-        return statistics.median(self.default_s) / statistics.median(self.run_s)
+        return speedup(self.default_s, self.run_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,24 +113,6 @@ class Entry:
     def digest(self) -> str:
         """Names this choice of finalists: a verdict on other ones is out of date."""
         return digest_of(record.line for record in self.best)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Case:
-    """A workload at the gate. ``running`` are the numbers of the finalists that are still in the race."""
-
-    entry: Entry
-    workload: str
-    finalists: list[Finalist]
-    running: list[int] = field(default_factory=list)
-
-    def reject(self, number: int, reason: str) -> None:
-        self.finalists[number] = msgspec.structs.replace(self.finalists[number], reason=reason)
-        self.running.remove(number)
-
-
-class _WorkerLostError(Exception):
-    """The process of a case crashed or hung; any of its finalists may be to blame."""
 
 
 def digest_of(lines: Iterable[bytes]) -> str:
@@ -176,7 +157,7 @@ def check_workloads(
     found = entries(work)
     due = [e for e in found if is_due(e, known.get((e.task.tuner, e.task.key)), resources.threads, options.min_speedup)]
     graphs = dags([entry.task for entry in due if entry.task.tuner == AUTO_SCHEDULER])
-    cases = [_case(entry, run, graphs.get(entry.task.key, ("", ""))) for entry in due]
+    cases = [(entry, _workload(entry, run, graphs.get(entry.task.key, ("", "")))) for entry in due]
     for position, verdict in enumerate(_judge_all(cases, resources, str(work.directory.log), options), 1):
         journal.append(verdict)
         known[verdict.tuner, verdict.key] = verdict
@@ -257,7 +238,8 @@ def template_modules(run: Run) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place.partition(":")[0] for place in templates(run)))
 
 
-def _case(entry: Entry, run: Run, graph: tuple[str, str]) -> _Case:
+def _workload(entry: Entry, run: Run, graph: tuple[str, str]) -> str:
+    """What a worker needs of the workload, as JSON."""
     workload = Workload(
         tuner=entry.task.tuner,
         target=target_text(run),
@@ -265,145 +247,98 @@ def _case(entry: Entry, run: Run, graph: tuple[str, str]) -> _Case:
         dag=graph[1],
         templates=template_modules(run),
     )
+    return msgspec.json.encode(workload).decode()
+
+
+def _race(entry: Entry, options: RelayGateOptions) -> Race:
     finalists = [
         Finalist(source=found.tuner, tuning_s=found.mean_s, reason=static_reason(found)) for found in entry.best
     ]
-    running = [number for number, finalist in enumerate(finalists) if finalist.reason is None]
-    text = msgspec.json.encode(workload).decode()
-    return _Case(entry=entry, workload=text, finalists=finalists, running=running)
+    return Race.of(finalists, Rules(tolerance=tolerance(entry.task.name), min_speedup=options.min_speedup))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bench:
-    """Where a case is measured."""
+    """A workload's place in a worker, where the default has number 0 and the finalist at a position the next one."""
 
     worker: Worker
     options: RelayGateOptions
+    entry: Entry
+    workload: str
 
-    def start_build(self, case: _Case) -> None:
-        self.worker.load(case.entry.task.key, case.workload)
-        lines = [case.entry.best[number].line.decode() for number in case.running]
-        self.worker.send(("build_case", case.workload, lines))
+    def start_build(self, numbers: Sequence[int]) -> None:
+        """The first half of :meth:`build`."""
+        self.worker.load(self.entry.task.key, self.workload)
+        lines = [self.entry.best[number].line.decode() for number in numbers]
+        self.worker.send(("build_case", self.workload, lines))
 
-    def built(self) -> tuple[str, Any]:
+    def built(self) -> Answer:
+        """The second half."""
         return self.worker.receive(self.options.build_limit_s, "build")
 
-    def ask(self, *request: Any) -> tuple[str, Any]:
-        """As the worker's; raises _WorkerLostError when the process is gone."""
-        kind, value = self.worker.ask(request, self.options.run_limit_s)
-        if not self.worker.alive:
-            raise _WorkerLostError(value)
-        return kind, value
+    def build(self, numbers: Sequence[int]) -> Answer:
+        """As the port says."""
+        self.start_build(numbers)
+        return self.built()
+
+    def difference(self, position: int) -> Answer:
+        """As the port says."""
+        return self._ask("difference", position + 1)
+
+    def sample(self, positions: Sequence[int], rounds: int | None) -> list[tuple[float, ...]]:
+        """As the port says."""
+        sampling = self.options.sampling
+        numbers = [DEFAULT, *(position + 1 for position in positions)]
+        kind, samples = self._ask("sample", numbers, sampling if rounds is None else replace(sampling, rounds=rounds))
+        if kind != "ok":
+            raise WorkerLostError(f"the timer gave {samples}")
+        return [samples[number] for number in numbers]
+
+    def _ask(self, *request: Any) -> Answer:
+        return ask_worker(self.worker, request, self.options.run_limit_s)
 
 
 def _judge_all(
-    cases: Iterable[_Case], resources: Resources, log: str, options: RelayGateOptions
+    cases: Iterable[tuple[Entry, str]], resources: Resources, log: str, options: RelayGateOptions
 ) -> Iterator[RelayVerdict]:
-    """Yield a verdict for each case: built on all workers at once, measured one at a time."""
+    """Yield a verdict for each entry with its workload: built on all workers at once, measured one at a time."""
     remaining = iter(cases)
-    benches: list[_Bench] = []
+    workers: list[Worker] = []
     try:
         while chunk := list(islice(remaining, resources.workers)):
-            while len(benches) < len(chunk):
+            while len(workers) < len(chunk):
                 pool = PoolOptions(workers=1, threads=resources.threads, log=log)
-                benches.append(_Bench(worker=Worker(pool, WorkloadSession), options=options))
-            pairs = [(bench, case) for bench, case in zip(benches, chunk, strict=False) if case.running]
-            for bench, case in pairs:
-                bench.start_build(case)
-            answers = {id(case): (bench, bench.built()) for bench, case in pairs}
-            for case in chunk:
-                yield _judge(case, answers.get(id(case)), resources.threads)
+                workers.append(Worker(pool, WorkloadSession))
+            races = [
+                (_Bench(worker=worker, options=options, entry=entry, workload=workload), _race(entry, options))
+                for worker, (entry, workload) in zip(workers, chunk, strict=False)
+            ]
+            for bench, race in races:
+                if race.running:
+                    bench.start_build(race.running)
+            built = [bench.built() if race.running else None for bench, race in races]
+            for (bench, race), answer in zip(races, built, strict=True):
+                # None: there is no finalist that may be built
+                decision = race.decide() if answer is None else race.run(bench, answer)
+                yield _verdict(bench.entry, decision, resources.threads)
     finally:
-        for bench in benches:
-            bench.worker.stop(at_once=True)
+        for worker in workers:
+            worker.stop(at_once=True)
 
 
-def _judge(case: _Case, built: tuple[_Bench, tuple[str, Any]] | None, threads: int) -> RelayVerdict:
-    """Measure a case that was built on a bench; a crash leads to a second try without what crashes."""
-    if built is None:  # no finalist may be built
-        return _decide(case, (), None, threads, 1.0)
-    bench, answer = built
-    try:
-        default_s, reason = _measure(bench, case, answer)
-    except _WorkerLostError:
-        _drop_crashing(bench, case)
-        try:
-            bench.start_build(case)
-            default_s, reason = _measure(bench, case, bench.built())
-        except _WorkerLostError as lost:
-            default_s, reason = (), f"its process ended twice: {lost}"
-    return _decide(case, default_s, reason, threads, bench.options.min_speedup)
-
-
-def _drop_crashing(bench: _Bench, case: _Case) -> None:
-    """Try the finalists of ``case`` one by one and reject those that end the process."""
-    for number in list(case.running):
-        alone = replace(case, finalists=list(case.finalists), running=[number])
-        try:
-            bench.start_build(alone)
-            _measure(bench, alone, bench.built(), rounds=1)
-        except _WorkerLostError as lost:
-            case.reject(number, str(lost))
-
-
-def _measure(
-    bench: _Bench, case: _Case, answer: tuple[str, Any], rounds: int | None = None
-) -> tuple[tuple[float, ...], str | None]:
-    """Compare and time the running finalists of ``case``; return the default's samples, or why there are none."""
-    kind, errors = answer
-    if kind != "ok":
-        raise _WorkerLostError(errors)
-    if errors[DEFAULT] is not None:
-        return (), f"the default does not build: {errors[DEFAULT]}"
-    numbers = dict(enumerate(list(case.running), 1))
-    for i, number in numbers.items():
-        reason = errors[i] and f"does not build: {errors[i]}"
-        reason = reason or _output_reason(bench, case, number, i)
-        if reason:
-            case.reject(number, reason)
-    alive = {i: number for i, number in numbers.items() if number in case.running}
-    sampling = bench.options.sampling if rounds is None else replace(bench.options.sampling, rounds=rounds)
-    kind, samples = bench.ask("sample", [DEFAULT, *alive], sampling)
-    if kind != "ok":
-        raise _WorkerLostError(f"the timer gave {samples}")
-    for i, number in alive.items():
-        case.finalists[number] = msgspec.structs.replace(case.finalists[number], run_s=samples[i])
-    return samples[DEFAULT], None
-
-
-def _output_reason(bench: _Bench, case: _Case, number: int, position: int) -> str | None:
-    """Compare one finalist's output with the default's, where possible; the difference is kept in ``case``."""
-    kind, value = bench.ask("difference", position)
-    if kind != "ok":
-        return f"does not run: {value}"
-    case.finalists[number] = msgspec.structs.replace(case.finalists[number], difference=value)
-    most = tolerance(case.entry.task.name)
-    if value is None or value <= most:
-        return None
-    return f"its output differs from the default's by {value:.2g}, relative; the most is {most:.2g}"
-
-
-def _decide(
-    case: _Case, default_s: tuple[float, ...], reason: str | None, threads: int, min_speedup: float
-) -> RelayVerdict:
-    running = [number for number in case.running if case.finalists[number].run_s]
-    winner = min(running, key=lambda number: statistics.median(case.finalists[number].run_s), default=None)
-    if winner is not None and reason is None:
-        reason = noise_reason(default_s, case.finalists[winner].run_s, min_speedup)
-    elif reason is None:
-        reason = case.finalists[0].reason or "no finalist is left"
-    task = case.entry.task
+def _verdict(entry: Entry, decision: Decision, threads: int) -> RelayVerdict:
+    task, winner = entry.task, decision.winner
     return RelayVerdict(
         tuner=task.tuner,
         key=task.key,
         operator=task.operator,
         name=task.name,
-        digest=case.entry.digest,
+        digest=entry.digest,
         threads=threads,
-        admitted=reason is None,
-        reason=reason,
-        default_s=default_s,
-        finalists=tuple(case.finalists),
+        admitted=decision.reason is None,
+        reason=decision.reason,
+        default_s=decision.default_s,
+        finalists=decision.finalists,
         winner=winner,
-        line=case.entry.best[winner].line.decode() if winner is not None else None,
+        line=entry.best[winner].line.decode() if winner is not None else None,
     )
