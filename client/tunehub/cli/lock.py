@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -118,6 +119,8 @@ def _write(path: Path, data: bytes) -> bool:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from None
     return True
 
