@@ -1,4 +1,4 @@
-"""What the processes of the registry's stress tests do; each function is a command: `python registry_processes.py NAME`.
+"""What the processes of the registry's stress tests do: `python registry_processes.py COMMAND PLAN.json`.
 
 A process says what it did in a file, a line at a time, flushed before it goes on: what a killed one has said, holds.
 """
@@ -30,7 +30,7 @@ def publish(plan: dict[str, Any]) -> None:
         online=load_signer(plan["online"]),
     )
     done = set(Path(plan["log"]).read_text().split()) if Path(plan["log"]).exists() else set()
-    with open(plan["log"], "a") as log:
+    with Path(plan["log"]).open("a") as log:
         for file in map(Path, plan["packages"]):
             if file.name not in done:
                 publish_packages(ledger, [read_package(file)], patience=Patience(total_s=240.0))
@@ -51,7 +51,7 @@ def read(plan: dict[str, Any]) -> None:
 
     seen: dict[tuple[str, str], ShardEntry] = {}
     trust = TrustStore(Path(plan["trust"]))
-    with open(plan["log"], "a") as log:
+    with Path(plan["log"]).open("a") as log:
         last = False
         while not last:
             last = Path(plan["stop"]).exists()
@@ -82,7 +82,7 @@ def start(plan: dict[str, Any]) -> None:
         "found": found is not None,
         "warnings": [str(item.message) for item in caught],
     }
-    print(json.dumps(said), flush=True)
+    _say(said)
 
 
 def fork_and_die(plan: dict[str, Any]) -> None:
@@ -110,7 +110,12 @@ def fork_and_die(plan: dict[str, Any]) -> None:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    print(json.dumps({"killed": killed}), flush=True)
+    _say({"killed": killed})
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

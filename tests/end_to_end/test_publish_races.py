@@ -1,5 +1,5 @@
-"""Many publish to one bucket at once, are killed, and lose their server: nothing acknowledged is lost, nothing is twice,
-and every reader sees a whole registry at every moment."""
+"""Many publish to one bucket at once, are killed, and lose their server: nothing acknowledged is lost, nothing is
+twice, and every reader sees a whole registry at every moment."""
 
 from __future__ import annotations
 
