@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,9 @@ from tunehub.chain import open_chain
 from tunehub.cli.export import export as command
 from tunehub.exceptions import HubError, UnknownTargetError
 from tunehub.tophub_export import Export, ExportError, backend_of, export_tophub
-from tunehub_registry.index import (
-    Index,
-    RecordSetSummary,
-    ShardEntry,
-    add_version,
-    encode_index,
-    package_path,
-    parse_index,
-    parse_shard,
-)
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
-from tunehub_registry.manifest import Manifest, Provenance, RecordSet
-from tunehub_registry.package import pack
+
+from .conftest import RegistryFolder
 
 SKYLAKE = "llvm -mcpu=skylake-avx512"
 ZNVER5 = "llvm -mcpu=znver5"
@@ -47,43 +36,19 @@ def line(target: str, *, cost: Any = 0.001, task: str = "conv2d_nchw.cuda") -> b
 
 
 def publish(
-    root: Path, target: str, lines: list[bytes], *, version: str = "0.1.0", tuner: str = "autotvm",
+    registry: RegistryFolder, target: str, lines: list[bytes], *, version: str = "0.1.0", tuner: str = "autotvm",
     yanked: str | None = None,
 ) -> Path:  # fmt: skip
-    """Add a package for `target` with these lines to the registry in `root`."""
-    descriptor = descriptor_of_legacy(parse_target(target))
-    name = f"records/{tuner}.log"
-    manifest = Manifest(
-        name=descriptor.name, version=version, target=descriptor,
-        record_sets=(RecordSet(tuner=tuner, file=name, tvm=">=0.8,<0.20", key_scheme="autotvm-1", count=len(lines)),),
-        provenance=Provenance(
-            machine={}, tvm_version="0.19", tvm_ffi_version="none", tuner_options={}, trials=1, seed=0, command="test",
-            started="2026-01-31", finished="2026-01-31", threads=1,
-        ),
-    )  # fmt: skip
-    data = pack(manifest, {name: b"".join(item + b"\n" for item in lines)})
-    path = root / package_path(descriptor.name, version)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    index_file = root / "index.json"
-    index = parse_index(index_file.read_bytes(), "index") if index_file.exists() else Index()
-    known = index.names.get(descriptor.name)
-    shard = None if known is None else parse_shard((root / known.shard_path).read_bytes(), "shard")
-    entry = ShardEntry(
-        version=version, file=package_path(descriptor.name, version), sha256=hashlib.sha256(data).hexdigest(),
-        size=len(data), record_sets=(RecordSetSummary(tuner=tuner, tvm=">=0.8,<0.20"),), published="2026-01-31",
-        yanked=yanked,
-    )  # fmt: skip
-    update = add_version(index, shard, entry, target=descriptor)
-    (root / update.shard_path).parent.mkdir(parents=True, exist_ok=True)
-    (root / update.shard_path).write_bytes(update.shard_data)
-    index_file.write_bytes(encode_index(update.index))
-    return path
+    """Add a package for `target` with these lines."""
+    descriptor, data = descriptor_of_legacy(parse_target(target)), b"".join(item + b"\n" for item in lines)
+    return registry.publish(
+        descriptor, version, data, yanked=yanked, tuner=tuner, tvm=">=0.8,<0.20", key_scheme="autotvm-1"
+    )
 
 
 def run(root: Path, *targets: str) -> tuple[Export, list[HubError]]:
     problems: list[HubError] = []
-    chain = open_chain([str(root / "hub")], offline=True, on_problem=problems.append)
+    chain = open_chain([str(root / "registry")], offline=True, on_problem=problems.append)
     cache = BlobCache(root / "cache")
     done = export_tophub(chain, root / "out", targets=targets, cache=cache, on_problem=problems.append)
     return done, problems
@@ -93,12 +58,14 @@ def records(root: Path, name: str) -> list[bytes]:
     return [item for item in (root / "out" / name).read_bytes().splitlines() if not item.startswith(b"#")]
 
 
-def test_devices_of_one_backend_share_a_file_and_lines_stay_as_they_are(tmp_path: Path) -> None:
+def test_devices_of_one_backend_share_a_file_and_lines_stay_as_they_are(
+    tmp_path: Path, registry: RegistryFolder
+) -> None:
     titanx, v100 = line("cuda -model=titanx"), line("cuda -model=v100")
-    publish(tmp_path / "hub", "cuda -model=titanx", [titanx])
-    publish(tmp_path / "hub", "cuda -model=v100", [v100])
-    publish(tmp_path / "hub", RK3399, [line(RK3399)])
-    publish(tmp_path / "hub", MALI, [line(MALI)])
+    publish(registry, "cuda -model=titanx", [titanx])
+    publish(registry, "cuda -model=v100", [v100])
+    publish(registry, RK3399, [line(RK3399)])
+    publish(registry, MALI, [line(MALI)])
     done, problems = run(tmp_path)
     assert not problems
     assert records(tmp_path, "cuda_v0.10.log") == [titanx, v100]
@@ -107,8 +74,8 @@ def test_devices_of_one_backend_share_a_file_and_lines_stay_as_they_are(tmp_path
     assert {file.backend: file.packages for file in done.files}["cuda"] == ("cuda-titanx 0.1.0", "cuda-v100 0.1.0")
 
 
-def test_every_backend_has_a_whole_file_that_tvm_can_read(tmp_path: Path) -> None:
-    publish(tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100")])
+def test_every_backend_has_a_whole_file_that_tvm_can_read(tmp_path: Path, registry: RegistryFolder) -> None:
+    publish(registry, "cuda -model=v100", [line("cuda -model=v100")])
     done, _problems = run(tmp_path)
     assert len(done.files) == 10
     for file in done.files:
@@ -116,9 +83,9 @@ def test_every_backend_has_a_whole_file_that_tvm_can_read(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(file.path.name for file in done.files)
 
 
-def test_the_file_for_cpus_holds_the_nearest_package_only(tmp_path: Path) -> None:
-    publish(tmp_path / "hub", SKYLAKE, [line(SKYLAKE)])
-    publish(tmp_path / "hub", ZNVER5, [line(ZNVER5)])
+def test_the_file_for_cpus_holds_the_nearest_package_only(tmp_path: Path, registry: RegistryFolder) -> None:
+    publish(registry, SKYLAKE, [line(SKYLAKE)])
+    publish(registry, ZNVER5, [line(ZNVER5)])
     done, _problems = run(tmp_path, "llvm-znver5")
     assert records(tmp_path, "llvm_v0.04.log") == [line(ZNVER5)]
     assert any(item.package == "llvm-skylake-avx512 0.1.0" for item in done.left_out)
@@ -126,9 +93,9 @@ def test_the_file_for_cpus_holds_the_nearest_package_only(tmp_path: Path) -> Non
     assert records(tmp_path, "llvm_v0.04.log") == [line(SKYLAKE)]
 
 
-def test_a_target_leaves_the_others_out(tmp_path: Path) -> None:
-    publish(tmp_path / "hub", "cuda -model=titanx", [line("cuda -model=titanx")])
-    publish(tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100")])
+def test_a_target_leaves_the_others_out(tmp_path: Path, registry: RegistryFolder) -> None:
+    publish(registry, "cuda -model=titanx", [line("cuda -model=titanx")])
+    publish(registry, "cuda -model=v100", [line("cuda -model=v100")])
     done, _problems = run(tmp_path, "cuda -model=v100")
     assert records(tmp_path, "cuda_v0.10.log") == [line("cuda -model=v100")]
     assert ("cuda-titanx 0.1.0", "it is not the nearest package for cuda -model=v100") in [
@@ -136,19 +103,17 @@ def test_a_target_leaves_the_others_out(tmp_path: Path) -> None:
     ]
 
 
-def test_newest_version_that_is_not_yanked(tmp_path: Path) -> None:
+def test_newest_version_that_is_not_yanked(tmp_path: Path, registry: RegistryFolder) -> None:
     for version, cost, yanked in (("0.1", 0.1, None), ("0.2", 0.2, None), ("0.3", 0.3, "wrong"), ("0.4rc1", 0.4, None)):
-        publish(
-            tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100", cost=cost)], version=version, yanked=yanked
-        )
+        publish(registry, "cuda -model=v100", [line("cuda -model=v100", cost=cost)], version=version, yanked=yanked)
     run(tmp_path)
     assert records(tmp_path, "cuda_v0.10.log") == [line("cuda -model=v100", cost=0.2)]
 
 
-def test_lines_that_would_break_tvm_are_left_out(tmp_path: Path) -> None:
+def test_lines_that_would_break_tvm_are_left_out(tmp_path: Path, registry: RegistryFolder) -> None:
     good = line("cuda -model=v100")
     bad = [b"<html>", good[:-30], line("cuda -model=v100", cost=float("nan")), line("cuda", cost=1e9), line("metal")]
-    publish(tmp_path / "hub", "cuda -model=v100", [*bad[:2], good, *bad[2:]])
+    publish(registry, "cuda -model=v100", [*bad[:2], good, *bad[2:]])
     done, _problems = run(tmp_path)
     assert records(tmp_path, "cuda_v0.10.log") == [good]
     reasons = [item.reason for item in done.left_out if item.package == "cuda-v100 0.1.0"]
@@ -158,24 +123,24 @@ def test_lines_that_would_break_tvm_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_packages_of_other_tuners_are_told_of(tmp_path: Path) -> None:
-    publish(tmp_path / "hub", "cuda -model=v100", [b"{}"], tuner="auto_scheduler")
+def test_packages_of_other_tuners_are_told_of(tmp_path: Path, registry: RegistryFolder) -> None:
+    publish(registry, "cuda -model=v100", [b"{}"], tuner="auto_scheduler")
     done, _problems = run(tmp_path)
     assert not any(file.records for file in done.files if file.backend == "cuda")
     assert any("no AutoTVM records, only auto_scheduler" in item.reason for item in done.left_out)
 
 
-def test_a_damaged_package_is_a_problem_and_the_others_go_on(tmp_path: Path) -> None:
-    damaged = publish(tmp_path / "hub", "cuda -model=titanx", [line("cuda -model=titanx")])
-    publish(tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100")])
+def test_a_damaged_package_is_a_problem_and_the_others_go_on(tmp_path: Path, registry: RegistryFolder) -> None:
+    damaged = publish(registry, "cuda -model=titanx", [line("cuda -model=titanx")])
+    publish(registry, "cuda -model=v100", [line("cuda -model=v100")])
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     _done, problems = run(tmp_path)
     assert "cuda-titanx 0.1.0" in str(problems[0])
     assert records(tmp_path, "cuda_v0.10.log") == [line("cuda -model=v100")]
 
 
-def test_an_unknown_target_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    publish(tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100")])
+def test_an_unknown_target_and_a_folder_that_cannot_be_written(tmp_path: Path, registry: RegistryFolder) -> None:
+    publish(registry, "cuda -model=v100", [line("cuda -model=v100")])
     with pytest.raises(UnknownTargetError):
         run(tmp_path, "moon -model=x")
     (tmp_path / "out").write_text("a file")
@@ -195,10 +160,10 @@ def test_backends_are_those_of_tvm(target: str, backend: str | None) -> None:
     assert backend_of(parse_target(target)) == backend
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(tmp_path: Path, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
-    publish(tmp_path / "hub", "cuda -model=v100", [line("cuda -model=v100")])
-    arguments = ["tophub", str(tmp_path / "out"), "--registry", str(tmp_path / "hub")]
+    publish(registry, "cuda -model=v100", [line("cuda -model=v100")])
+    arguments = ["tophub", str(tmp_path / "out"), "--registry", str(registry.root)]
     done = CliRunner().invoke(command, [*arguments, "--target", "cuda-v100", "--json"])
     assert done.exit_code == 0, done.output
     report = msgspec.json.decode(done.output)
