@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import tvm
 
-from tunehub import relax_guard, relax_nodes
+from tunehub import relax_guard
 from tunehub.relax_guard import GuardError, check_features, check_function
 from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_module
 from tunehub.relax_traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
+
+from .outputs import difference
 
 CONV = ["GetSBlock", [], ["conv2d_nchw", "main"], ["b90"]]
 LAST = ["GetSBlock", [], ["compute", "main"], ["b91"]]
@@ -82,7 +84,7 @@ def apply(task: Any, target: Any) -> Any:
 )
 def test_layouts_that_keep_every_element(change: list[Any], apply: Any, task: Any, target: Any) -> None:
     schedule = apply(CONV, change)
-    assert _difference(task.mod, schedule.mod, target) == 0
+    assert difference(task.mod, schedule.mod, target) == 0
 
 
 @pytest.mark.parametrize(
@@ -205,25 +207,10 @@ def test_layouts_are_checked_for_anchored_records_too(
     hub = make_hub([make_record(task, trace)])
     outcome = schedule_module(other.mod, target, hub)
     assert outcome.rung == "anchor", outcome.skipped
-    assert _difference(other.mod, apply_anchor(other.mod, import_trace(trace), target).mod, target) < 1e-4
+    assert difference(other.mod, apply_anchor(other.mod, import_trace(trace), target).mod, target) < 1e-4
     position = next(i for i, inst in enumerate(trace[0]) if inst[0] == "TransformLayout")
     unflatten = [0, "v1", ["//", "v2", 7], ["%", "v2", 7]]  # rows of 8 elements
     trace[0][position] = layout("b0", [0, "v1", ["+", ["*", "v2", 7], "v3"]], 0, 1, unflatten)
     outcome = schedule_module(other.mod, target, make_hub([make_record(task, trace)]))
     assert outcome.schedule is None
     assert any("does not fit" in reason for reason in outcome.skipped)
-
-
-def _difference(first: Any, second: Any, target: Any) -> float:
-    """The largest difference of what two modules compute from the same random buffers."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    shapes = [[int(e) for e in relax_nodes.buffer_kind(b).shape] for b in relax_nodes.parameters(first["main"])]
-    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
-    results = []
-    for mod in (first, second):
-        buffers = [tvm.runtime.tensor(array) for array in arrays]
-        tvm.tirx.build(mod, target=target)["main"](*buffers)
-        results.append(buffers[-1].numpy())
-    return float(np.abs(results[0] - results[1]).max())

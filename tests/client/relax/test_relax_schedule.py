@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-import tvm
 from tvm import relax
 
-from tunehub import relax_nodes
 from tunehub.relax_schedule import schedule_function, schedule_module
+
+from .outputs import difference
 
 op = relax.op
 EPILOGUES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
@@ -35,19 +34,6 @@ def task_of(nets: Any, tasks_of: Any) -> Callable[[str], Any]:
         return found
 
     return task
-
-
-def difference(first: Any, second: Any, target: Any) -> float:
-    """The largest difference of what two modules compute from the same random buffers."""
-    rng = np.random.default_rng(0)
-    shapes = [[int(e) for e in relax_nodes.buffer_kind(b).shape] for b in relax_nodes.parameters(first["main"])]
-    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
-    results = []
-    for mod in (first, second):
-        buffers = [tvm.runtime.tensor(array) for array in arrays]
-        tvm.tirx.build(mod, target=target)["main"](*buffers)
-        results.append(buffers[-1].numpy())
-    return float(np.abs(results[0] - results[1]).max())
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
