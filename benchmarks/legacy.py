@@ -65,13 +65,7 @@ def _autotvm_rows(folder: Path) -> list[Row]:
     tvm = _cost(_MODULE.format("tvm.autotvm.record"), "--mode", "pick", "--i", log, "--o", theirs)
     same = _shared(_autotvm_picks(ours), _autotvm_picks(theirs))
     return [
-        Row(name="distil_200k_s", value=mine.seconds, unit="s", note="whole process"),
-        Row(name="pick_200k_s", value=tvm.seconds, unit="s", note="autotvm.record --mode pick"),
-        Row(name="distil_200k_vs_pick", value=tvm.seconds / mine.seconds, unit="times"),
-        Row(name="distil_200k_mb", value=mine.mb, unit="MB", note="peak"),
-        Row(name="pick_200k_mb", value=tvm.mb, unit="MB", note="peak"),
-        Row(name="distil_200k_memory_vs_pick", value=mine.mb / tvm.mb, unit="ratio"),
-        Row(name="distil_200k_same_picks", value=same, unit="ratio", note="of all that either picked"),
+        *_rows("200k", "pick", "autotvm.record --mode pick", mine, tvm, same),
         Row(name="distil_100k_s", value=mine_half.seconds, unit="s"),
         Row(name="distil_100k_mb", value=mine_half.mb, unit="MB", note="peak"),
         Row(name="distil_200k_time_vs_100k", value=mine.seconds / mine_half.seconds, unit="ratio", note="2 is linear"),
@@ -85,14 +79,19 @@ def _auto_scheduler_rows(folder: Path) -> list[Row]:
     mine = _distil(log, ours)
     tvm = _cost(_MODULE.format("tvm.auto_scheduler.measure_record"), "--mode", "distill", "-i", log, "-o", theirs)
     same = _shared(_auto_scheduler_picks(ours), _auto_scheduler_picks(theirs))
+    return _rows("ansor_50k", "tvm", "auto_scheduler.measure_record --mode distill", mine, tvm, same)
+
+
+def _rows(log: str, tool: str, command: str, mine: _Cost, tvm: _Cost, same: float) -> list[Row]:
+    """What distilling ``log`` costs, and TVM's ``tool`` for it."""
     return [
-        Row(name="distil_ansor_50k_s", value=mine.seconds, unit="s", note="whole process"),
-        Row(name="tvm_ansor_50k_s", value=tvm.seconds, unit="s", note="auto_scheduler.measure_record --mode distill"),
-        Row(name="distil_ansor_50k_vs_tvm", value=tvm.seconds / mine.seconds, unit="times"),
-        Row(name="distil_ansor_50k_mb", value=mine.mb, unit="MB", note="peak"),
-        Row(name="tvm_ansor_50k_mb", value=tvm.mb, unit="MB", note="peak"),
-        Row(name="distil_ansor_50k_memory_vs_tvm", value=mine.mb / tvm.mb, unit="ratio"),
-        Row(name="distil_ansor_50k_same_picks", value=same, unit="ratio", note="of all that either picked"),
+        Row(name=f"distil_{log}_s", value=mine.seconds, unit="s", note="whole process"),
+        Row(name=f"{tool}_{log}_s", value=tvm.seconds, unit="s", note=command),
+        Row(name=f"distil_{log}_vs_{tool}", value=tvm.seconds / mine.seconds, unit="times"),
+        Row(name=f"distil_{log}_mb", value=mine.mb, unit="MB", note="peak"),
+        Row(name=f"{tool}_{log}_mb", value=tvm.mb, unit="MB", note="peak"),
+        Row(name=f"distil_{log}_memory_vs_{tool}", value=mine.mb / tvm.mb, unit="ratio"),
+        Row(name=f"distil_{log}_same_picks", value=same, unit="ratio", note="of all that either picked"),
     ]
 
 
