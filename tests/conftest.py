@@ -21,7 +21,9 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
 
 @pytest.fixture
 def s3_credentials(seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> Seaweed:
-    """The server, with its credentials in this process's environment."""
+    """The server, with its credentials in this process's environment; it runs, whatever a test before did to it."""
+    if seaweed.process is None:
+        seaweed.start()
     for name, value in seaweed.environ.items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):

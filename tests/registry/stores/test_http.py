@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -27,9 +26,8 @@ from tunehub_registry.stores.port import (
 )
 
 from ...seaweed import Seaweed
-from .web_server import Handler, Script, WebServer
+from .web_server import Handler, Script, Serve, answering, status
 
-Serve = Callable[[Script], WebServer]
 LIMIT_S = 0.4  # of a deadline
 MARGIN_S = 1.5  # on a busy machine
 
@@ -40,57 +38,47 @@ def _get(store: HttpStore, seconds: float = 20.0, max_bytes: int = 1000) -> Cont
     return found
 
 
-def _answering(*answers: Script) -> Script:
-    """One answer after the other; the last one for ever."""
-    left = list(answers)
-    return lambda handler: (left.pop(0) if len(left) > 1 else left[0])(handler)
-
-
-def _status(status: int, body: bytes = b"", **headers: str) -> Script:
-    return lambda handler: handler.reply(status, body, **headers)
-
-
-FINE = _status(200, b"{}", ETag='"1"')
+FINE = status(200, b"{}", ETag='"1"')
 
 
 class TestStatus:
     @pytest.mark.parametrize(
-        ("status", "kind"),
+        ("code", "kind"),
         [
             (401, AccessDeniedError), (403, AccessDeniedError), (404, FileMissingError), (410, FileMissingError),
             (400, UnsoundAnswerError), (418, UnsoundAnswerError), (204, UnsoundAnswerError), (206, UnsoundAnswerError),
             (304, UnsoundAnswerError), (407, UnreachableError), (501, UnreachableError), (511, UnreachableError),
         ],
     )  # fmt: skip
-    def test_is_told_at_once(self, serve: Serve, status: int, kind: type[StoreError]) -> None:
-        server = serve(_status(status))
+    def test_is_told_at_once(self, serve: Serve, code: int, kind: type[StoreError]) -> None:
+        server = serve(status(code))
         for attempt in (
             lambda store: _get(store),
             lambda store: store.download("f.json", BytesIO(), size=2, deadline=Deadline(20)),
         ):
-            with pytest.raises(kind, match=str(status)) as error:
+            with pytest.raises(kind, match=str(code)) as error:
                 attempt(HttpStore(server.url))
             assert type(error.value) is kind
         assert len(server.requests) == 2
 
-    @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-    def test_is_tried_again(self, serve: Serve, status: int) -> None:
-        server = serve(_answering(_status(status), FINE))
+    @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+    def test_is_tried_again(self, serve: Serve, code: int) -> None:
+        server = serve(answering(status(code), FINE))
         assert _get(HttpStore(server.url)).data == b"{}"
-        server = serve(_status(status))
-        with pytest.raises(UnreachableError, match=str(status)):
+        server = serve(status(code))
+        with pytest.raises(UnreachableError, match=str(code)):
             _get(HttpStore(server.url))
         assert len(server.requests) == 3
 
     def test_retry_after_is_waited_for(self, serve: Serve) -> None:
-        server = serve(_answering(_status(503, Retry_After="1"), FINE))
+        server = serve(answering(status(503, Retry_After="1"), FINE))
         start = time.monotonic()
         assert _get(HttpStore(server.url)).data == b"{}"
         assert time.monotonic() - start >= 1
 
     @pytest.mark.parametrize("seconds", [LIMIT_S, None])
     def test_retry_after_the_deadline_is_not(self, serve: Serve, seconds: float | None) -> None:
-        server = serve(_status(429, Retry_After="3600"))
+        server = serve(status(429, Retry_After="3600"))
         start = time.monotonic()
         with pytest.raises(UnreachableError, match="429"):
             HttpStore(server.url).download("f.json", BytesIO(), size=2, deadline=Deadline(seconds))
@@ -99,17 +87,17 @@ class TestStatus:
 
     @pytest.mark.parametrize("value", ["soon", "Wed, 21 Oct 2015 07:28:00 GMT", "-5"])
     def test_odd_retry_after(self, serve: Serve, value: str) -> None:
-        server = serve(_answering(_status(503, Retry_After=value), FINE))
+        server = serve(answering(status(503, Retry_After=value), FINE))
         assert _get(HttpStore(server.url)).data == b"{}"
 
     def test_code_of_s3_is_told(self, serve: Serve) -> None:
         body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-        server = serve(_status(403, body, Content_Type="text/html"))
+        server = serve(status(403, body, Content_Type="text/html"))
         with pytest.raises(AccessDeniedError, match="403 RequestTimeTooSkewed"):
             _get(HttpStore(server.url))
 
     def test_one_connection_serves_all(self, serve: Serve) -> None:
-        server = serve(_answering(_status(404, b"no"), FINE, _status(304), _status(403, b"no"), FINE))
+        server = serve(answering(status(404, b"no"), FINE, status(304), status(403, b"no"), FINE))
         store = HttpStore(server.url)
         for _ in range(2):
             with pytest.raises(StoreError):
@@ -127,13 +115,13 @@ class TestForm:
         assert server.requests[0].headers["Accept-Encoding"] == "identity"
 
     def test_encoded(self, serve: Serve) -> None:
-        server = serve(_status(200, b"\x1f\x8b", Content_Encoding="gzip"))
+        server = serve(status(200, b"\x1f\x8b", Content_Encoding="gzip"))
         with pytest.raises(UnsoundAnswerError, match=r"encoded \(gzip\)"):
             _get(HttpStore(server.url))
 
     @pytest.mark.parametrize("kind", ["text/html", "Text/HTML; charset=utf-8", "application/xhtml+xml"])
     def test_web_page(self, serve: Serve, kind: str) -> None:
-        server = serve(_status(200, b"<html>log in</html>", Content_Type=kind))
+        server = serve(status(200, b"<html>log in</html>", Content_Type=kind))
         with pytest.raises(UnsoundAnswerError, match="captive portal"):
             _get(HttpStore(server.url))
         with pytest.raises(UnsoundAnswerError, match="captive portal"):
@@ -280,7 +268,7 @@ class TestConnection:
             _get(HttpStore(server.url.replace("http:", "https:")))
 
     def test_reset_is_tried_again(self, serve: Serve) -> None:
-        server = serve(_answering(Handler.reset, Handler.reset, FINE))
+        server = serve(answering(Handler.reset, Handler.reset, FINE))
         assert _get(HttpStore(server.url)).data == b"{}"
 
     def test_reset_for_ever(self, serve: Serve) -> None:
@@ -305,12 +293,12 @@ class TestConnection:
         server, stream, moved = serve(script), BytesIO(), list[int]()
         HttpStore(server.url).download("f", stream, size=100, on_bytes=moved.append)
         assert stream.getvalue() == data
-        assert (sum(moved), [handler.headers.get("Range") for handler in server.requests]) == (100, [None, "bytes=40-"])
+        assert (sum(moved), [request.headers.get("Range") for request in server.requests]) == (100, [None, "bytes=40-"])
 
 
 class TestRange:
     def test_is_ignored(self, serve: Serve) -> None:
-        server, stream = serve(_status(200, bytes(range(100)))), BytesIO()
+        server, stream = serve(status(200, bytes(range(100)))), BytesIO()
         HttpStore(server.url).download("f", stream, size=100, offset=60)
         assert stream.getvalue() == bytes(range(60, 100))
 
@@ -318,13 +306,13 @@ class TestRange:
         "stated", ["bytes 50-99/100", "bytes 60-99/101", "bytes 60-98/100", "items 60-99/100", "", "bytes */100"]
     )
     def test_is_another(self, serve: Serve, stated: str) -> None:
-        server, stream = serve(_status(206, bytes(40), Content_Range=stated)), BytesIO()
+        server, stream = serve(status(206, bytes(40), Content_Range=stated)), BytesIO()
         with pytest.raises(UnsoundAnswerError, match="asked for the bytes from 60"):
             HttpStore(server.url).download("f", stream, size=100, offset=60)
         assert stream.getvalue() == b""
 
     def test_length_unknown(self, serve: Serve) -> None:
-        server, stream = serve(_status(206, bytes(40), Content_Range="bytes 60-99/*")), BytesIO()
+        server, stream = serve(status(206, bytes(40), Content_Range="bytes 60-99/*")), BytesIO()
         HttpStore(server.url).download("f", stream, size=100, offset=60)
         assert len(stream.getvalue()) == 40
 
@@ -340,12 +328,12 @@ class TestRange:
 
 class TestRedirects:
     def test_is_followed(self, serve: Serve) -> None:
-        server = serve(_answering(_status(302, Location="/other/f.json"), FINE))
+        server = serve(answering(status(302, Location="/other/f.json"), FINE))
         assert _get(HttpStore(server.url)).data == b"{}"
         assert server.requests[1].path == "/other/f.json"
 
     def test_loop(self, serve: Serve) -> None:
-        server = serve(_status(301, Location="/again"))
+        server = serve(status(301, Location="/again"))
         with pytest.raises(UnsoundAnswerError, match="more than 5 times"):
             _get(HttpStore(server.url))
         assert len(server.requests) == 6
@@ -353,7 +341,7 @@ class TestRedirects:
     @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://host/f"])
     def test_to_no_web_site(self, serve: Serve, location: str) -> None:
         with pytest.raises(UnsoundAnswerError, match="redirects from http://"):
-            _get(HttpStore(serve(_status(302, Location=location)).url))
+            _get(HttpStore(serve(status(302, Location=location)).url))
 
     def test_is_never_a_downgrade(self) -> None:
         asked: list[str | None] = []
@@ -374,12 +362,11 @@ class TestRedirects:
 
     def test_credentials_go_to_no_other_host(self, serve: Serve) -> None:
         other = serve(FINE)
-        server = serve(_status(302, Location=f"{other.url}/f.json"))
+        server = serve(status(302, Location=f"{other.url}/f.json"))
         _get(HttpStore(server.url.replace("//", "//user:hunter2@") + "?sig=hush"))
         assert server.requests[0].headers["Authorization"].startswith("Basic ")
         assert "Authorization" not in other.requests[0].headers
         assert other.requests[0].path == "/f.json"
-
 
     def test_body_is_not_read(self, serve: Serve) -> None:
         def script(handler: Handler) -> None:
@@ -404,9 +391,7 @@ class TestSecrets:
         assert server.requests[0].path == "/folder/f.json?sig=hush%2B"
         assert (store.address, store.url("a b")) == (f"{server.url}/folder", f"{server.url}/folder/a%20b")
 
-    @pytest.mark.parametrize(
-        "script", [_status(403), _status(500), Handler.reset, _status(200, Content_Type="text/html")]
-    )
+    @pytest.mark.parametrize("script", [status(403), status(500), Handler.reset, status(200, Content_Type="text/html")])
     def test_are_never_shown(self, serve: Serve, script: Script) -> None:
         url = serve(script).url.replace("//", "//user:hunter2@") + "/?sig=hush"
         with pytest.raises(StoreError) as error:

@@ -8,11 +8,23 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 Script = Callable[["Handler"], None]
+Serve = Callable[[Script], "WebServer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked, kept for the test: a handler serves many requests."""
+
+    command: str
+    path: str
+    headers: Message
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -28,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.requests.append(self)
+        self.server.requests.append(Request(command=self.command, path=self.path, headers=self.headers))
         self.server.script(self)
 
     do_PUT = do_DELETE = do_POST = do_GET
@@ -74,7 +86,7 @@ class WebServer(ThreadingHTTPServer):
     def __init__(self, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.script = script
-        self.requests: list[Handler] = []
+        self.requests: list[Request] = []
         self.connections = 0
         self.ended = threading.Event()
 
@@ -125,3 +137,14 @@ def folder_script(root: Path) -> Script:
         return handler.reply(206, data[first:], ETag=tag, Content_Range=stated)
 
     return script
+
+
+def status(code: int, body: bytes = b"", **headers: str) -> Script:
+    """The same answer to everything."""
+    return lambda handler: handler.reply(code, body, **headers)
+
+
+def answering(*answers: Script) -> Script:
+    """One answer after the other; the last one for ever."""
+    left = list(answers)
+    return lambda handler: (left.pop(0) if len(left) > 1 else left[0])(handler)
