@@ -35,3 +35,17 @@ def is_constant(expression: Any) -> bool:
 def constant_array(constant: Any) -> npt.NDArray[Any]:
     """The value of a constant tensor of Relax."""
     return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())
+
+
+def static_shape(expression: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor expression of Relax when every extent is a number, else None."""
+    shape = getattr(tensor_type(expression), "shape", None)
+    values = getattr(shape, "values", shape)
+    if values is None or not all(type(extent).__name__ == "IntImm" for extent in values):
+        return None
+    return tuple(int(extent.value) for extent in values)
+
+
+def tensor_type(expression: Any) -> Any:
+    """The type of an expression of Relax; 0.26 renamed ``struct_info`` to ``ty``."""
+    return expression.ty if hasattr(expression, "ty") else expression.struct_info

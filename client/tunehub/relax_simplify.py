@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax_nodes import constant_array, is_constant
+from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 _ARITHMETIC: dict[str, Callable[..., _Array]] = {
@@ -48,7 +48,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
-        if name == "relax.broadcast_to" and _shape(call) == _shape(call.args[0]):
+        if name == "relax.broadcast_to" and static_shape(call) == static_shape(call.args[0]):
             return call.args[0]
         if name == "relax.sum":
             added = self._sum_of_stack(call)
@@ -73,7 +73,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
         data, *rest = call.args
         statistics = [self._constant(argument) for argument in rest]
-        shape = _shape(data)
+        shape = static_shape(data)
         if call.attrs.training or shape is None or any(value is None for value in statistics):
             return call
         gamma, beta, mean, variance = statistics
@@ -89,7 +89,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def _without_broadcast(self, expression: Any) -> Any:
         value = self._value(expression)
         broadcast = getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to"
-        return value.args[0] if broadcast and _shape(value) == _shape(value.args[0]) else expression
+        return value.args[0] if broadcast and static_shape(value) == static_shape(value.args[0]) else expression
 
     def _fold(self, name: str, call: Any) -> _Array | None:
         if name in _ARITHMETIC:
@@ -98,7 +98,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
                 return None
             return _if_small(np.asarray(_ARITHMETIC[name](*operands)), operands, call)
         if name in ("relax.reshape", "relax.expand_dims"):
-            operand, shape = self._constant(call.args[0]), _shape(call)
+            operand, shape = self._constant(call.args[0]), static_shape(call)
             return operand.reshape(shape) if operand is not None and shape is not None else None
         return None
 
@@ -122,15 +122,4 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
 def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:
     """Keep a result that is no larger than its largest operand (an outer sum would grow the executable)."""
-    kind = call.ty if hasattr(call, "ty") else call.struct_info
-    return result.astype(str(kind.dtype)) if result.size <= max(np.size(operand) for operand in operands) else None
-
-
-def _shape(expression: Any) -> tuple[int, ...] | None:
-    """The static shape of ``expression``, or None. 0.26 renamed ``struct_info`` to ``ty``."""
-    kind = expression.ty if hasattr(expression, "ty") else expression.struct_info
-    shape = getattr(kind, "shape", None)
-    values = getattr(shape, "values", shape)
-    if values is None or not all(type(extent).__name__ == "IntImm" for extent in values):
-        return None
-    return tuple(int(extent.value) for extent in values)
+    return result.astype(str(tensor_type(call).dtype)) if result.size <= max(np.size(operand) for operand in operands) else None
