@@ -93,9 +93,9 @@ def open_user_records(
     A file whose name starts with the kind of another target (`cuda-…`) does not count. Raises UserRecordsError when
     they were asked for (`given`) and are missing, or cannot be read.
     """
-    file = path / f"{host.name}.jsonl" if path.is_dir() else path
-    if not file.is_file():
-        if given and not path.is_dir():
+    file = path / f"{host.name}.jsonl" if _is_folder(path) else path
+    if not _is_file(file):
+        if given and not _is_folder(path):
             remedy = "correct TUNEHUB_RECORDS or user_records: a JSONL file, or a folder with <target name>.jsonl"
             raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
         return None
@@ -127,9 +127,9 @@ def open_user_logs(
     when they were asked for (`given`) and are missing, or cannot be read.
     """
     names = (f"{host.name}.log", f"{host.name}.json", "autotvm.log", "auto_scheduler.json")
-    files = [path / name for name in names if (path / name).is_file()] if path.is_dir() else [path]
-    if not files or not files[0].is_file():
-        if given and not path.is_dir():
+    files = [path / name for name in names if _is_file(path / name)] if _is_folder(path) else [path]
+    if not files or not _is_file(files[0]):
+        if given and not _is_folder(path):
             remedy = "correct TUNEHUB_RECORDS or user_records: a tuning log, or a folder with <target name>.log"
             raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
         return None
@@ -282,6 +282,22 @@ def _evidence(package: Package) -> list[RecordEvidence]:
     with package.open(EVIDENCE) as stream:
         found = [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
     return [item for item in found if item.tuner]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there that this user may know of: a home may be closed to a service, say."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    """As `_is_file`, for folders."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _nothing() -> BinaryIO:

@@ -156,8 +156,8 @@ class SignedRegistry:
             folder = Path(tempfile.mkdtemp(prefix="tunehub-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             if self.cache.metadata is not None:
-                with suppress(OSError, shutil.Error):
-                    shutil.copytree(self.cache.metadata, folder, symlinks=True, dirs_exist_ok=True)
+                with suppress(OSError):
+                    _copy_files(self.cache.metadata, folder)
             return self._read_metadata(folder, self.cache.state())
         except OSError as error:
             reason = f"its metadata can be written neither to the cache nor to a temporary folder: {error}"
@@ -238,3 +238,12 @@ class SignedRegistry:
 
     def _forged(self, reason: str) -> TrustError:
         return TrustError(self.address, reason, remedy=_FORGED)
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """The contents without the permissions, which may be to read only. The link to the present root is made anew."""
+    for path in source.rglob("*.json"):
+        if not path.is_symlink():
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)

@@ -23,6 +23,7 @@ from tunehub_registry.package import pack
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
+FAULTS = pytest.StashKey[list[tuple[str, str, str]]]()  # of test_faults.py: fault, situation, outcome
 TRACE = Path(__file__).parents[1] / "registry" / "data" / "trace_matmul_llvm.json"
 RECORDS = "records/meta_schedule.jsonl"
 ZNVER5 = TargetDescriptor(
@@ -150,3 +151,19 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     empty = RegistryFolder(tmp_path / "embedded")
     monkeypatch.setattr("tunehub.chain.embedded_registry", lambda: empty.root)
     monkeypatch.setattr("tunehub.locked_files.embedded_registry", lambda: empty.root)
+
+
+@pytest.fixture
+def fault_table(pytestconfig: pytest.Config) -> list[tuple[str, str, str]]:
+    """Rows for the table that the session ends with."""
+    return pytestconfig.stash.setdefault(FAULTS, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what each fault came to: `fault × situation: what served`."""
+    rows = config.stash.get(FAULTS, [])
+    if rows:
+        terminalreporter.section("faults and their outcomes")
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        for fault, situation, outcome in rows:
+            terminalreporter.line(f"{fault:{widths[0]}}  {situation:{widths[1]}}  {outcome}")
