@@ -30,18 +30,22 @@ LOCK_TIMEOUT_S = 60.0
 
 
 class ShardRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard as a publisher signed it, and the version of the snapshot that this was seen in."""
+    """A shard as a publisher signed it, and the SHA-256 of the snapshot that this was seen in."""
 
     sha256: str
     length: int
-    snapshot: int
+    snapshot: str
 
 
 class VerifiedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a signed registry's metadata said when it was last verified: the catalogue, and the shards asked for."""
+    """What a signed registry's metadata said when it was last verified: the catalogue, and the shards asked for.
+
+    `root` and `snapshot` are the SHA-256 of the root that it was verified from, and of the snapshot.
+    """
 
     address: str
-    snapshot: int
+    root: str
+    snapshot: str
     catalogue: str
     shards: dict[str, ShardRef] = {}
 
@@ -61,8 +65,8 @@ class RegistryCache:
         """The folder for python-tuf."""
         return self._folder and self._folder / "metadata"
 
-    def state(self) -> VerifiedState | None:
-        """The last verified state, or None."""
+    def state(self, root: str) -> VerifiedState | None:
+        """The state that was last verified, from this root, or None."""
         data = self._read("state.json")
         if data is None:
             return None
@@ -70,7 +74,7 @@ class RegistryCache:
             state = msgspec.json.decode(data, type=VerifiedState)
         except (msgspec.MsgspecError, UnicodeError):
             return None
-        return state if state.address == self._address else None
+        return state if (state.address, state.root) == (self._address, root) else None
 
     def keep_state(self, state: VerifiedState) -> None:
         """Keep a state that has just been verified."""

@@ -112,7 +112,8 @@ def open_registry(
         return _plain(store, access)
     from tunehub.signed_registry import SignedRegistry
 
-    return SignedRegistry(store, root or _shipped_root(known, access), access)
+    root = root or _shipped_root(known, access)
+    return SignedRegistry(store, root, replace(access, offline=access.offline and not folder))
 
 
 def _plain(store: Store, access: Access, label: str | None = None) -> Registry:

@@ -42,6 +42,7 @@ class SignedRegistry:
     def __init__(self, store: Store, root: bytes, access: Access) -> None:
         """Reads nothing yet."""
         self.root = root
+        self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)
         self._store = store
         self._access = access
@@ -117,14 +118,14 @@ class SignedRegistry:
         return self._state
 
     def _last_verified(self) -> VerifiedState:
-        kept = self.cache.state()
+        kept = self.cache.state(self._root_id)
         if kept is None:
             remedy = "use it once with the network; unset TUNEHUB_OFFLINE for that"
             raise RegistryUnreadableError(self.address, "offline, and nothing of it is in the cache", remedy=remedy)
         return kept
 
     def _kept_instead(self, error: RegistryUnreadableError) -> VerifiedState:
-        kept = None if self._access.offline else self.cache.state()
+        kept = None if self._access.offline else self.cache.state(self._root_id)
         if kept is None:
             self._failure = error
             raise error
@@ -139,7 +140,7 @@ class SignedRegistry:
         """Verify anew, unless another process has done it since `began`: while this one waited for its lock."""
         try:
             with self.cache.lock(self._access.deadline):
-                kept = self.cache.state()
+                kept = self.cache.state(self._root_id)
                 if kept is not None and began <= (self.cache.verified() or 0.0) <= time.time():
                     return kept
                 assert self.cache.metadata is not None
@@ -158,7 +159,7 @@ class SignedRegistry:
             if self.cache.metadata is not None:
                 with suppress(OSError):
                     _copy_files(self.cache.metadata, folder)
-            return self._read_metadata(folder, self.cache.state())
+            return self._read_metadata(folder, self.cache.state(self._root_id))
         except OSError as error:
             reason = f"its metadata can be written neither to the cache nor to a temporary folder: {error}"
             remedy = "make room on the disk, or set TUNEHUB_CACHE to a writable folder"
@@ -175,7 +176,11 @@ class SignedRegistry:
             raise self._forged("its snapshot has no catalogue")
         shards = kept.shards if kept is not None else {}
         state = VerifiedState(
-            address=self.address, snapshot=found.snapshot, catalogue=found.catalogue, shards=dict(shards)
+            address=self.address,
+            root=self._root_id,
+            snapshot=found.snapshot,
+            catalogue=found.catalogue,
+            shards=dict(shards),
         )
         self.cache.keep_state(state)
         return state

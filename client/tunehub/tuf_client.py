@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -54,9 +55,9 @@ class VerifiedMetadata:
         with _explained(self._address):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
             self._updater.refresh()
-        snapshot = msgspec.json.decode((folder / "snapshot.json").read_bytes())["signed"]
-        self.snapshot: int = snapshot["version"]
-        self.catalogue: Any = snapshot.get(CATALOGUE_FIELD)
+        data = (folder / "snapshot.json").read_bytes()
+        self.snapshot = hashlib.sha256(data).hexdigest()
+        self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
 
     def target(self, name: str) -> ShardRef | None:
         """What the publisher to whom the name is delegated has signed; None when there is nothing. Raises as above."""

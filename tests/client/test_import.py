@@ -20,6 +20,8 @@ _HEAVY = (
     "filelock",
     "platformdirs",
     "boto3",
+    "tuf",
+    "urllib3",
 )
 _PROBE = """
 import json, sys, time
@@ -57,13 +59,18 @@ def test_every_public_name_is_there_and_listed() -> None:
         _ = tunehub.nothing
 
 
-def test_opening_a_hub_does_not_import_what_is_for_people() -> None:
+def test_opening_a_hub_does_not_import_what_is_for_people_or_for_the_network() -> None:
+    """With the embedded registry alone, as without settings."""
     code = """
 import json, sys
 import tunehub.hub, tunehub.api
+from tunehub_registry.target import TargetDescriptor
+target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx512f",))
+hub = tunehub.hub.open_hub(target, tvm_version="0.27.0")
+hub.close()
 print(json.dumps({"modules": sorted(sys.modules)}))
 """
     modules = probe(code)["modules"]
     assert isinstance(modules, list)
-    for name in ("tvm", "numpy", "requests", "rich", "click"):
+    for name in ("tvm", "numpy", "requests", "rich", "click", "tuf", "boto3", "urllib3", "securesystemslib"):
         assert name not in modules

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,13 +197,35 @@ def test_offline_uses_the_cache_in_silence_and_imports_no_network(
     signed: SigningRegistry, place: Path, tmp_path: Path
 ) -> None:
     signed.publish()
-    trust(signed, tmp_path)
-    with no_warning():
-        assert serves(open_hub(ZNVER5, registry=str(place), tvm_version=TVM))
-    place.rename(tmp_path / "gone")
-    answer = probe(str(place), "offline")
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=place)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        address = f"http://127.0.0.1:{site.server_address[1]}"
+        TrustStore(tmp_path / "data" / "tunehub" / "trust").add_root(address, signed.root)
+        with no_warning():
+            assert serves(open_hub(ZNVER5, registry=address, tvm_version=TVM))
+        site.shutdown()
+    answer = probe(address, "offline")
     assert answer["package"] == "llvm-znver5 0.1.0"
     assert not {"tuf", "requests", "boto3", "urllib3", "securesystemslib"} & set(answer["modules"])
+
+
+def test_offline_is_about_the_network_not_about_folders(signed: SigningRegistry, place: Path, tmp_path: Path) -> None:
+    trust(signed, tmp_path)
+    signed.publish()
+    with no_warning():
+        assert serves(open_hub(ZNVER5, registry=str(place), tvm_version=TVM, offline=True))
+
+
+def test_a_state_of_another_root_is_not_used(signed: SigningRegistry, place: Path, access: Access) -> None:
+    """Somebody replaced the root because the old keys are in the wrong hands."""
+    signed.publish()
+    assert SignedRegistry(FolderStore(place), signed.root, access).shard("llvm-znver5")
+    away = CountingStore(place)
+    away.reachable = False
+    other = SigningRegistry(FolderPlace(place.parent / "other"))
+    with pytest.raises(RegistryUnreadableError, match="away"):
+        SignedRegistry(away, other.root, access).names()
 
 
 def test_offline_without_a_cache_says_so(signed: SigningRegistry, place: Path, access: Access) -> None:
