@@ -1,16 +1,17 @@
 """Reading files over HTTP(S): what the stores of web sites and of buckets share.
 
 Everything is bounded: answers by their size while they stream, time by the deadline, redirects and retries by number.
-Only two waits cannot be cut from within the thread that waits, the resolving of a host's name and a server that
-trickles the header lines: who must not wait for them calls from another thread.
+Only these waits cannot be cut from within the thread that waits: the resolving of a host's name, connecting to the
+second and later addresses of a host, and a server that trickles its header lines. Who must not wait for them calls
+from another thread.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import IncompleteRead
 from time import sleep
@@ -104,11 +105,12 @@ class WebReader:
 
         def once() -> None:
             nonlocal done
-            for chunk in self._rest(path, size, done, limit):
-                stream.write(chunk)
-                done += len(chunk)
-                if on_bytes is not None:
-                    on_bytes(len(chunk))
+            with closing(self._rest(path, size, done, limit)) as chunks:
+                for chunk in chunks:
+                    stream.write(chunk)
+                    done += len(chunk)
+                    if on_bytes is not None:
+                        on_bytes(len(chunk))
 
         if offset == 0 or offset < size:
             self._repeat(limit, once)
@@ -130,7 +132,7 @@ class WebReader:
                     raise self._too_large(path, max_bytes)
         return Content(data=bytes(data), etag=response.headers.get("ETag", ""))
 
-    def _rest(self, path: str, size: int, offset: int, deadline: Deadline) -> Iterator[bytes]:
+    def _rest(self, path: str, size: int, offset: int, deadline: Deadline) -> Generator[bytes, None, None]:
         """The bytes from `offset` on. Raises UnsoundAnswerError before the first one if the size is another."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._answer(path, headers, deadline, {200, 206} if offset else {200}) as response:
@@ -168,14 +170,12 @@ class WebReader:
         self, path: str, headers: Mapping[str, str], deadline: Deadline, accepted: set[int]
     ) -> Iterator[requests.Response]:
         response = self._follow(path, headers, deadline)
-        try:
+        with closing(response), _cut_off_at(deadline, response.raw):
             if response.status_code not in accepted:
                 raise self._refusal(path, response, _drain(response, deadline))
             if response.status_code != 304:
                 self._check_form(path, response)
             yield response
-        finally:
-            response.close()
 
     def _follow(self, path: str, headers: Mapping[str, str], deadline: Deadline) -> requests.Response:
         target = self._locate(path)
@@ -219,26 +219,23 @@ class WebReader:
         """What arrives, as it arrives: a read of many bytes could be fed one byte a second, past every time-out."""
         import urllib3
 
-        raw = response.raw
-        expected, received = raw.length_remaining, 0
-        with _cut_off_at(deadline, raw):
-            while True:
-                if deadline.over:
-                    raise self._late(path)
-                try:
-                    chunk = raw.read1(_CHUNK, decode_content=False)
-                except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                    raise self._explain(error, path, deadline) from None
-                if not chunk:
-                    break
-                received += len(chunk)
-                yield chunk
-        if deadline.over and expected != received:
+        expected, received = response.raw.length_remaining, 0
+        while True:
+            if deadline.over:
+                raise self._late(path)
+            try:
+                chunk = response.raw.read1(_CHUNK, decode_content=False)
+            except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                raise self._explain(error, path, deadline) from None
+            if not chunk:
+                break
+            received += len(chunk)
+            yield chunk
+        if deadline.over and expected != received:  # its end may be ours
             raise self._late(path)
         if expected is not None and received != expected:
-            raise self._error(
-                UnsoundAnswerError, f"it was cut off after {received} of {expected} bytes", path, _TRY_LATER
-            )
+            reason = f"it was cut off after {received} of {expected} bytes"
+            raise self._error(UnsoundAnswerError, reason, path, _TRY_LATER)
 
     def _check_form(self, path: str, response: requests.Response) -> None:
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
@@ -279,30 +276,27 @@ class WebReader:
 
     def _explain(self, error: Exception, path: str, deadline: Deadline) -> StoreError:
         """An error of the connection, in words of our own."""
-        import requests
-        import urllib3.exceptions as u3
+        from urllib3 import exceptions as u3
 
         chain = list(_chain(error))
         if deadline.over:
             return self._late(path)
-        if any(isinstance(link, IncompleteRead | u3.IncompleteRead | u3.InvalidChunkLength) for link in chain):
+        if _has(chain, IncompleteRead, u3.IncompleteRead, u3.InvalidChunkLength):
             return self._error(UnsoundAnswerError, "it was cut off", path, _TRY_LATER)
-        if any(isinstance(link, u3.NameResolutionError) for link in chain):
+        if _has(chain, u3.SSLError):
+            remedy = "check the clock, the address and the CA certificates (REQUESTS_CA_BUNDLE)"
+            return self._error(UnreachableError, f"TLS failed: {_reason(chain)}", path, remedy)
+        if _has(chain, u3.ProxyError):
+            remedy = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            return self._error(UnreachableError, f"the proxy does not answer: {_reason(chain)}", path, remedy)
+        if _has(chain, u3.NameResolutionError):
             remedy = "correct the address, or check the network"
             return self._error(UnreachableError, "the host's name cannot be resolved", path, remedy)
-        reason = next((link.strerror for link in reversed(chain) if isinstance(link, OSError) and link.strerror), None)
-        if any(isinstance(link, requests.exceptions.SSLError | u3.SSLError) for link in chain):
-            remedy = "check the clock, the address and the CA certificates (REQUESTS_CA_BUNDLE)"
-            return self._error(UnreachableError, f"TLS failed: {reason or 'no reason given'}", path, remedy)
-        if any(isinstance(link, requests.exceptions.ProxyError | u3.ProxyError) for link in chain):
-            remedy = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
-            return self._error(UnreachableError, f"the proxy does not answer: {reason or 'refused'}", path, remedy)
-        refused = any(isinstance(link, u3.NewConnectionError) for link in chain)  # a TimeoutError to urllib3
-        if not refused and any(isinstance(link, requests.Timeout | u3.TimeoutError | TimeoutError) for link in chain):
+        # To urllib3 a refused connection is a time-out too.
+        if _has(chain, u3.TimeoutError, TimeoutError) and not _has(chain, u3.NewConnectionError):
             return self._error(UnreachableError, "the server does not answer in time", path, _TRY_LATER)
-        kind = _PassingError if any(isinstance(link, ConnectionResetError) for link in chain) else UnreachableError
-        reason = reason or type(error).__name__
-        return self._error(kind, f"the connection failed: {reason}", path, "check the address and the network")
+        kind = _PassingError if _has(chain, ConnectionResetError) else UnreachableError
+        return self._error(kind, f"the connection failed: {_reason(chain)}", path, "check the address and the network")
 
     def _session(self) -> requests.Session:
         if self._kept_session is None:
@@ -362,7 +356,7 @@ def _drain(response: requests.Response, deadline: Deadline) -> bytes:
     import urllib3
 
     body = b""
-    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError), _cut_off_at(deadline, response.raw):
+    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError):
         while len(body) < _MAX_ERROR_BYTES and not deadline.over:
             chunk = response.raw.read1(_MAX_ERROR_BYTES, decode_content=False)
             if not chunk:
@@ -402,3 +396,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(found))
             yield found
             waiting += [found.__cause__, found.__context__, getattr(found, "reason", None), *found.args]
+
+
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(link, kinds) for link in chain)
+
+
+def _reason(chain: list[BaseException]) -> str:
+    """What the operating system says, or else which error it is: their own texts may hold secrets."""
+    texts = [link.strerror for link in chain if isinstance(link, OSError) and link.strerror]
+    return texts[-1] if texts else type(chain[0]).__name__

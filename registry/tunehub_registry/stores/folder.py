@@ -68,8 +68,12 @@ class FolderStore:
         self, path: str, *, max_bytes: int, etag: str | None = None, deadline: Deadline | None = None
     ) -> Content | None:
         """As the port says."""
-        with self._opened(path) as stream:
-            data = self._read(path, stream, max_bytes + 1)
+        try:
+            data = self._whole(path, max_bytes + 1)
+        except UnreachableError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ESTALE:
+                raise
+            data = self._whole(path, max_bytes + 1)  # NFS: another machine replaced the file in this moment
         if len(data) > max_bytes:
             remedy = "the registry is damaged or hostile: publish the file again"
             raise self._error(TooLargeError, f"it is larger than {max_bytes} bytes", path, remedy)
@@ -196,6 +200,10 @@ class FolderStore:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise self._error(AccessDeniedError, "it is no regular file", path, "replace it by the file itself")
             yield stream
+
+    def _whole(self, path: str, size: int) -> bytes:
+        with self._opened(path) as stream:
+            return self._read(path, stream, size)
 
     def _read(self, path: str, stream: BinaryIO, size: int) -> bytes:
         parts = []

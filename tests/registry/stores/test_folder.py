@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,25 @@ class TestFaults:
         with pytest.raises(ConflictError):
             store.put("a", b"2", IfAbsent())
         assert _files(tmp_path / "registry") == ["a"]
+
+    @pytest.mark.parametrize(("times", "succeeds"), [(1, True), (2, False)])
+    def test_file_of_nfs_is_replaced_while_it_is_read(
+        self, store: FolderStore, monkeypatch: pytest.MonkeyPatch, times: int, succeeds: bool
+    ) -> None:
+        store.put("a", b"1", IfAbsent())
+        left, opened = [None] * times, os.open
+
+        def fail(name: str, flags: int) -> int:
+            if left:
+                left.pop()
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return opened(name, flags)
+
+        monkeypatch.setattr(os, "open", fail)
+        with nullcontext() if succeeds else pytest.raises(UnreachableError, match="Stale"):
+            found = store.get("a", max_bytes=10)
+            assert found is not None
+            assert found.data == b"1"
 
     def test_no_file_locks(self, store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
         import filelock

@@ -240,6 +240,12 @@ class TestTime:
             _get(store, LIMIT_S)
         assert time.monotonic() - start < LIMIT_S + MARGIN_S
 
+    def test_without_a_deadline_is_bounded_too(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tunehub_registry.stores._web.READ_S", 0.2)
+        store = HttpStore(serve(self._silence).url)
+        with pytest.raises(UnreachableError, match="does not answer in time"):
+            store.download("f", BytesIO(), size=1000)
+
     def test_is_over_before_it_begins(self, serve: Serve) -> None:
         server = serve(FINE)
         with pytest.raises(UnreachableError, match="time"):
