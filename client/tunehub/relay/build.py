@@ -46,11 +46,12 @@ def build(
     A build that fails without any record in use fails for the user's reasons: that error goes through. `renew` makes
     the object behind `original` new again. Raises HubError in strict mode when a record was at fault.
     """
-    plan = _plan(session, mod, params, target)
+    calls = layers.count_calls(mod)
+    plan = _plan(session, mod, calls, params, target)
     with _one_build:
         while True:
             try:
-                return _attempt(session, mod, plan, target, original)
+                return _attempt(session, calls, plan, target, original)
             except Exception as error:
                 if not plan.records or not (plan.graph or plan.tasks or session.in_use()):
                     raise
@@ -65,11 +66,11 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _plan(session: Session, mod: Any, params: Any, target: Any) -> Plan:
+def _plan(session: Session, mod: Any, calls: layers.Calls, params: Any, target: Any) -> Plan:
     """Decide what serves the module. Whatever goes wrong here leaves AutoTVM's records by workload."""
     target = _single(target)
     hub = session.hub(target) if target is not None else None
-    if hub is None or not layers.count_calls(mod).operators:  # nothing to serve, or a module that does not type
+    if hub is None or not calls.operators:  # nothing to serve, or a module that does not type
         return Plan()
     try:
         graph = _graph_records(session, mod, target)
@@ -101,8 +102,8 @@ def _graph_records(session: Session, mod: Any, target: Any) -> tuple[Any, ...]:
     return tuple(autotvm.record.decode(candidate.line.decode("utf-8")) for candidate in candidates)
 
 
-def _attempt(session: Session, mod: Any, plan: Plan, target: Any, original: Callable[[], Any]) -> Any:
-    log = layers.BuildLog(session=session, calls=layers.count_calls(mod), has_user_records=has_user_records())
+def _attempt(session: Session, calls: layers.Calls, plan: Plan, target: Any, original: Callable[[], Any]) -> Any:
+    log = layers.BuildLog(session=session, calls=calls, has_user_records=has_user_records())
     session.enabled = plan.records
     silent = autotvm.GLOBAL_SCOPE.silent
     try:
