@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long a transaction is tried: in all, and while the store cannot be reached; seconds."""
+    """How long a transaction is tried again after an obstacle: in all, and while the store is not reached; seconds."""
 
     total_s: float = 300.0
     unreachable_s: float = 60.0
-    conflict_pause_s: float = 0.05
+    first_pause_s: float = 0.02
     longest_pause_s: float = 2.0
 
 
@@ -91,27 +91,32 @@ def transact(
 
 
 def persist(attempt: Callable[[], T], *, address: str, patience: Patience = DEFAULT_PATIENCE) -> T:
-    """Call `attempt` until it neither loses a race nor misses the store; pauses have jitter, and grow while the store
-    cannot be reached.
+    """Call `attempt` until it neither loses a race nor misses the store; pauses have jitter and grow.
 
     Raises UnfinishedError when time is over, and what else `attempt` raises.
     """
-    start = reachable = time.monotonic()
-    pause = patience.conflict_pause_s
+    first: float | None = None  # the time of the first obstacle: an upload before it may take as long as it does
+    first_miss = 0.0
+    misses = 0
     while True:
+        began = time.monotonic()
         try:
             return attempt()
-        except ConflictError as error:  # somebody else went on, so waiting long gains nothing
-            reachable = time.monotonic()
-            pause = patience.conflict_pause_s
+        except ConflictError as error:
+            misses = 0
+            # About as long as an attempt takes, so that only some of many writers try at a time.
+            pause = time.monotonic() - began
             obstacle: StoreError = error
         except UnreachableError as error:
-            pause = min(2 * pause, patience.longest_pause_s)
+            misses += 1
+            pause = patience.first_pause_s * 2.0 ** min(misses, 16)
             obstacle = error
         now = time.monotonic()
-        if now - start > patience.total_s or now - reachable > patience.unreachable_s:
-            raise _unfinished(obstacle, address, now - start) from obstacle
-        time.sleep(random.uniform(0, pause))
+        first = now if first is None else first
+        first_miss = now if misses <= 1 else first_miss
+        if now - first > patience.total_s or now - first_miss > patience.unreachable_s:
+            raise _unfinished(obstacle, address, now - first) from obstacle
+        time.sleep(random.uniform(0, min(pause, patience.longest_pause_s)))
 
 
 def _unfinished(error: StoreError, address: str, seconds: float) -> UnfinishedError:

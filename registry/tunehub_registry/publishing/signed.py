@@ -17,7 +17,7 @@ from typing import Generic
 from securesystemslib.signer import Signer
 from tuf.api.metadata import MetaFile, Root, Snapshot, T, Targets
 
-from tunehub_registry.index import INDEX_PATH
+from tunehub_registry.index import INDEX_PATH, shard_path
 from tunehub_registry.publishing.blobs import Uploads, exists
 from tunehub_registry.publishing.changes import NameState
 from tunehub_registry.publishing.exceptions import NotInitialisedError
@@ -138,11 +138,13 @@ class MetadataWriter:
 
     def _give_way(self, error: ConflictError) -> None:
         """Wait for the commit of who has the number; raises `error` when there was one."""
-        end = time.monotonic() + min(max(10 * self._pace, 0.1), 3.0)
+        pause = self._pace
+        end = time.monotonic() + min(max(10 * pause, 0.1), 3.0)
         while time.monotonic() < end:
-            time.sleep(self._pace * random.uniform(0.1, 0.5))
+            time.sleep(pause * random.uniform(0.5, 1.5))
             if self.reader.poll():
                 raise error
+            pause *= 2
 
     def _not_initialised(self, error: FileMissingError | AccessDeniedError) -> NotInitialisedError:
         if exists(self.store, INDEX_PATH):
@@ -193,7 +195,7 @@ class SignedLedger:
         shards: dict[str, dict[str, bytes]] = defaultdict(dict)
         for name, after in changed.items():
             data, sha256 = shard_bytes(after.shard)
-            self._uploads.ensure(f"packages/shards/{sha256}.json", data, sha256=sha256, size=len(data))
+            self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
             self._reader.remember_shard(after.shard, data)
             shards[self._owner(token, name)][name] = data
         drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]

@@ -41,7 +41,7 @@ from tunehub_registry.stores.port import (
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.metadata import Grant, Publisher
 
-QUICK = Patience(total_s=5, unreachable_s=2, conflict_pause_s=0.001, longest_pause_s=0.01)
+QUICK = Patience(total_s=5, unreachable_s=2, first_pause_s=0.001, longest_pause_s=0.01)
 RECORDS = "records/meta_schedule.jsonl"
 
 
