@@ -122,7 +122,7 @@ class IndexLogs:
         found = self._index.ask(lambda index: index.logged(fingerprint, sets)) if sets else []
         if not found:
             return ()
-        candidates = [self._candidate(line, graph=True) for line in _split(found[0])]
+        candidates = [self._candidate(line) for line in _split(found[0])]
         return () if None in candidates else tuple(item for item in candidates if item is not None)
 
     def evidence(self, tuner: str, key: str) -> RecordEvidence | None:
@@ -134,7 +134,7 @@ class IndexLogs:
         """Close the index."""
         self._index.close()
 
-    def _candidate(self, found: IndexedLine, *, graph: bool = False) -> LogCandidate | None:
+    def _candidate(self, found: IndexedLine) -> LogCandidate | None:
         try:
             record = parse_line(found.line)
             problem = config_problem(record.config) if record.tuner == "autotvm" else None
