@@ -173,20 +173,15 @@ class _Bench:
     entry: Distilled
 
     def start_build(self, numbers: Sequence[int]) -> None:
-        """The first half of :meth:`build`."""
+        """As the port says."""
         task = self.entry.task
         self.worker.load(task.exact, task.module)
         traces = [self.entry.best[number].trace for number in numbers]
         self.worker.send(("build_case", task.exact, self.target, traces))
 
     def built(self) -> Answer:
-        """The second half."""
-        return self.worker.receive(self.options.build_limit_s, "build")
-
-    def build(self, numbers: Sequence[int]) -> Answer:
         """As the port says."""
-        self.start_build(numbers)
-        return self.built()
+        return self.worker.receive(self.options.build_limit_s, "build")
 
     def difference(self, position: int) -> Answer:
         """As the port says."""

@@ -39,8 +39,11 @@ class Bench(Protocol):
     WorkerLostError.
     """
 
-    def build(self, numbers: Sequence[int]) -> Answer:
-        """Build the default and the finalists with these numbers: their errors or None, that of the default first."""
+    def start_build(self, numbers: Sequence[int]) -> None:
+        """Begin to build the default and the finalists with these numbers."""
+
+    def built(self) -> Answer:
+        """Wait for the build: the errors or None, that of the default first."""
 
     def difference(self, position: int) -> Answer:
         """How far a finalist's output is from the default's, relative; None when they cannot be compared."""
@@ -94,7 +97,8 @@ class Race:
         except WorkerLostError:
             self._drop_crashing(bench)
             try:
-                default_s, reason = self._measure(bench, bench.build(self.running))
+                bench.start_build(self.running)
+                default_s, reason = self._measure(bench, bench.built())
             except WorkerLostError as lost:
                 default_s, reason = (), f"its process ended twice: {lost}"
         return self.decide(default_s, reason)
@@ -114,7 +118,8 @@ class Race:
         for number in list(self.running):
             alone = replace(self, finalists=list(self.finalists), running=[number])
             try:
-                alone._measure(bench, bench.build(alone.running), rounds=1)
+                bench.start_build(alone.running)
+                alone._measure(bench, bench.built(), rounds=1)
             except WorkerLostError as lost:
                 self.reject(number, str(lost))
 

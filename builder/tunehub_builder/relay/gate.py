@@ -267,19 +267,14 @@ class _Bench:
     workload: str
 
     def start_build(self, numbers: Sequence[int]) -> None:
-        """The first half of :meth:`build`."""
+        """As the port says."""
         self.worker.load(self.entry.task.key, self.workload)
         lines = [self.entry.best[number].line.decode() for number in numbers]
         self.worker.send(("build_case", self.workload, lines))
 
     def built(self) -> Answer:
-        """The second half."""
-        return self.worker.receive(self.options.build_limit_s, "build")
-
-    def build(self, numbers: Sequence[int]) -> Answer:
         """As the port says."""
-        self.start_build(numbers)
-        return self.built()
+        return self.worker.receive(self.options.build_limit_s, "build")
 
     def difference(self, position: int) -> Answer:
         """As the port says."""
