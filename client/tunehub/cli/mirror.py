@@ -11,6 +11,7 @@ import click
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json
+from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
     key_option,
     known_root,
@@ -68,10 +69,11 @@ def mirror(
         verbatim = _is_signed(found) and wanted is None and not keys and not unsigned
         if not known and not verbatim:
             raise click.UsageError(f"no root is trusted for {source}: give --source-root to publish what is in it anew")
-        if verbatim:
-            done = _copy(found, destination)
-        else:
-            done = _republish(found, destination, wanted, keys, online_key, root_file, unsigned)
+        with TransferBar("mirroring") as bar:
+            if verbatim:
+                done = _copy(found, destination, bar)
+            else:
+                done = _republish(found, destination, wanted, keys, online_key, root_file, unsigned, bar)
     if as_json:
         print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
     else:
@@ -123,12 +125,12 @@ def _is_signed(source: SignedSource | UnsignedSource) -> bool:
     return isinstance(source, SignedSource)
 
 
-def _copy(source: SignedSource | UnsignedSource, destination: str) -> Mirrored:
+def _copy(source: SignedSource | UnsignedSource, destination: str, bar: TransferBar) -> Mirrored:
     from tunehub_registry.publishing.mirror import copy_registry
     from tunehub_registry.publishing.source import SignedSource
 
     assert isinstance(source, SignedSource)
-    return copy_registry(source, open_destination(destination))
+    return copy_registry(source, open_destination(destination), on_bytes=bar)
 
 
 def _republish(
@@ -139,13 +141,14 @@ def _republish(
     online_key: str | None,
     root_file: Path | None,
     unsigned: bool,
+    bar: TransferBar,
 ) -> Mirrored:
     from tunehub_registry.publishing.mirror import republish
 
     if unsigned:
         _init_unsigned(destination)
     ledger = open_ledger(destination, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file)
-    return republish(source, ledger, wanted)
+    return republish(source, ledger, wanted, on_bytes=bar)
 
 
 def _init_unsigned(destination: str) -> None:

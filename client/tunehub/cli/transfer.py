@@ -13,8 +13,8 @@ PATIENCE_S = 2.0
 class TransferBar:
     """Count the bytes of a transfer of `total` bytes; the bar shows itself after `PATIENCE_S`, on stderr."""
 
-    def __init__(self, text: str, total: int) -> None:
-        """Shows nothing yet."""
+    def __init__(self, text: str, total: int | None = None) -> None:
+        """Shows nothing yet. `total` is None where it is not known before."""
         self._text = text
         self._total = total
         self._done = 0
@@ -28,7 +28,7 @@ class TransferBar:
         if self._bar is None and self._on and time.monotonic() - self._began > PATIENCE_S:
             self._show()
         if self._bar is not None:
-            self._bar.update(0, completed=min(self._done, self._total))
+            self._bar.update(0, completed=self._done if self._total is None else min(self._done, self._total))
 
     def counting(self, stream: BinaryIO) -> BinaryIO:
         """What writes to `stream`, and counts."""
