@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tunehub.host import as_tvm_target
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
 from tunehub.resolution import Resolution
+from tunehub.settings import Layout
 from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class HubOptions(TypedDict, total=False):
     `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
     `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file.
+    `layout`: `keep` layouts, or choose them for the whole network (`auto`; CPUs, on TVM 0.25 and newer).
     """
 
     registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
@@ -31,6 +33,7 @@ class HubOptions(TypedDict, total=False):
     strict: bool | None
     offline: bool | None
     budget: float | None
+    layout: Layout | None
     lock: str | os.PathLike[str] | None
 
 

@@ -25,7 +25,7 @@ from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.report import Report, WorkloadReport
 from tunehub.resolution import Requirement, Resolution, parse_requirement
-from tunehub.settings import Settings, load_settings, with_options
+from tunehub.settings import Layout, Settings, load_settings, with_options
 from tunehub.tvm_generation import find_tvm, is_relay
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
@@ -79,8 +79,8 @@ class Hub:
     """What `tunehub.context` yields.
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
-    are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. Compiling reports by
-    `add`, `failed` and `fall_back`.
+    are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
+    compiling keeps the layouts of a module. Compiling reports by `add`, `failed` and `fall_back`.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Hub:
         policy: Policy,
         lookup: RecordLookup | None = None,
         logs: LogLookup | None = None,
+        layout: Layout = "keep",
     ) -> None:
         """Use `open_hub`."""
         self.target = target
@@ -99,6 +100,7 @@ class Hub:
         self.resolution = resolution
         self.lookup: RecordLookup = lookup or EmptyLookup()
         self.logs: LogLookup = logs or EmptyLogs()
+        self.layout: Layout = layout
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
 
@@ -162,6 +164,7 @@ def open_hub(
     offline: bool | None = None,
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
+    layout: Layout | None = None,
     tvm_version: str | None = None,
 ) -> Hub:
     """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
@@ -173,7 +176,7 @@ def open_hub(
     """
     settings, requirement = check_options(
         registry=registry, require=require, user_records=user_records, strict=strict, offline=offline, lock=lock,
-        budget=budget,
+        budget=budget, layout=layout,
     )  # fmt: skip
     host = descriptor_of(target)
     if tvm_version is None:
@@ -196,6 +199,7 @@ def check_options(
     offline: bool | None = None,
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
+    layout: Layout | None = None,
 ) -> tuple[Settings, Requirement]:
     """The settings that the environment and these options make.
 
@@ -203,7 +207,7 @@ def check_options(
     """
     settings = with_options(
         load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline,
-        lock=lock, budget=budget,
+        lock=lock, budget=budget, layout=layout,
     )  # fmt: skip
     requirement = parse_requirement(settings.require, settings.require_place)
     if settings.lock is not None:
@@ -271,8 +275,9 @@ def _open(
     except Exception as error:  # a bug of ours must not break a compile
         policy.problem(_unexpected(error))
     return Hub(
-        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs()
-    )
+        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs(),
+        layout=settings.layout,
+    )  # fmt: skip
 
 
 class _Layers:

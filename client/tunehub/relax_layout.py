@@ -9,12 +9,10 @@ Inputs and outputs of functions keep their layout.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -52,16 +50,8 @@ def plan_layouts(mod: Any, target: Any, costs: LayoutCosts | None = None) -> Any
 
 
 def _is_dataflow(function: Any) -> bool:
-    blocks = getattr(function.body, "blocks", ())
+    blocks = list(getattr(function.body, "blocks", ()))
     return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A tensor between operators: in which of ``layouts`` it is needed, as a node of the graph."""
-
-    sets: tuple[tuple[int, ...], ...]
-    node: int
 
 
 class _Network:
@@ -190,7 +180,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         """Take over the plan for the function that is visited next."""
         self._operators = operators
         self._chosen = {variable: choice for variable, choice in chosen.items() if choice.source or choice.result}
-        self._written: dict[Any, dict[int, Any]] = {}
+        self._written: dict[Any, dict[int, Any]] = {}  # variable -> layout -> its value
 
     def visit_var_binding_(self, binding: Any) -> None:
         variable = binding.var
@@ -205,9 +195,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             self._written[variable] = {choice.result: self.builder_.emit(written)}
             return
         if choice.result:
-            written = transform(
-                self.builder_, self.builder_.emit(written), image_shape(variable) or (), (choice.result, PLAIN)
-            )
+            written = self._transformed(variable, self.builder_.emit(written), (choice.result, PLAIN))
         super().visit_var_binding_(relax.VarBinding(variable, written))
 
     def visit_call_(self, call: Any) -> Any:
@@ -230,12 +218,11 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             self._written[variable] = {PLAIN: self.visit_expr(variable)}
         known = self._written[variable]
         if layout not in known:
-            source = _cheapest(known)
-            shape: Sequence[int] = image_shape(variable) or ()
-            known[layout] = self.builder_.emit(transform(self.builder_, known[source], shape, (source, layout)))
+            made = next(iter(known))  # the first layout is that in which the tensor was made
+            known[layout] = self.builder_.emit(self._transformed(variable, known[made], (made, layout)))
         return known[layout]
 
-
-def _cheapest(known: Mapping[int, Any]) -> int:
-    """The layout to transform from: the first one, in which the tensor was made."""
-    return next(iter(known))
+    def _transformed(self, variable: Any, expression: Any, layouts: tuple[int, int]) -> Any:
+        """The value of ``variable``, given in the first layout, in the second."""
+        shape = image_shape(variable)
+        return expression if shape is None else transform(self.builder_, expression, shape, layouts)

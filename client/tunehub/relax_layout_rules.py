@@ -46,7 +46,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules for one function. ``blocks``: sizes of blocks to consider; ``value_of``: what a variable is bound to."""
+    """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to."""
 
     blocks: tuple[int, ...]
     costs: LayoutCosts
@@ -155,11 +155,7 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
     choice, expression = data
     weight, values = call.args[1], rules.constant(call.args[1])
     assert values is not None
-    place = {
-        "strides": _pair(call.attrs.strides),
-        "padding": _four(call.attrs.padding),
-        "dilation": _pair(call.attrs.dilation),
-    }
+    strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
     if workload.depthwise:
         constant = rules.packed(
             weight,
@@ -167,7 +163,10 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
             lambda: blocked.pack_depthwise_weight(values, block=choice.source),
         )
         return builder.call_te(
-            lambda x, w: blocked.depthwise_blocked(x, w, **place), expression, constant, primfunc_name_hint="depthwise"
+            lambda x, w: blocked.depthwise_blocked(x, w, strides=strides, padding=padding, dilation=dilation),
+            expression,
+            constant,
+            primfunc_name_hint="depthwise",
         )
     groups, channels = workload.groups, (workload.in_channels, workload.out_channels)
     how = ("conv2d", choice.source, choice.result, groups)
@@ -179,7 +178,9 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
         ),
     )
     return builder.call_te(
-        lambda x, w: blocked.conv2d_blocked(x, w, groups=groups, channels=channels, **place),
+        lambda x, w: blocked.conv2d_blocked(
+            x, w, strides=strides, padding=padding, dilation=dilation, groups=groups, channels=channels
+        ),
         expression,
         constant,
         primfunc_name_hint="conv2d",
@@ -305,7 +306,7 @@ def _fits(rules: Rules, argument: Any, result: Sequence[int]) -> bool:
 
 def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) -> Any:
     """A number as it is; a tensor with its channels in blocks. Filled-up channels are divided by one, not by zero."""
-    values = rules.constant(argument)
+    values: Any = rules.constant(argument)
     if values is None or values.ndim == 0:
         return argument
     image = values.reshape((1,) * (4 - values.ndim) + values.shape)
@@ -342,7 +343,7 @@ def _same_layout(
         return None
     choices = []
     for layout in (PLAIN, *(rules.blocks if blocks is None else blocks)):
-        elements = sum(filled(shape, layout) for shape in (*shapes, result) if shape is not None)
+        elements = sum(filled(shape, layout) for shape in [*shapes, result] if shape is not None)
         choices.append(Choice(layout, layout, rules.costs.pooling(elements, layout)))
     return Operator(images, tuple(choices), write)
 

@@ -17,23 +17,28 @@ from tunehub.relax_schedule import schedule_function
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
+    from tunehub.settings import Layout
 
 _IS_SCHEDULED = "tirx.is_scheduled"
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
 
 
-def prepare(mod: Any, target: Any) -> Any:
+def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
 
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is.
-    On CPUs constant arguments are marked as free to change their layout (weights are packed at compile time).
+    On CPUs constant arguments are marked as free to change their layout (weights are packed at compile time), and
+    ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax_layout`); targets that are no CPUs keep
+    them.
     """
     import tvm
     from tvm import relax
 
     legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
-    passes = [*_simplifying_passes(mod), *relax.pipeline.library_dispatch_passes(target), *legalize]
+    simplify = _simplifying_passes(mod)
+    planning = [_layout_pass(target)] if layout == "auto" and simplify else []
+    passes = [*simplify, *planning, *relax.pipeline.library_dispatch_passes(target), *legalize]
     if target.kind.name == "llvm":
         passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
     with target:
@@ -57,12 +62,22 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
             hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
             return _plain_pipeline(target)(mod)
         try:
-            return _finish(apply_records(prepare(mod, target), target, hub), target, hub)
+            return _finish(apply_records(_prepare_for(hub, mod, target), target, hub), target, hub)
         except Exception as error:
             hub.failed("compiling with records", error)
             return _plain_pipeline(target)(mod)
 
     return tunehub_pipeline
+
+
+def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own."""
+    if hub.layout == "auto":
+        try:
+            return prepare(mod, target, layout="auto")
+        except Exception as error:
+            hub.failed("planning layouts", error)
+    return prepare(mod, target)
 
 
 def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> Any:
@@ -264,6 +279,18 @@ def _simplifying_passes(mod: Any) -> list[Any]:
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
     ]
+
+
+def _layout_pass(target: Any) -> Any:
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
+    def planned(mod: Any, _context: Any) -> Any:
+        from tunehub.relax_layout import plan_layouts
+
+        return plan_layouts(mod, target)
+
+    return planned
 
 
 def _relies_on_side_effects(mod: Any) -> bool:

@@ -122,4 +122,6 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
 def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:
     """Keep a result that is no larger than its largest operand (an outer sum would grow the executable)."""
-    return result.astype(str(tensor_type(call).dtype)) if result.size <= max(np.size(operand) for operand in operands) else None
+    if result.size > max(np.size(operand) for operand in operands):
+        return None
+    return result.astype(str(tensor_type(call).dtype))

@@ -6,8 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from tunehub.exceptions import SettingError
+
+Layout = Literal["keep", "auto"]
 
 DEFAULT_BUDGET_S = 10.0
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -22,6 +25,7 @@ class Settings:
     `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
     With `lock` only the packages of that lock file are considered. `budget` is what opening a hub may spend on the
     network, in seconds (None: no limit); `trust` is the folder of trusted roots and of names bound to registries.
+    `layout`: `keep` the layouts of a module, or choose them for the whole network (`auto`, CPUs and current TVM).
     """
 
     registries: tuple[str, ...]
@@ -36,10 +40,12 @@ class Settings:
     lock_place: str = "TUNEHUB_LOCK"
     budget: float | None = DEFAULT_BUDGET_S
     trust: Path = field(default_factory=lambda: _platform_folder("user_data_path") / "trust")
+    layout: Layout = "keep"
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`, `_BUDGET`, `_TRUST`.
+    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`, `_BUDGET`, `_TRUST`,
+    `_LAYOUT`.
 
     Raises SettingError.
     """
@@ -58,6 +64,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         lock=_lock_path(env.get("TUNEHUB_LOCK", "").strip()),
         budget=_budget(env.get("TUNEHUB_BUDGET", "").strip() or DEFAULT_BUDGET_S, "TUNEHUB_BUDGET"),
         trust=Path(trust).expanduser() if trust else _platform_folder("user_data_path") / "trust",
+        layout=_layout(env.get("TUNEHUB_LAYOUT", "").strip() or "keep", "TUNEHUB_LAYOUT"),
     )
 
 
@@ -71,6 +78,7 @@ def with_options(
     offline: bool | None = None,
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
+    layout: Layout | None = None,
 ) -> Settings:
     """Return `settings` with the options that are not None put over them. Raises SettingError.
 
@@ -87,6 +95,8 @@ def with_options(
         result = replace(result, lock=_lock_path(os.fspath(lock)), lock_place="lock")
     if budget is not None:
         result = replace(result, budget=_budget(budget, "budget"))
+    if layout is not None:
+        result = replace(result, layout=_layout(layout, "layout"))
     if strict is not None:
         result = replace(result, strict=strict)
     return result if offline is None else replace(result, offline=offline)
@@ -102,6 +112,13 @@ def _budget(value: object, place: str) -> float | None:
     if not seconds > 0:
         raise SettingError(value, "is not more than 0", place=place, remedy=remedy)
     return None if seconds == float("inf") else seconds
+
+
+def _layout(value: str, place: str) -> Layout:
+    for known in get_args(Layout):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise SettingError(value, "is no layout", place=place, remedy=f"give one of {', '.join(get_args(Layout))}")
 
 
 def _registries(value: object) -> tuple[str, ...]:

@@ -109,6 +109,7 @@ class FakeHub:
     workloads: list[WorkloadReport] = field(default_factory=list)
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    layout: str = "keep"
 
     @property
     def lookup(self) -> FakeHub:
