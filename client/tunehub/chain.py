@@ -23,7 +23,7 @@ from tunehub.resolution import (
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.stores.port import Deadline
-from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
+from tunehub_registry.target import Rejected, TargetDescriptor
 
 if TYPE_CHECKING:  # imported where they are used: a chain of a lock file needs none of them
     from tunehub.registry_source import Access, Registry
@@ -104,14 +104,14 @@ class Chain:
         """Go down the ladder of packages; shards are read only until a version is found."""
         ranked, trace = rank_names(self.offers(), host, require, self._owners())
         chosen: Chosen | None = None
-        for candidate in ranked:
-            if chosen is not None:
-                trace.append(_not_needed(candidate, chosen))
-                continue
+        for position, candidate in enumerate(ranked):
             shard = self._shard(candidate.offer)
             entries = shard.versions if shard else ()
             chosen, decisions = choose_version(candidate, entries, require, tvm_version, unusable)
             trace.extend(decisions or [_no_versions(candidate)])
+            if chosen is not None:
+                trace.extend(_not_needed(ranked[position + 1 :], chosen))
+                break
         return Resolution(host=host, chosen=chosen, trace=tuple(trace))
 
     def nothing_found(self, resolution: Resolution) -> HubError:
@@ -227,19 +227,21 @@ def _normalised(address: str) -> str | None:
         return None
 
 
-def _not_needed(candidate: RankedName, chosen: Chosen) -> Decision:
-    reason = f"{chosen.label} is nearer (this one: {candidate.match.rung}, distance {candidate.match.distance})"
-    if _same_place(candidate.match, chosen.match):
-        reason = f"{chosen.label} from {chosen.registry} comes first"
-    offer = candidate.offer
-    return Decision(name=offer.name, version="*", registry=offer.registry, outcome=Rejected(reason=reason))
+def _not_needed(candidates: Iterable[RankedName], chosen: Chosen) -> Iterator[Decision]:
+    """Why each candidate after the chosen one was not looked at; there may be ten thousand, of few kinds."""
+    outcomes: dict[tuple[str, int], Rejected] = {}
+    for candidate in candidates:
+        offer, place = candidate.offer, (candidate.match.rung, candidate.match.distance)
+        outcome = outcomes.get(place)
+        if outcome is None:
+            reason = f"{chosen.label} is nearer (this one: {place[0]}, distance {place[1]})"
+            if place == (chosen.match.rung, chosen.match.distance):
+                reason = f"{chosen.label} from {chosen.registry} comes first"
+            outcome = outcomes[place] = Rejected(reason=reason)
+        yield Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome)
 
 
 def _no_versions(candidate: RankedName) -> Decision:
     offer = candidate.offer
     outcome = Rejected(reason="none of its versions can be read")
     return Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome)
-
-
-def _same_place(one: Accepted, other: Accepted) -> bool:
-    return (one.rung, one.distance) == (other.rung, other.distance)

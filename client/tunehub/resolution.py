@@ -20,6 +20,7 @@ from tunehub_registry.target import RUNGS, Accepted, Matcher, Rejected, TargetDe
 
 _REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
 _REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
+_RUNG_ORDER = {rung: order for order, rung in enumerate(RUNGS)}
 
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
 
@@ -221,7 +222,8 @@ def _not_owner(offer: NameOffer, owner: str) -> Rejected:
 
 
 def _nearness(ranked: RankedName) -> tuple[int, int, int, str]:
-    return (RUNGS.index(ranked.match.rung), ranked.match.distance, ranked.offer.position, ranked.offer.name)
+    match, offer = ranked.match, ranked.offer
+    return (_RUNG_ORDER[match.rung], match.distance, offer.position, offer.name)
 
 
 def _version_order(entry: ShardEntry) -> tuple[bool, _Reversed]:

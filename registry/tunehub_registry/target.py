@@ -22,7 +22,7 @@ TargetName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._]{0,31}-[a-z0-9][a-
 _SM = re.compile(r"sm_([0-9]{1,3})([0-9])([a-z]?)")
 
 
-class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A target: `kind` of TVM (`llvm`, `cuda`), `model` (LLVM's CPU name, or a GPU's short name) and `arch`.
 
     `arch` is the instruction set of a CPU (`x86_64`, `aarch64`) or the `sm_NN` of a GPU. `features` are all features
@@ -74,17 +74,18 @@ class Matcher:
 
     def __init__(self, host: TargetDescriptor) -> None:
         self._host = host
+        self._kind = host.kind
         self._sm = _sm(host.arch)
         self._arch = host.arch.lower()
         self._features = frozenset(host.features)
         self._model = host.model.lower()
         self._names = frozenset((self._model, *(name.lower() for name in host.aliases)))
         self._other_kinds: dict[str, Rejected] = {}
-        self._other_archs: dict[str, Rejected] = {}
+        self._by_arch: dict[tuple[str, tuple[str, ...]], Accepted | Rejected] = {}  # many packages have the same
 
     def match(self, package: TargetDescriptor) -> Accepted | Rejected:
         """As the function `match`."""
-        if package.kind != self._host.kind:
+        if package.kind != self._kind:
             reason = f"the package is for kind {package.kind!r}, this machine is {self._host.kind!r}"
             return self._other_kinds.setdefault(package.kind, Rejected(reason=reason))
         illegal = self._illegal(package)
@@ -94,7 +95,8 @@ class Matcher:
             return Accepted(rung="exact", distance=0)
         package_sm = _sm(package.arch)
         if package_sm is None or self._sm is None:
-            return self._match_by_arch(package)
+            known = self._by_arch.get((package.arch, package.features))
+            return known or self._by_arch.setdefault((package.arch, package.features), self._match_by_arch(package))
         distance = self._distance(package) + abs(self._sm - package_sm)
         family = package_sm <= self._sm and package_sm // 10 == self._sm // 10 and not self._missing(package.features)
         return Accepted(rung="family" if family else "generic", distance=distance)
@@ -102,7 +104,7 @@ class Matcher:
     def _match_by_arch(self, package: TargetDescriptor) -> Accepted | Rejected:
         if package.arch.lower() != self._arch:
             reason = f"the package is for architecture {package.arch!r}, this machine is {self._host.arch!r}"
-            return self._other_archs.setdefault(package.arch, Rejected(reason=reason))
+            return Rejected(reason=reason)
         rung: Rung = "generic" if self._missing(package.features) else "family"
         return Accepted(rung=rung, distance=self._distance(package))
 
@@ -110,10 +112,12 @@ class Matcher:
         return len(self._features.symmetric_difference(package.features))
 
     def _same_model(self, package: TargetDescriptor) -> bool:
-        return package.model.lower() in self._names or self._model in [name.lower() for name in package.aliases]
+        if package.model.lower() in self._names:
+            return True
+        return bool(package.aliases) and self._model in [name.lower() for name in package.aliases]
 
     def _illegal(self, package: TargetDescriptor) -> str | None:
-        missing = self._missing(package.required_features)
+        missing = package.required_features and self._missing(package.required_features)
         if missing:
             return f"this machine lacks the required features {', '.join(missing)}"
         threads, memory = package.max_threads_per_block, package.max_shared_memory_per_block
@@ -146,5 +150,5 @@ def _is_plain_sm(feature: str) -> bool:
 
 def _sm(arch: str) -> int | None:
     """The number of `sm_NN` (90 for `sm_90a`), or None for other architectures."""
-    found = _SM.fullmatch(arch)
+    found = _SM.fullmatch(arch) if arch.startswith("sm_") else None
     return None if found is None else 10 * int(found[1]) + int(found[2])
