@@ -1,0 +1,154 @@
+"""What all templates share: the machine, the blocks of a function, checked knobs, and how a function is scheduled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+_REDUCTION = 2
+_MAX_STACK_BYTES = (
+    1024  # TVM, runtime::kMaxStackAlloca: smaller buffers are on the stack, and LLVM keeps them in registers
+)
+FLOAT_BYTES = 4
+
+
+class KnobError(ValueError):
+    """Knobs that are out of bounds or do not fit the workload. The message names the knob and the reason."""
+
+
+class Knobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the knobs of every template: a frozen record of bounded fields that JSON can hold."""
+
+
+K = TypeVar("K", bound=Knobs)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules need to know of a CPU. ``vector``: float32 elements of its widest vector; caches in bytes."""
+
+    vector: int
+    registers: int
+    cores: int = 1
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+
+    @property
+    def accumulators(self) -> int:
+        """Vectors of sums that fit into registers beside operands, and into TVM's limit for stack buffers."""
+        return min(self.registers - 3, (_MAX_STACK_BYTES - 1) // (FLOAT_BYTES * self.vector))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A block of a function: extents of its loops, and the shapes of the buffers that it reads and writes."""
+
+    name: str
+    spatial: tuple[int, ...]
+    reduction: tuple[int, ...]
+    reads: tuple[tuple[int, ...], ...]
+    write: tuple[int, ...]
+    dtype: str
+
+
+def machine_of(target: Any, cores: int | None = None) -> Machine:
+    """Describe the CPU of ``target`` (a ``tvm.target.Target`` of kind llvm) as far as its name and features tell.
+
+    ``cores``: threads that kernels run on; the default is the target's ``num-cores``, else the physical cores.
+    """
+    from tvm.target import codegen
+
+    from tunehub.host import physical_cores
+
+    def has(feature: str) -> bool:
+        return bool(codegen.target_has_features([feature], target))
+
+    count = cores or int(target.attrs.get("num-cores", 0) or 0) or physical_cores() or 1
+    if has("avx512f"):
+        return Machine(vector=16, registers=32, cores=count)
+    if has("avx2"):
+        return Machine(vector=8, registers=16, cores=count)
+    wide = has("neon")
+    return Machine(vector=4, registers=32 if wide else 16, cores=count)
+
+
+def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:
+    """Return ``fields`` (what a record holds) as knobs of ``kind``; KnobError when one is missing or out of bounds."""
+    try:
+        return msgspec.convert(dict(fields), kind)
+    except msgspec.ValidationError as error:
+        raise KnobError(str(error)) from error
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise KnobError with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise KnobError(message)
+
+
+def open_schedule(mod: Any) -> Any:
+    """A schedule of ``mod`` without TVM's checks after each step (they take most of the time)."""
+    from tvm.s_tir import Schedule
+
+    return Schedule(mod, debug_mask="none", error_render_level="none")
+
+
+def blocks_of(mod: Any) -> tuple[Block, ...]:
+    """The blocks of the PrimFunc ``main`` of ``mod`` in program order; empty when a shape is not static."""
+    schedule = open_schedule(mod)
+    try:
+        found = schedule.get_child_blocks(schedule.get_sblock("root"))
+        return tuple(_describe(schedule.get(block)) for block in found)
+    except (KeyError, ValueError, TypeError, RuntimeError):  # no root block, a symbolic extent, or an opaque block
+        return ()
+
+
+def anchor_at(blocks: tuple[Block, ...], name: str) -> int | None:
+    """The position of the one block called ``name``; None when there is none or more than one."""
+    found = [i for i, block in enumerate(blocks) if block.name == name]
+    return found[0] if len(found) == 1 else None
+
+
+def is_map(block: Block) -> bool:
+    """True when ``block`` computes each element on its own (no reduction)."""
+    return not block.reduction
+
+
+def divisors(extent: int, most: int) -> list[int]:
+    """The divisors of ``extent`` up to ``most``, ascending."""
+    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
+
+
+def worth_threads(flops: float, bytes_moved: float, machine: Machine) -> bool:
+    """True when a kernel takes so long on one core that starting the thread pool (5 to 30 µs) pays.
+
+    Rates are cautious ones of one core: a quarter of the vectors' peak at 3 GHz, and 10 GB/s.
+    """
+    seconds = max(flops / (machine.vector * 3e9), bytes_moved / 1e10)
+    return machine.cores > 1 and seconds > 15e-6
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """The number of elements of a tensor."""
+    return math.prod(shape)
+
+
+def _describe(block: Any) -> Block:
+    from tunehub.relax_nodes import buffer_kind, buffer_of
+
+    def shape(region: Any) -> tuple[int, ...]:
+        return tuple(int(extent) for extent in buffer_kind(buffer_of(region)).shape)
+
+    axes = [(int(axis.iter_type), int(axis.dom.extent)) for axis in block.iter_vars]
+    written = buffer_kind(buffer_of(block.writes[0]))
+    return Block(
+        name=str(block.name_hint),
+        spatial=tuple(extent for kind, extent in axes if kind != _REDUCTION),
+        reduction=tuple(extent for kind, extent in axes if kind == _REDUCTION),
+        reads=tuple(shape(region) for region in block.reads),
+        write=tuple(int(extent) for extent in written.shape),
+        dtype=str(written.dtype),
+    )

@@ -1,0 +1,256 @@
+"""Convolutions in blocked layouts (``tunehub_conv2d`` of :mod:`tunehub.relax_blocked`): direct, with a register tile.
+
+The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_common.py`` and ``conv2d_avx_1x1.py``): sums of
+``columns`` output columns times ``blocks`` blocks of output channels stay in vector registers while the reduction
+runs; each step multiplies vectors of weights by single elements of the input. Rows that ``columns`` does not divide
+have a remainder with code of its own (TVM's LoopPartition), so that widths that are primes run well too.
+A convolution with a 1×1 kernel, unit strides and no padding has one row of all pixels, cut into rows of any divisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from tunehub.relax_blocked import CONV2D
+from tunehub.templates.base import (
+    FLOAT_BYTES,
+    Knobs,
+    Machine,
+    anchor_at,
+    blocks_of,
+    divisors,
+    open_schedule,
+    require,
+    size_of,
+    worth_threads,
+)
+from tunehub.templates.fusion import (
+    Surroundings,
+    gather_epilogue,
+    inline_producers,
+    place_pad,
+    surroundings,
+    unroll_and_vectorize,
+    vectorize_epilogue,
+)
+from tunehub.templates.register_tile import cost, tiles
+
+_MEASURED_TILES, _NEARLY = 10, 1.35
+_SHORT_ROW, _LONG_ROW = 12, 256  # pointwise: rows of fewer columns are joined, up to so many
+_UNROLLED, _UNROLLED_WITH_PADDING = 110, 48  # by default: seven columns of a 7×7 kernel, of a 3×3 kernel
+_MAX_UNROLLED = 256  # multiply-adds of one step: bounds code size, and with it LLVM's time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """``kernel``: KH, KW. ``inputs``: blocks of input channels that an output reads, and channels in one (1: plain).
+
+    ``outputs``: blocks of output channels, and channels in one. ``pointwise``: rows and columns may be fused.
+    """
+
+    batch: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    rows: int
+    columns: int
+    kernel: tuple[int, int]
+    plain: bool
+    pointwise: bool
+    data_bytes: int
+    around: Surroundings
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: two for each multiply-add."""
+        pixels = self.batch * self.rows * self.columns
+        return 2 * pixels * size_of(self.inputs) * size_of(self.outputs) * size_of(self.kernel)
+
+    def width(self, row: int) -> int:
+        """The columns of a row: that of the image, or ``row`` when it divides the pixels of a pointwise workload."""
+        fits = self.pointwise and row % self.columns == 0 and self.rows * self.columns % row == 0
+        return row if fits else self.columns
+
+    @property
+    def weight_bytes(self) -> int:
+        """The size of the packed weights."""
+        return FLOAT_BYTES * size_of(self.inputs) * size_of(self.outputs) * size_of(self.kernel)
+
+
+class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``columns`` × ``blocks``: the register tile. ``row``: columns of a row (its own size unless pointwise).
+
+    ``order``: whether the loop over blocks of output channels is outside that over rows (weights stay in cache) or
+    inside (the input does). ``unroll``: whether the kernel's columns are unrolled. ``padding``: see
+    :func:`tunehub.templates.fusion.place_pad`. ``parallel``: use the thread pool.
+    """
+
+    columns: Annotated[int, Meta(ge=1, le=32)]
+    blocks: Annotated[int, Meta(ge=1, le=16)]
+    row: Annotated[int, Meta(ge=1, le=1 << 20)]
+    order: Literal["channels", "rows"] = "channels"
+    unroll: bool = True
+    padding: Literal["inline", "whole", "tile"] = "inline"
+    parallel: bool = True
+
+
+NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked float32 convolution."""
+    blocks = blocks_of(mod)
+    position = anchor_at(blocks, CONV2D)
+    if position is None or blocks[position].dtype != "float32":
+        return None
+    block, around = blocks[position], surroundings(blocks, position)
+    if around is None or len(block.spatial) != 5 or len(block.reduction) not in (3, 4):
+        return None
+    batch, outer, rows, columns, inner = block.spatial
+    ic, kh, kw, *ii = block.reduction
+    data = next(shape for shape in block.reads if len(shape) == (5 if ii else 4))
+    unstrided = data[2:4] == (rows, columns)
+    return Workload(
+        batch=batch,
+        inputs=(ic, ii[0] if ii else 1),
+        outputs=(outer, inner),
+        rows=rows,
+        columns=columns,
+        kernel=(kh, kw),
+        plain=not ii,
+        pointwise=(kh, kw) == (1, 1) and around.pad is None and unstrided,
+        data_bytes=FLOAT_BYTES * size_of(data),
+        around=around,
+    )
+
+
+def knob_space(workload: Workload, machine: Machine) -> list[Conv2dKnobs]:
+    """The choices worth measuring, the default's first."""
+    first = default_knobs(workload, machine)
+    found = {first: None}
+    for row, columns, blocks in _good_choices(workload, machine):
+        for knobs in _variations(workload, Conv2dKnobs(columns=columns, blocks=blocks, row=row)):
+            found.setdefault(replace(knobs, parallel=first.parallel))
+    return list(found)
+
+
+def default_knobs(workload: Workload, machine: Machine) -> Conv2dKnobs:
+    """The choice of a cost model, without measuring."""
+    lanes = workload.outputs[1]
+    row, columns, blocks = min(_choices(workload, machine), key=lambda choice: cost(choice, lanes, machine))
+    parallel = worth_threads(workload.flops, workload.data_bytes + workload.weight_bytes, machine)
+    knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=row, parallel=parallel)
+    return _with_padding(workload, knobs)
+
+
+def apply(mod: Any, workload: Workload, knobs: Conv2dKnobs) -> Any:
+    """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
+    _check(workload, knobs)
+    schedule = open_schedule(mod)
+    anchor = schedule.get_sblock(CONV2D)
+    inline_producers(schedule, workload.around)
+    last = gather_epilogue(schedule, workload.around, anchor)
+    tile = _tile(schedule, anchor, workload, knobs)
+    schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
+    if knobs.parallel:
+        schedule.parallel(tile.outer)
+    vectorize_epilogue(schedule, last)
+    unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, tile.reduction))[-3:])
+    place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
+    if workload.width(knobs.row) % knobs.columns:
+        schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)
+    return schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tile:
+    outer: Any
+    at: Any
+    reduction: Any
+
+
+def _check(workload: Workload, knobs: Conv2dKnobs) -> None:
+    width = workload.width(knobs.row)
+    require(width == knobs.row, f"row: {knobs.row} is not a row of this workload")
+    require(_ends_with_rows(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a row")
+    require(workload.outputs[0] % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {workload.outputs[0]}")
+    require(knobs.columns <= width, f"columns: {knobs.columns} is more than a row of {width}")
+    unrolled = _unrolled(workload, knobs)
+    require(unrolled <= _MAX_UNROLLED, f"columns, blocks: {unrolled} multiply-adds unrolled, at most {_MAX_UNROLLED}")
+    require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
+
+
+def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) -> _Tile:
+    n, oc, oh, ow, oi, ic, kh, kw, *ii = schedule.get_loops(anchor)
+    if workload.pointwise:
+        oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
+    outer_column, column = schedule.split(ow, [None, knobs.columns])
+    outer_block, block = schedule.split(oc, [None, knobs.blocks])
+    kernel = [*ii, kw] if knobs.unroll else [kw, *ii]
+    if knobs.order == "channels":
+        head = [n, outer_block, oh]
+        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, oi)
+    else:
+        head = [n, oh]
+        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, oi)
+    unroll_and_vectorize(schedule, [block, column, oi])
+    if knobs.unroll:
+        schedule.unroll(kw)
+    return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)
+
+
+def _ends_with_rows(workload: Workload, row: int, columns: int) -> bool:
+    """True when no tile holds parts of two rows of the image: its epilogue would run on the box around it, which other
+    tiles write, too."""
+    return row == workload.columns or workload.columns % columns == 0 or columns % workload.columns == 0
+
+
+def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+    """The rows, columns and blocks worth trying."""
+    pixels = workload.rows * workload.columns
+    rows = [workload.columns]
+    if workload.pointwise and workload.columns < _SHORT_ROW:
+        rows = [row for row in divisors(pixels, _LONG_ROW) if row % workload.columns == 0] or rows
+    found = [(row, c, b) for row in rows for c, b in tiles(row, *workload.outputs, machine)]
+    return [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
+
+
+def _good_choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+    """The choices that the model finds nearly as good as the best."""
+    costs = {choice: cost(choice, workload.outputs[1], machine) for choice in _choices(workload, machine)}
+    best = sorted(costs, key=lambda choice: costs[choice])[:_MEASURED_TILES]
+    return [choice for choice in best if costs[choice] <= _NEARLY * costs[best[0]]]
+
+
+def _variations(workload: Workload, knobs: Conv2dKnobs) -> Iterator[Conv2dKnobs]:
+    first = _with_padding(workload, knobs)
+    orders: tuple[Literal["channels", "rows"], ...] = ("channels", "rows")
+    paddings: tuple[Literal["inline", "whole", "tile"], ...] = (first.padding,)
+    if workload.around.pad is not None:
+        paddings = ("inline", "whole", "tile")
+    for order in orders:
+        for padding in paddings:
+            yield replace(first, order=order, padding=padding)
+    if workload.kernel[1] > 1 and _unrolled(workload, replace(first, unroll=not first.unroll)) <= _MAX_UNROLLED:
+        yield replace(first, unroll=not first.unroll)
+
+
+def _with_padding(workload: Workload, knobs: Conv2dKnobs) -> Conv2dKnobs:
+    """``knobs`` with the padding inlined where that gives little code, else with a copy of the input.
+
+    Inlined padding is 3 to 6 % faster, and makes up to four times as much code: conditions in unrolled loops, once
+    more in a remainder.
+    """
+    knobs = replace(knobs, unroll=_unrolled(workload, knobs) <= _UNROLLED)
+    cheap = knobs.unroll and _unrolled(workload, knobs) <= _UNROLLED_WITH_PADDING
+    padded = workload.around.pad is not None and not (cheap and workload.columns % knobs.columns == 0)
+    return replace(knobs, padding="whole" if padded else "inline")
+
+
+def _unrolled(workload: Workload, knobs: Conv2dKnobs) -> int:
+    """Multiply-adds in the innermost loop that is not unrolled."""
+    return knobs.columns * knobs.blocks * (workload.kernel[1] if knobs.unroll else 1)

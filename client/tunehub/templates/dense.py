@@ -1,0 +1,246 @@
+"""Matrix products: with packed constant weights (``tunehub_dense``), and batched ones of two activations (``matmul``).
+
+The structure is that of :mod:`tunehub.templates.conv2d`: sums of ``columns`` rows of the result times ``blocks``
+vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``). Packed weights
+``[N/o, K, o]`` come from :func:`tunehub.relax_blocked.pack_dense_weight`; the second operand of a plain ``matmul``
+is read as it is, which suits vectors along its last axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from tunehub.relax_blocked import DENSE
+from tunehub.templates.base import (
+    FLOAT_BYTES,
+    Block,
+    Knobs,
+    Machine,
+    anchor_at,
+    blocks_of,
+    divisors,
+    open_schedule,
+    require,
+    size_of,
+    worth_threads,
+)
+from tunehub.templates.fusion import (
+    Surroundings,
+    gather_epilogue,
+    inline_producers,
+    surroundings,
+    unroll_and_vectorize,
+)
+from tunehub.templates.register_tile import cost, tiles
+
+_MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
+_MAX_UNROLLED, _MEASURED_TILES = 256, 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """``lead``: extents of the batch axes; ``rows`` of the result in each; ``outputs``: N, ``depth``: K.
+
+    ``packed``: blocks of weights and outputs in one; None when both operands are plain.
+    """
+
+    anchor: str
+    lead: tuple[int, ...]
+    rows: int
+    outputs: int
+    depth: int
+    packed: tuple[int, int] | None
+    weight_bytes: int
+    around: Surroundings
+
+    @property
+    def length(self) -> int:
+        """The rows that tiles may share: all of them where rows are in one axis only.
+
+        A tile over two axes would have an epilogue on the box around it, which other tiles write, too.
+        """
+        return size_of(self.lead) if self.merged and self.rows == 1 else self.rows
+
+    @property
+    def merged(self) -> bool:
+        """True when the batch axes and the rows are one loop: one of them at most is longer than 1."""
+        return self.packed is not None and sum(extent > 1 for extent in (*self.lead, self.rows)) <= 1
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: two for each multiply-add."""
+        return 2 * size_of(self.lead) * self.rows * self.outputs * self.depth
+
+    def outer(self, lanes: int) -> int:
+        """The number of vectors of ``lanes`` outputs."""
+        return self.outputs // lanes
+
+    def lanes(self, machine: Machine) -> int:
+        """Outputs in one vector of sums: the weights' block, or what divides a plain operand's last axis."""
+        if self.packed:
+            return self.packed[1]
+        return max(divisors(self.outputs, machine.vector))
+
+
+class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``columns`` × ``blocks`` of ``lanes`` outputs: the register tile. ``row``: rows in a task of the thread pool.
+
+    ``order``: whether the loop over outputs is outside that over rows or inside. ``step``: steps of the reduction
+    that are unrolled. ``parallel``: use the thread pool.
+    """
+
+    columns: Annotated[int, Meta(ge=1, le=32)]
+    blocks: Annotated[int, Meta(ge=1, le=16)]
+    lanes: Annotated[int, Meta(ge=1, le=64)]
+    row: Annotated[int, Meta(ge=1, le=1 << 20)]
+    order: Literal["outputs", "rows"] = "outputs"
+    step: Annotated[int, Meta(ge=1, le=16)] = 1
+    parallel: bool = True
+
+
+NAME, VERSION, KNOBS = "dense", 1, DenseKnobs
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matrix product."""
+    blocks = blocks_of(mod)
+    for name in (DENSE, *_MATMULS):
+        position = anchor_at(blocks, name)
+        if position is not None and blocks[position].dtype == "float32":
+            around = surroundings(blocks, position)
+            return None if around is None or around.pad else _describe(mod, blocks[position], around)
+    return None
+
+
+def knob_space(workload: Workload, machine: Machine) -> list[DenseKnobs]:
+    """The choices worth measuring, the default's first."""
+    found = {default_knobs(workload, machine): None}
+    lanes, parallel = workload.lanes(machine), _parallel(workload, machine)
+    orders: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
+    for row, columns, blocks in _choices(workload, machine)[:_MEASURED_TILES]:
+        for order in orders:
+            for step in [d for d in (1, 4) if workload.depth % d == 0 and d * columns * blocks <= _MAX_UNROLLED]:
+                knobs = DenseKnobs(
+                    columns=columns, blocks=blocks, lanes=lanes, row=row, order=order, step=step, parallel=parallel
+                )
+                found.setdefault(knobs)
+    return list(found)
+
+
+def default_knobs(workload: Workload, machine: Machine) -> DenseKnobs:
+    """The choice of a cost model, without measuring."""
+    lanes = workload.lanes(machine)
+    row, columns, blocks = _choices(workload, machine)[0]
+    return DenseKnobs(columns=columns, blocks=blocks, lanes=lanes, row=row, parallel=_parallel(workload, machine))
+
+
+def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
+    """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
+    _check(workload, knobs)
+    schedule = open_schedule(mod)
+    anchor = schedule.get_sblock(workload.anchor)
+    inline_producers(schedule, workload.around)
+    last = gather_epilogue(schedule, workload.around, anchor)
+    outer, at, reduction = _tile(schedule, anchor, workload, knobs)
+    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
+    if knobs.parallel:
+        schedule.parallel(outer)
+    _vectorize_epilogue(schedule, last, knobs)
+    unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, reduction))[-3:])
+    if knobs.row % knobs.columns:
+        schedule.annotate(at, "pragma_loop_partition_hint", 1)
+    return schedule
+
+
+def _describe(mod: Any, block: Block, around: Surroundings) -> Workload | None:
+    if len(block.reduction) != 1 or len(block.spatial) < 2:
+        return None
+    packed = block.name == DENSE
+    if packed:
+        *lead, rows, outer, lanes = block.spatial
+        outputs = outer * lanes
+    else:
+        *lead, rows, outputs = block.spatial
+        if not _reads_rows(mod, block.name):
+            return None
+    return Workload(
+        anchor=block.name,
+        lead=tuple(lead),
+        rows=rows,
+        outputs=outputs,
+        depth=block.reduction[0],
+        packed=(outer, lanes) if packed else None,
+        weight_bytes=FLOAT_BYTES * outputs * block.reduction[0] * (1 if packed else size_of(tuple(lead))),
+        around=around,
+    )
+
+
+def _reads_rows(mod: Any, name: str) -> bool:
+    """True when the right operand's last index is the result's: vectors of it lie side by side."""
+    schedule = open_schedule(mod)
+    block = schedule.get(schedule.get_sblock(name))
+    last = [region.region[-1].min for region in block.reads]
+    return any(getattr(index, "name", None) == block.iter_vars[-2].var.name for index in last[1:])
+
+
+def _check(workload: Workload, knobs: DenseKnobs) -> None:
+    lanes = workload.packed[1] if workload.packed else knobs.lanes
+    require(knobs.lanes == lanes and workload.outputs % lanes == 0, f"lanes: {knobs.lanes} does not fit the outputs")
+    outer = workload.outer(lanes)
+    require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
+    require(workload.length % knobs.row == 0, f"row: {knobs.row} does not divide {workload.length}")
+    require(knobs.columns <= knobs.row, f"columns: {knobs.columns} is more than a task of {knobs.row} rows")
+    require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
+    unrolled = knobs.columns * knobs.blocks * knobs.step
+    require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
+
+
+def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
+    """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
+    *rows, outputs, k = schedule.get_loops(anchor) if not workload.packed else _packed_loops(schedule, anchor)
+    lead = [] if workload.merged else rows[:-1]
+    row = schedule.fuse(*rows) if workload.merged and len(rows) > 1 else rows[-1]
+    if workload.packed:
+        outer, lane = outputs
+        outer, block = schedule.split(outer, [None, knobs.blocks])
+    else:
+        outer, block, lane = schedule.split(outputs, [None, knobs.blocks, knobs.lanes])
+    task, column = schedule.split(row, [None, knobs.row])
+    outer_column, column = schedule.split(column, [None, knobs.columns])
+    outer_k, step = schedule.split(k, [None, knobs.step])
+    head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
+    schedule.reorder(*head, outer_column, outer_k, step, block, column, lane)
+    unroll_and_vectorize(schedule, [step, block, column, lane])
+    return schedule.fuse(*head), outer_column, outer_k
+
+
+def _packed_loops(schedule: Any, anchor: Any) -> list[Any]:
+    *rows, outer, lane, k = schedule.get_loops(anchor)
+    return [*rows, (outer, lane), k]
+
+
+def _vectorize_epilogue(schedule: Any, last: Any, knobs: DenseKnobs) -> None:
+    rank = len(schedule.get(last).iter_vars)
+    *_, column, outputs = schedule.get_loops(last)[-rank:]
+    block, lane = schedule.split(outputs, [None, knobs.lanes])
+    schedule.reorder(block, column, lane)
+    unroll_and_vectorize(schedule, [block, column, lane])
+
+
+def _rows(workload: Workload) -> list[int]:
+    """Rows of a task: all, or a divisor that still fills register tiles."""
+    return [row for row in divisors(workload.length, workload.length) if row >= 24] or [workload.length]
+
+
+def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+    """Rows of a task, columns and blocks of a tile: the best by the model first."""
+    lanes = workload.lanes(machine)
+    found = [(row, c, b) for row in _rows(workload) for c, b in tiles(row, workload.outer(lanes), lanes, machine)]
+    return sorted(found, key=lambda choice: cost(choice, lanes, machine))
+
+
+def _parallel(workload: Workload, machine: Machine) -> bool:
+    return worth_threads(workload.flops, workload.weight_bytes, machine)

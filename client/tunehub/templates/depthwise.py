@@ -1,0 +1,21 @@
+"""Depthwise convolutions in blocked layouts (``tunehub_depthwise`` of :mod:`tunehub.relax_blocked`).
+
+The engine is :mod:`tunehub.templates.window`; the structure that of ``topi/x86/depthwise_conv2d.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax_blocked import DEPTHWISE
+from tunehub.templates import window
+from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
+
+__all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
+
+NAME, VERSION, KNOBS = "depthwise", 1, WindowKnobs
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked depthwise convolution."""
+    return window.recognise(mod, (DEPTHWISE,))

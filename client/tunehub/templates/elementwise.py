@@ -1,0 +1,125 @@
+"""Functions without a reduction: chains of elementwise operators, transposes, paddings, concatenations.
+
+All steps are inlined into the last. Its outer loops are fused and shared among threads in large pieces; the innermost
+becomes vectors. Small tensors run on one thread: starting the pool costs more than they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from tunehub.templates.base import (
+    FLOAT_BYTES,
+    Block,
+    KnobError,
+    Knobs,
+    Machine,
+    blocks_of,
+    is_map,
+    open_schedule,
+    require,
+    size_of,
+    worth_threads,
+)
+
+_MAX_BLOCKS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """``extents``: the loops of the last block. ``flat``: all operands have its shape, so that all loops are one."""
+
+    extents: tuple[int, ...]
+    flat: bool
+    elements_moved: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def flops(self) -> int:
+        """A rough count: one operation for each element of each block."""
+        return sum(size_of(block.spatial) for block in self.blocks)
+
+
+class ElementwiseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``lanes``: elements of a vector along the innermost loop, 1 for none. ``parallel``: use the thread pool."""
+
+    lanes: Annotated[int, Meta(ge=1, le=64)]
+    parallel: bool = True
+
+
+NAME, VERSION, KNOBS = "elementwise", 1, ElementwiseKnobs
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when one of its blocks is a reduction."""
+    blocks = blocks_of(mod)
+    if not blocks or len(blocks) > _MAX_BLOCKS or not all(map(is_map, blocks)) or not blocks[-1].spatial:
+        return None
+    last = blocks[-1]
+    reads = [shape for block in blocks for shape in block.reads]
+    return Workload(
+        extents=last.spatial,
+        flat=len(blocks) == 1 and all(shape == last.write for shape in reads) and last.spatial == last.write,
+        elements_moved=sum(map(size_of, {*reads, last.write})),
+        blocks=blocks,
+    )
+
+
+def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
+    """The choices worth measuring, the default's first."""
+    first = default_knobs(workload, machine)
+    found = {first: None}
+    for lanes in (1, machine.vector // 2, machine.vector, 2 * machine.vector):
+        for parallel in (False, True):
+            if lanes <= _innermost(workload):
+                found.setdefault(ElementwiseKnobs(lanes=lanes, parallel=parallel))
+    return list(found)
+
+
+def default_knobs(workload: Workload, machine: Machine) -> ElementwiseKnobs:
+    """The choice of a rule, without measuring."""
+    return ElementwiseKnobs(
+        lanes=min(machine.vector, _innermost(workload)),
+        parallel=worth_threads(workload.flops, FLOAT_BYTES * workload.elements_moved, machine),
+    )
+
+
+def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
+    """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
+    innermost = _innermost(workload)
+    require(knobs.lanes <= innermost, f"lanes: {knobs.lanes} is more than the innermost loop of {innermost}")
+    schedule = open_schedule(mod)
+    for block in workload.blocks[:-1]:
+        _inline(schedule, block.name)
+    loops = schedule.get_loops(schedule.get_sblock(workload.blocks[-1].name))
+    if workload.flat:
+        loops = [schedule.fuse(*loops)]
+    outer, lanes = schedule.split(loops[-1], [None, knobs.lanes])
+    schedule.vectorize(lanes)
+    if innermost % knobs.lanes:
+        schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+    if knobs.parallel:
+        _share(schedule, [*loops[:-1], outer], flat=workload.flat)
+    return schedule
+
+
+def _share(schedule: Any, loops: list[Any], *, flat: bool) -> None:
+    """Run on the thread pool: the outer loops as one; a single loop is first cut in pieces."""
+    if not flat and len(loops) > 1:
+        schedule.parallel(schedule.fuse(*loops[:-1]))
+    else:
+        schedule.parallel(loops[0])
+
+
+def _inline(schedule: Any, name: str) -> None:
+    try:
+        schedule.compute_inline(schedule.get_sblock(name))
+    except Exception as error:  # TVM raises several kinds
+        raise KnobError(f"the block {name} cannot be inlined") from error
+
+
+def _innermost(workload: Workload) -> int:
+    return size_of(workload.extents) if workload.flat else workload.extents[-1]

@@ -1,0 +1,91 @@
+"""What is fused around an anchor block: producers that are inlined, epilogues that run on accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.templates.base import Block, KnobError, is_map
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """Names of the blocks around an anchor. ``pad``: the padding of its input, if any."""
+
+    producers: tuple[str, ...]
+    pad: str | None
+    consumers: tuple[str, ...]
+
+
+def surroundings(blocks: tuple[Block, ...], anchor: int) -> Surroundings | None:
+    """Describe what is around ``blocks[anchor]``; None when another reduction is among it."""
+    before, after = blocks[:anchor], blocks[anchor + 1 :]
+    if not all(map(is_map, (*before, *after))):
+        return None
+    pads = [block.name for block in before if block.name.startswith("pad_temp")]
+    if len(pads) > 1:
+        return None
+    return Surroundings(
+        producers=tuple(block.name for block in before if block.name not in pads),
+        pad=pads[0] if pads else None,
+        consumers=tuple(block.name for block in after),
+    )
+
+
+def inline_producers(schedule: Any, around: Surroundings) -> None:
+    """Inline all producers but the padding."""
+    for name in around.producers:
+        _inline(schedule, name)
+
+
+def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
+    """Inline what follows the anchor into the last block and return that; without one, a copy of the sums."""
+    if not around.consumers:
+        return schedule.cache_write(anchor, 0, "global")
+    for name in around.consumers[:-1]:
+        _inline(schedule, name)
+    return schedule.get_sblock(around.consumers[-1])
+
+
+def place_pad(schedule: Any, pad: str | None, how: str, at: Any, *, parallel: bool) -> None:
+    """Inline the padding (``inline``), copy the whole input (``whole``), or what a loop needs inside it (``tile``)."""
+    if pad is None:
+        return
+    block = schedule.get_sblock(pad)
+    if how == "inline":
+        schedule.compute_inline(block)
+        return
+    if how == "tile":
+        schedule.compute_at(block, at, preserve_unit_loops=True)
+        schedule.vectorize(schedule.get_loops(block)[-1])
+        return
+    loops = schedule.get_loops(block)
+    schedule.vectorize(loops[-1])
+    outer = schedule.fuse(*loops[:3])
+    if parallel:
+        schedule.parallel(outer)
+
+
+def unroll_and_vectorize(schedule: Any, loops: Sequence[Any]) -> None:
+    """Unroll all ``loops`` but the last, which becomes a vector."""
+    *unrolled, vectorized = loops
+    for loop in unrolled:
+        schedule.unroll(loop)
+    schedule.vectorize(vectorized)
+
+
+def vectorize_epilogue(schedule: Any, last: Any, rank: int = 5) -> None:
+    """Vectors along the innermost loop of the epilogue, the register tile unrolled; a plain result stays loops."""
+    loops = schedule.get_loops(last)
+    if len(schedule.get(last).iter_vars) != rank:
+        return
+    _, blocks, *_, columns, lanes = loops[-rank:]
+    unroll_and_vectorize(schedule, [blocks, columns, lanes])
+
+
+def _inline(schedule: Any, name: str) -> None:
+    try:
+        schedule.compute_inline(schedule.get_sblock(name))
+    except Exception as error:  # TVM raises several kinds
+        raise KnobError(f"the block {name} cannot be inlined") from error

@@ -1,0 +1,176 @@
+"""Softmax, layer norm and other reductions over the last axis: one row of the tensor after the other.
+
+All steps of a row run while it is in cache; rows are shared among threads. Sums and maxima are kept in vectors and
+joined at the end (``rfactor``), which changes the order of additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from tunehub.templates.base import (
+    FLOAT_BYTES,
+    Block,
+    Knobs,
+    Machine,
+    blocks_of,
+    divisors,
+    open_schedule,
+    require,
+    size_of,
+    worth_threads,
+)
+
+_REDUCTION = 2  # tvm::tirx::IterVarType
+_ROW_FLOPS = 20  # per element: an exponential, or a few passes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """``lead``: axes that all blocks share; ``length``: of the last axis; ``blocks``: all, in order."""
+
+    lead: tuple[int, ...]
+    length: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def flops(self) -> int:
+        """A rough count: every element of every block costs the same."""
+        return _ROW_FLOPS * size_of(self.lead) * self.length
+
+    @property
+    def bytes_moved(self) -> int:
+        """The size of what is read and written once."""
+        return 2 * FLOAT_BYTES * size_of(self.lead) * self.length
+
+
+class LastAxisKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``lanes``: elements of a vector in elementwise steps; ``partial``: sums kept side by side in reductions.
+
+    ``parallel``: use the thread pool.
+    """
+
+    lanes: Annotated[int, Meta(ge=1, le=64)]
+    partial: Annotated[int, Meta(ge=1, le=256)]
+    parallel: bool = True
+
+
+NAME, VERSION, KNOBS = "last_axis", 1, LastAxisKnobs
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None unless all its reductions run over one last axis."""
+    blocks = blocks_of(mod)
+    reductions = [block for block in blocks if block.reduction]
+    if not reductions or any(len(block.reduction) != 1 or block.dtype != "float32" for block in reductions):
+        return None
+    lead, length = _without_ones(reductions[0].spatial), reductions[0].reduction[0]
+    for block in blocks:
+        if _without_ones(block.spatial) not in (lead, (*lead, length)) or block.reduction not in ((), (length,)):
+            return None
+    if any(block.reduction and _without_ones(block.spatial) != lead for block in blocks) or length == 1:
+        return None
+    return Workload(lead=lead, length=length, blocks=blocks)
+
+
+def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
+    """The choices worth measuring, the default's first."""
+    found = {default_knobs(workload, machine): None}
+    for lanes in (machine.vector, machine.vector // 2, 2 * machine.vector):
+        for partial in {1, *[d for d in divisors(workload.length, 4 * machine.vector) if d % 4 == 0]}:
+            if lanes <= workload.length:
+                found.setdefault(LastAxisKnobs(lanes=lanes, partial=partial, parallel=_parallel(workload, machine)))
+    return list(found)
+
+
+def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
+    """The choice of a rule, without measuring: full vectors, and four of them for sums where the length allows."""
+    partial = max(divisors(workload.length, 4 * machine.vector))
+    return LastAxisKnobs(
+        lanes=min(machine.vector, workload.length),
+        partial=partial if partial >= 4 else 1,
+        parallel=_parallel(workload, machine),
+    )
+
+
+def apply(mod: Any, workload: Workload, knobs: LastAxisKnobs) -> Any:
+    """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
+    require(knobs.lanes <= workload.length, f"lanes: {knobs.lanes} is more than a row of {workload.length}")
+    require(workload.length % knobs.partial == 0, f"partial: {knobs.partial} does not divide {workload.length}")
+    schedule = open_schedule(mod)
+    last = schedule.get_sblock(workload.blocks[-1].name)
+    if workload.blocks[-1].reduction:
+        last = schedule.cache_write(last, 0, "global")
+    steps = [part for block in workload.blocks for part in _parts(schedule, block, knobs)]
+    outer = _row_loop(schedule, last, workload)
+    kept = [block for block in reversed(steps) if not _is_last(schedule, block, last)]
+    maps = [block for block in kept if _put(schedule, block, outer)]
+    for block in [*maps, last]:
+        _vectorize(schedule, block, workload, knobs)
+    if knobs.parallel:
+        schedule.parallel(outer)
+    return schedule
+
+
+def _parts(schedule: Any, block: Block, knobs: LastAxisKnobs) -> list[Any]:
+    """The block, or for a reduction in vectors the two that it becomes."""
+    anchor = schedule.get_sblock(block.name)
+    if not block.reduction or knobs.partial == 1:
+        return [anchor]
+    _, lanes = schedule.split(schedule.get_loops(anchor)[-1], [None, knobs.partial])
+    return [schedule.rfactor(lanes, -1), anchor]
+
+
+def _row_loop(schedule: Any, last: Any, workload: Workload) -> Any:
+    """The loop over rows: all loops of the last block but that over a row."""
+    loops = schedule.get_loops(last)
+    inside = 1 if _covers_row(schedule, last, workload) else 0
+    rows = loops[: len(loops) - inside]
+    return schedule.fuse(*rows) if rows else schedule.add_unit_loop(loops[0])
+
+
+def _covers_row(schedule: Any, block: Any, workload: Workload) -> bool:
+    """True for an elementwise step over whole rows."""
+    axes = schedule.get(block).iter_vars
+    extents = _without_ones(tuple(int(axis.dom.extent) for axis in axes))
+    return extents == (*workload.lead, workload.length)
+
+
+def _is_last(schedule: Any, block: Any, last: Any) -> bool:
+    return bool(schedule.get(block).name_hint == schedule.get(last).name_hint)
+
+
+def _put(schedule: Any, block: Any, outer: Any) -> bool:
+    """Move a step into the loop over rows; False for one that is inlined, or is a reduction."""
+    reduces = any(int(axis.iter_type) == _REDUCTION for axis in schedule.get(block).iter_vars)
+    if not reduces and len(schedule.get_consumers(block)) == 1:
+        schedule.compute_inline(block)
+        return False
+    schedule.compute_at(block, outer, preserve_unit_loops=True)
+    if not reduces:
+        return True
+    if str(schedule.get(block).name_hint).endswith("_rf"):
+        steps, lanes = schedule.get_loops(block)[-2:]
+        schedule.vectorize(lanes)
+        schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
+    return False
+
+
+def _vectorize(schedule: Any, block: Any, workload: Workload, knobs: LastAxisKnobs) -> None:
+    if not _covers_row(schedule, block, workload):
+        return
+    outer, lanes = schedule.split(schedule.get_loops(block)[-1], [None, knobs.lanes])
+    schedule.vectorize(lanes)
+    if workload.length % knobs.lanes:
+        schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+
+
+def _parallel(workload: Workload, machine: Machine) -> bool:
+    return worth_threads(workload.flops, workload.bytes_moved, machine) and size_of(workload.lead) > 1
+
+
+def _without_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(extent for extent in extents if extent != 1)

@@ -1,0 +1,21 @@
+"""Pooling in blocked layouts: windows and whole images, maximum and average (TOPI's ``pool2d``, ``adaptive_pool``).
+
+The engine is :mod:`tunehub.templates.window`; the division of an average is an epilogue.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.templates import window
+from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
+
+__all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
+
+NAME, VERSION, KNOBS = "pooling", 1, WindowKnobs
+_ANCHORS = ("pool_max", "pool_sum", "adaptive_pool_max", "adaptive_pool_sum")
+
+
+def recognise(mod: Any) -> Workload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not pooling of a blocked tensor."""
+    return window.recognise(mod, _ANCHORS)

@@ -1,0 +1,49 @@
+"""Sizes of register tiles: which fit a machine, and a model of what each costs."""
+
+from __future__ import annotations
+
+from tunehub.templates.base import Machine, divisors
+
+_LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
+_MOST_BLOCKS = 15
+
+
+def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int, int]]:
+    """Tiles (columns, blocks) for rows of ``row`` columns and ``outer`` blocks of ``lanes`` outputs.
+
+    Only sizes that cut a row in pieces as equal as possible: others leave a smaller remainder. The sums of a tile
+    need no more registers than ``machine`` has.
+    """
+    most = machine.accumulators // vectors_of(lanes, machine)
+    found = {
+        (-(-row // pieces), blocks): None
+        for blocks in divisors(outer, _MOST_BLOCKS)
+        for pieces in _pieces(row, most)
+        if -(-row // pieces) * blocks <= most
+    }
+    return list(found) or [(1, 1)]
+
+
+def cost(choice: tuple[int, int, int], lanes: int, machine: Machine) -> float:
+    """Cycles for one block of outputs and one column, in each step of the reduction; ``choice``: row, columns, blocks.
+
+    Two multiply-adds and two loads start in a cycle; a sum can be used again after four.
+    """
+    row, columns, blocks = choice
+    vectors = vectors_of(lanes, machine)
+
+    def step(width: int) -> float:
+        return max(width * blocks * vectors / 2, _LATENCY, (width + blocks * vectors) / 2)
+
+    whole, rest = divmod(row, columns)
+    return (whole * step(columns) + (step(rest) if rest else 0.0)) / (blocks * row)
+
+
+def vectors_of(lanes: int, machine: Machine) -> int:
+    """How many registers hold ``lanes`` elements."""
+    return -(-lanes // machine.vector)
+
+
+def _pieces(row: int, most: int) -> range:
+    """The numbers of pieces that a row may be cut into: at least so many that one fits, at most the columns."""
+    return range(-(-row // most), row + 1)
