@@ -20,14 +20,18 @@ from tunehub.layout_costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.layout_plan import ChoiceGraph, Plan
 from tunehub.relax_layout_rules import Choice, Operator, Rules, filled, image_shape, is_view, transform
 
+_SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
 
 
-def plan_layouts(mod: Any, target: Any, costs: LayoutCosts | None = None) -> Any:
+def plan_layouts(
+    mod: Any, target: Any, costs: LayoutCosts | None = None, *, blocks: Iterable[int] | None = None
+) -> Any:
     """Return ``mod`` with the operators of its Relax functions in the layouts that cost least for ``target``.
 
-    ``costs``: the model for the target by default. A target that is no CPU, and functions that are not one block of
-    dataflow (with branches, say), are left as they are.
+    ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
+    elements of a vector, and half of them. A target that is no CPU, and functions that are not one block of dataflow
+    (with branches, say), are left as they are.
     """
     if target.kind.name != "llvm":
         return mod
@@ -35,12 +39,12 @@ def plan_layouts(mod: Any, target: Any, costs: LayoutCosts | None = None) -> Any
 
     machine = machine_of(target)
     costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
-    blocks = tuple(block for block in (machine.vector, machine.vector // 2) if block >= 4)
+    sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     rewriter: Any = None
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function) or not _is_dataflow(function):
             continue
-        network = _Network(function, blocks, costs)
+        network = _Network(function, sizes, costs)
         chosen = network.choose()
         if any(choice.source or choice.result for choice in chosen.values()):
             rewriter = rewriter or _Rewriter(mod)

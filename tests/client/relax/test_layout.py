@@ -1,0 +1,414 @@
+"""Layouts of whole networks: results stay the same, whatever the plan, and good plans have few transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+tvm = pytest.importorskip("tvm")
+relax = pytest.importorskip("tvm.relax")
+
+from tunehub import relax_pipeline  # noqa: E402
+from tunehub.layout_costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
+from tunehub.relax_layout import plan_layouts  # noqa: E402
+from tunehub.relax_pipeline import call_counts, prepare  # noqa: E402
+
+op = relax.op
+Array = np.ndarray[Any, Any]
+Nets = Any
+_TRANSFORMS = ("to_blocked", "from_blocked", "change_block")
+
+
+class RandomCosts:
+    """Costs without any sense: plans are arbitrary, and must be right all the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
+        return float(self._random.uniform(0, 2))
+
+    def transform(self, elements: int) -> float:
+        return float(self._random.uniform(0, 0.5))
+
+    def pooling(self, elements: int, layout: int) -> float:
+        return float(self._random.uniform())
+
+    def elementwise(self, elements: int) -> float:
+        return float(self._random.uniform())
+
+
+class BlockedCosts(RandomCosts):
+    """Everything is best in blocks of ``block``, wherever that is possible."""
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+
+    def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
+        return 1.0 if (source, result) == (self._block, self._block) else 100.0
+
+    def transform(self, elements: int) -> float:
+        return 1e-3
+
+    def pooling(self, elements: int, layout: int) -> float:
+        return 1.0 if layout == self._block else 100.0
+
+    def elementwise(self, elements: int) -> float:
+        return 1e-6
+
+
+def simplified(mod: Any) -> Any:
+    return tvm.transform.Sequential(relax_pipeline._simplifying_passes(mod))(mod)
+
+
+def run(mod: Any, target: Any, *data: Array) -> list[Array]:
+    """The outputs of ``mod`` with TVM's default schedules."""
+    with target:
+        lowered = tvm.transform.Sequential(relax_pipeline._lowering_passes(target))(prepare(mod, target))
+    executable = tvm.compile(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(array) for array in data])
+    return [found.numpy()] if hasattr(found, "numpy") else [found[i].numpy() for i in range(len(found))]
+
+
+def check(mod: Any, target: Any, costs: Any, blocks: tuple[int, ...], *shapes: tuple[int, ...]) -> Any:
+    """Plan ``mod``, compare it with the plain module, and return it."""
+    mod = simplified(mod)
+    planned = plan_layouts(mod, target, costs, blocks=blocks)
+    rng = np.random.default_rng(1)
+    data = [rng.standard_normal(shape).astype("float32") for shape in shapes]
+    for found, expected in zip(run(planned, target, *data), run(mod, target, *data), strict=True):
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() <= 1e-4 * max(np.abs(expected).max(), 1e-3)
+    return planned
+
+
+def kernels(mod: Any) -> tuple[int, int]:
+    """Calls of functions that are no views, and how many of them have a transform of layouts in them."""
+    counts = call_counts(mod)
+    for variable, function in mod.functions.items():
+        if isinstance(function, tvm.tirx.PrimFunc) and relax.analysis.has_reshape_pattern(function):
+            del counts[variable.name_hint]
+    transforms = sum(count for name, count in counts.items() if any(kind in name for kind in _TRANSFORMS))
+    return counts.total(), transforms
+
+
+def constants(mod: Any) -> int:
+    """The elements of all constants of a module."""
+    found: dict[Any, int] = {}
+
+    def visit(node: Any) -> None:
+        if type(node).__name__ in ("Constant", "GenericConst"):
+            found[node] = int(np.prod(node.data.shape if hasattr(node, "data") else node.value.shape))
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return sum(found.values())
+
+
+# --- Random networks
+
+
+class _Grower:
+    """Grows a network step by step; ``images`` are its tensors of one size."""
+
+    def __init__(self, nets: Nets, builder: Any, data: Any, draw: Callable[[int], int]) -> None:
+        self.nets, self.builder, self.draw = nets, builder, draw
+        self.images = [data]
+
+    def step(self) -> None:
+        kinds = [self.conv, self.grouped, self.depthwise, self.unary, self.constant, self.residual, self.squeeze]
+        kinds += [self.concat, self.pool, self.shuffle, self.reshape, self.scalar]
+        image = self.images[self.draw(len(self.images))]
+        added = self.builder.emit(kinds[self.draw(len(kinds))](image))
+        if self.shape(added)[2:] != self.shape(image)[2:]:
+            self.images = []  # after a stride all images have the new size
+        self.images.append(added)
+
+    @staticmethod
+    def shape(image: Any) -> tuple[int, ...]:
+        kind = image.ty if hasattr(image, "ty") else image.struct_info
+        return tuple(int(extent) for extent in kind.shape)
+
+    def conv(self, image: Any) -> Any:
+        out, kernel = (3, 8, 12, 16, 17)[self.draw(5)], (1, 3)[self.draw(2)]
+        weight = self.nets.const(out, self.shape(image)[1], kernel, kernel)
+        stride = 1 if self.shape(image)[2] < 4 else (1, 1, 2)[self.draw(3)]
+        return op.nn.conv2d(image, weight, padding=kernel // 2, strides=stride)
+
+    def grouped(self, image: Any) -> Any:
+        channels = self.shape(image)[1]
+        groups = next(g for g in (2, 3, 17, 1) if channels % g == 0)
+        return op.nn.conv2d(image, self.nets.const(2 * groups, channels // groups, 1, 1), groups=groups)
+
+    def depthwise(self, image: Any) -> Any:
+        channels = self.shape(image)[1]
+        return op.nn.conv2d(image, self.nets.const(channels, 1, 3, 3), padding=1, groups=channels)
+
+    def unary(self, image: Any) -> Any:
+        kinds = (op.nn.relu, op.sigmoid, op.tanh, op.nn.gelu, op.nn.silu, op.erf, op.exp, lambda x: op.clip(x, 0, 6))
+        return kinds[self.draw(len(kinds))](image)
+
+    def constant(self, image: Any) -> Any:
+        channels = self.shape(image)[1]
+        shape = ((1, channels, 1, 1), (channels, 1, 1), (1, 1, 1, 1), ())[self.draw(4)]
+        values = relax.const(np.abs(self.nets.array(*shape)) + np.float32(0.5))
+        return (op.add, op.multiply, op.divide, op.maximum, op.subtract)[self.draw(5)](image, values)
+
+    def scalar(self, image: Any) -> Any:
+        return op.divide(relax.const(1.0), op.add(op.exp(image), relax.const(1.0)))
+
+    def residual(self, image: Any) -> Any:
+        same = [other for other in self.images if self.shape(other) == self.shape(image)]
+        return (op.add, op.multiply)[self.draw(2)](image, same[self.draw(len(same))])
+
+    def squeeze(self, image: Any) -> Any:
+        return op.multiply(image, op.sigmoid(op.mean(image, [2, 3], keepdims=True)))
+
+    def concat(self, image: Any) -> Any:
+        return op.concat([image, self.images[self.draw(len(self.images))]], axis=1)
+
+    def pool(self, image: Any) -> Any:
+        kind = (op.nn.max_pool2d, op.nn.avg_pool2d)[self.draw(2)]
+        if self.shape(image)[2] < 3 or self.draw(2):
+            return kind(image, (3, 3), padding=(1, 1), count_include_pad=bool(self.draw(2)))
+        return kind(image, (3, 3), strides=(2, 2), ceil_mode=bool(self.draw(2)))
+
+    def shuffle(self, image: Any) -> Any:
+        n, c, h, w = self.shape(image)
+        groups = 2 if c % 2 == 0 else 1
+        split = op.permute_dims(op.reshape(image, (n, groups, c // groups, h, w)), (0, 2, 1, 3, 4))
+        return op.reshape(split, (n, c, h, w))
+
+    def reshape(self, image: Any) -> Any:
+        return op.nn.softmax(image, axis=1)
+
+
+def random_net(nets: Nets, seed: int, steps: int, shape: tuple[int, ...]) -> Any:
+    rng = np.random.default_rng(seed)
+
+    def make(builder: Any, data: Any) -> Any:
+        grower = _Grower(nets, builder, data, lambda count: int(rng.integers(count)))
+        for _ in range(steps):
+            grower.step()
+        last = grower.images[-1]
+        pooled = builder.emit(op.mean(last, [2, 3], keepdims=bool(seed % 2)))
+        return builder.emit(relax.Tuple([last, pooled, grower.images[0]]))
+
+    return nets.build(make, shape)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 12),
+    batch=st.sampled_from([1, 3]),
+    channels=st.sampled_from([1, 3, 8, 13]),
+    blocks=st.sampled_from([(16, 8), (8, 4), (4,)]),
+)
+def test_any_plan_of_a_random_network_computes_the_same(
+    nets: Nets, target: Any, seed: int, steps: int, batch: int, channels: int, blocks: tuple[int, ...]
+) -> None:
+    shape = (batch, channels, 7, 9)
+    check(random_net(nets, seed, steps, shape), target, RandomCosts(seed), blocks, shape)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), batch=st.sampled_from([1, 3]))
+def test_everything_in_blocks_computes_the_same(nets: Nets, target: Any, seed: int, batch: int) -> None:
+    shape = (batch, 13, 6, 5)
+    check(random_net(nets, seed, 10, shape), target, BlockedCosts(8), (8,), shape)
+
+
+# --- What a plan looks like
+
+
+def test_conv_bias_and_relu_are_one_kernel_between_two_transforms(nets: Nets, target: Any) -> None:
+    planned = check(nets.conv(channels=8, out=16), target, BlockedCosts(8), (8,), (1, 8, 8, 8))
+    names = sorted(call_counts(prepare(planned, target)))
+    assert len(names) == 3
+    assert sum("conv2d_add_relu" in name for name in names) == 1
+
+
+def test_a_residual_stays_in_the_kernel(nets: Nets, target: Any) -> None:
+    planned = check(nets.residual(), target, BlockedCosts(8), (8,), (1, 8, 8, 8))
+    assert kernels(prepare(planned, target)) == (4, 2)
+
+
+def test_inputs_and_outputs_keep_their_layout(nets: Nets, target: Any) -> None:
+    mod = simplified(nets.residual())
+    planned = plan_layouts(mod, target, BlockedCosts(8), blocks=(8,))
+    assert kernels(prepare(planned, target))[1] == 2
+    for before, after in zip(_interface(mod), _interface(planned), strict=True):
+        tvm.ir.assert_structural_equal(before, after)
+
+
+def _interface(mod: Any) -> list[Any]:
+    main = mod["main"]
+    kind = main.ty if hasattr(main, "ty") else main.struct_info
+    return [kind, main.attrs]
+
+
+def test_flattening_a_pooled_image_is_free(nets: Nets, target: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, nets.const(16, 8, 3, 3), padding=1))
+        y = b.emit(op.nn.adaptive_avg_pool2d(y, (1, 1)))
+        return b.emit(op.matmul(b.emit(op.reshape(y, (2, 16))), nets.const(16, 5)))
+
+    planned = check(nets.build(make, (2, 8, 6, 6)), target, BlockedCosts(8), (8,), (2, 8, 6, 6))
+    assert kernels(prepare(planned, target))[1] == 1  # of the input
+
+
+def test_a_tensor_is_transformed_once_for_all_its_readers(nets: Nets, target: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        branches = [b.emit(op.nn.conv2d(x, nets.const(8, 8, 1, 1))) for _ in range(3)]
+        return b.emit(op.concat(branches, axis=1))
+
+    planned = check(nets.build(make, (1, 8, 4, 4)), target, BlockedCosts(8), (8,), (1, 8, 4, 4))
+    assert kernels(prepare(planned, target))[1] == 2
+
+
+def test_concat_is_plain_where_blocks_would_break(nets: Nets, target: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        parts = [b.emit(op.nn.conv2d(x, nets.const(out, 8, 1, 1))) for out in (12, 8)]
+        return b.emit(op.concat(parts, axis=1))
+
+    planned = check(nets.build(make, (1, 8, 4, 4)), target, BlockedCosts(8), (8,), (1, 8, 4, 4))
+    (call,) = [
+        call for call in relax_pipeline._relax_calls(planned) if relax_pipeline._operator(call) == "relax.concat"
+    ]
+    assert _Grower.shape(call.args[0].fields[0]) == (1, 12, 4, 4)
+
+
+def test_division_by_filled_up_channels_stays_finite(nets: Nets, target: Any) -> None:
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, nets.const(5, 3, 1, 1)))
+        y = b.emit(op.divide(y, relax.const(nets.array(1, 5, 1, 1) + np.float32(2))))
+        return b.emit(op.nn.conv2d(y, nets.const(4, 5, 1, 1)))
+
+    check(nets.build(make, (1, 3, 4, 4)), target, BlockedCosts(8), (8,), (1, 3, 4, 4))
+
+
+def test_every_weight_is_there_once(nets: Nets, target: Any) -> None:
+    mod = simplified(nets.residual(channels=16))
+    planned = plan_layouts(mod, target, BlockedCosts(8), blocks=(8,))
+    assert constants(prepare(planned, target)) == constants(prepare(mod, target))
+
+
+def test_a_weight_of_two_convolutions_is_packed_once(nets: Nets, target: Any) -> None:
+    weight = nets.const(8, 8, 3, 3)
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, weight, padding=1))
+        return b.emit(op.nn.conv2d(y, weight, padding=1))
+
+    planned = plan_layouts(nets.build(make, (1, 8, 4, 4)), target, BlockedCosts(8), blocks=(8,))
+    assert constants(planned) == 8 * 8 * 9
+
+
+# --- What is left alone
+
+
+@pytest.mark.parametrize("kind", ["variable weight", "dtype", "layout", "dynamic"])
+def test_convolutions_that_cannot_be_packed_stay(nets: Nets, target: Any, kind: str) -> None:
+    dtype = "float64" if kind == "dtype" else "float32"
+    batch = tvm.tirx.Var("n", "int64") if kind == "dynamic" else 1
+
+    def make(b: Any, x: Any, weight: Any) -> Any:
+        weight = weight if kind == "variable weight" else relax.const(nets.array(8, 8, 1, 1), dtype)
+        layout = "NHWC" if kind == "layout" else "NCHW"
+        return b.emit(op.nn.conv2d(x, weight, data_layout=layout))
+
+    mod = nets.build(make, (batch, 8, 8, 8), (8, 8, 1, 1), dtype=dtype)
+    assert plan_layouts(mod, target, BlockedCosts(8), blocks=(8,)).same_as(mod)
+
+
+def test_only_cpus_are_planned(nets: Nets) -> None:
+    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    mod = nets.conv()
+    assert plan_layouts(mod, cuda).same_as(mod)
+
+
+def test_a_function_with_branches_stays(nets: Nets, target: Any) -> None:
+    builder = relax.BlockBuilder()
+    condition, data = nets.var("c", (), "bool"), nets.var("x", (1, 8, 4, 4))
+    with builder.function("main", [condition, data]):
+        y = builder.emit(relax.If(condition, op.nn.relu(data), op.nn.conv2d(data, nets.const(8, 8, 1, 1))))
+        builder.emit_func_output(y)
+    mod = builder.get()
+    assert plan_layouts(mod, target, BlockedCosts(8), blocks=(8,)).same_as(mod)
+
+
+# --- The option
+
+
+def test_auto_plans_and_keep_does_not(nets: Nets, target: Any, make_hub: Any) -> None:
+    mod = nets.conv(channels=64, out=64, size=14)
+    names = {}
+    for layout in ("keep", "auto"):
+        hub = make_hub(layout=layout)
+        relax_pipeline.compile_module(mod, target, hub)
+        assert not hub.failures
+        names[layout] = [workload.name for workload in hub.workloads]
+    assert len(names["keep"]) == 1
+    assert len(names["auto"]) == 3
+
+
+def test_a_failing_plan_keeps_the_layouts(
+    nets: Nets, target: Any, make_hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunehub import relax_layout
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(relax_layout, "plan_layouts", broken)
+    hub = make_hub(layout="auto")
+    relax_pipeline.compile_module(nets.conv(), target, hub)
+    assert [step for step, _ in hub.failures] == ["planning layouts"]
+    assert len(hub.workloads) == 1
+
+
+# --- The model
+
+
+def _workload(channels: int, out: int, size: int = 28, groups: int = 1) -> ConvWorkload:
+    return ConvWorkload(
+        batch=1,
+        in_channels=channels,
+        out_channels=out,
+        in_size=(size, size),
+        out_size=(size, size),
+        kernel=(3, 3),
+        groups=groups,
+    )
+
+
+@pytest.mark.parametrize(("channels", "out", "groups", "best"), [
+    (64, 64, 1, (16, 16)), (3, 64, 1, (PLAIN, 16)), (64, 1000, 1, (16, 16)), (64, 64, 64, (16, 16)),
+    (128, 128, 2, (16, 16)), (24, 24, 24, (8, 8)),
+])  # fmt: skip
+def test_the_model_prefers(channels: int, out: int, groups: int, best: tuple[int, int]) -> None:
+    costs = ModelCosts(vector=16, cores=2)
+    workload = _workload(channels, out, groups=groups)
+    pairs = [(PLAIN, PLAIN), (16, 16), (8, 8)] + ([(PLAIN, 16)] if groups == 1 else [])
+    assert min(pairs, key=lambda pair: costs.conv(workload, *pair)) == best
+
+
+@pytest.mark.parametrize(("network", "most", "transforms"), [("squeezenet", 40, 1), ("resnet50", 57, 0)])
+def test_networks_of_the_builder_keep_their_blocks(network: str, most: int, transforms: int) -> None:
+    """Kernels of the plain pipeline: 39 and 57. The 1000 channels of squeezenet do not fill their blocks."""
+    pytest.importorskip("onnx")
+    from tunehub_builder.networks import registry
+
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    mod = simplified(registry.get(network).relax_module())
+    planned = plan_layouts(mod, target, ModelCosts(vector=16, cores=2), blocks=(16, 8))
+    fused = prepare(planned, target)
+    assert kernels(fused) <= (most, transforms)
+    assert constants(fused) <= 1.01 * constants(prepare(mod, target))
