@@ -10,6 +10,7 @@ KEY_SCHEME = "tir-script-1"
 KEY_SCHEMES: Mapping[str, str] = MappingProxyType(
     {
         "meta_schedule": KEY_SCHEME,
+        "template": KEY_SCHEME,
         "autotvm": "autotvm-1",
         "auto_scheduler": "auto-scheduler-1",
         "graph_tuner": "graph-1",

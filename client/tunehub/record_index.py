@@ -359,7 +359,13 @@ def _is_of_kind(target: str, kind: str | None) -> bool:
 
 
 _ROWS: Mapping[str, Callable[[Source, _Tally], Iterator[_Row]]] = MappingProxyType(
-    {"meta_schedule": _schedule_rows, "autotvm": _log_rows, "auto_scheduler": _log_rows, "graph_tuner": _graph_rows}
+    {
+        "meta_schedule": _schedule_rows,
+        "template": _schedule_rows,
+        "autotvm": _log_rows,
+        "auto_scheduler": _log_rows,
+        "graph_tuner": _graph_rows,
+    }
 )
 
 

@@ -7,43 +7,19 @@ Reading a record says nothing about its trace: `trace_rules.validate_trace` does
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
-import msgspec
-from msgspec import Meta
-
-from tunehub_registry import _fields, _json
+from tunehub_registry import _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
+from tunehub_registry._measured import MeasuredRecord
 
 __all__ = ["MAX_LINE_BYTES", "BadLine", "ScheduleRecord", "encode_record", "parse_record", "read_records"]
 
 
-class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record. `exact` and `anchor` are the workload's keys (32 hex digits), `op` is its name for people.
+class ScheduleRecord(MeasuredRecord, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of `meta_schedule`: `trace` is `(instructions, decisions)` as TVM's `Trace.as_json` gives them."""
 
-    `trace` is `(instructions, decisions)` as TVM's `Trace.as_json` gives them. `run_s` are the measured times in
-    seconds, `default_s` that of the default schedule. `networks` names the networks that the workload occurs in,
-    `source` the tuner or template that produced the record.
-    """
-
-    exact: _fields.Key
-    anchor: _fields.Key | None = None
-    op_class: _fields.Label | None = None
-    op: Annotated[str, Meta(max_length=1024)]
     trace: tuple[list[Any], list[Any]]
-    run_s: Annotated[tuple[_fields.Seconds, ...], Meta(min_length=1, max_length=1000)]
-    default_s: _fields.Seconds | None = None
-    networks: tuple[_fields.Label, ...] = ()
-    source: _fields.Label
-
-    def __post_init__(self) -> None:
-        _fields.check_finite("run_s", *self.run_s)
-        _fields.check_finite("default_s", self.default_s)
-
-    @property
-    def mean_s(self) -> float:
-        """The mean of the measured times, in seconds: the number that records are ranked by."""
-        return sum(self.run_s) / len(self.run_s)
 
 
 def parse_record(data: bytes, source: str) -> ScheduleRecord:
