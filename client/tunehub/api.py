@@ -12,6 +12,7 @@ from tunehub.host import as_tvm_target
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
 from tunehub.resolution import Resolution
 from tunehub.settings import Layout
+from tunehub.threads import size_pool
 from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def compile(
 
     `target` is anything that `tunehub.resolve` takes; None is this machine's CPU. `params` are bound into `main`.
     `hub` reuses a hub (then no options); pass one to read its `report()` afterwards.
+    For a CPU, `TVM_NUM_THREADS` is set to the physical cores if TVM would take fewer and nobody has set a number.
     Raises UnsupportedTVMError, UnknownTargetError, RequirementError, SettingError, LockFileError; HubError only in
     strict mode; and what TVM raises for the module.
     """
@@ -56,7 +58,11 @@ def compile(
     from tunehub import relax_pipeline
 
     tvm_target = as_tvm_target(target)
-    return relax_pipeline.compile_module(mod, tvm_target, _hub_for(tvm_target, hub, options), params)
+    sized = size_pool() if tvm_target.kind.name == "llvm" else None
+    chosen = _hub_for(tvm_target, hub, options)
+    if sized is not None:
+        chosen.note(sized)
+    return relax_pipeline.compile_module(mod, tvm_target, chosen, params)
 
 
 @contextmanager

@@ -49,6 +49,14 @@ def test_flags_are_yes_no_or_an_error_that_names_the_variable(text: str) -> None
         assert "TUNEHUB_STRICT" in str(error)
 
 
+def test_layout() -> None:
+    assert load_settings({}).layout == "keep"
+    assert load_settings({"TUNEHUB_LAYOUT": "auto"}).layout == "auto"
+    assert with_options(load_settings({}), layout="auto").layout == "auto"
+    with pytest.raises(SettingError, match=r"TUNEHUB_LAYOUT.*keep, auto"):
+        load_settings({"TUNEHUB_LAYOUT": "nchw"})
+
+
 def test_registry_of_another_type() -> None:
     with pytest.raises(SettingError, match="registry"):
         with_options(load_settings({}), registry=3)  # type: ignore[arg-type]
