@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -87,6 +88,21 @@ def require(condition: bool, message: str) -> None:
     """Raise KnobError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise KnobError(message)
+
+
+def refusing(apply: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Make what TVM raises in ``apply`` a KnobError: knobs that pass all checks may still give no legal schedule."""
+
+    @functools.wraps(apply)
+    def checked(mod: Any, workload: Any, knobs: Any) -> Any:
+        try:
+            return apply(mod, workload, knobs)
+        except KnobError:
+            raise
+        except Exception as error:  # TVM raises several kinds
+            raise KnobError(f"TVM refuses {knobs}: {type(error).__name__}") from error
+
+    return checked
 
 
 def open_schedule(mod: Any) -> Any:

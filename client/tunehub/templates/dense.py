@@ -23,6 +23,7 @@ from tunehub.templates.base import (
     blocks_of,
     divisors,
     open_schedule,
+    refusing,
     require,
     size_of,
     worth_threads,
@@ -137,6 +138,7 @@ def default_knobs(workload: Workload, machine: Machine) -> DenseKnobs:
     return DenseKnobs(columns=columns, blocks=blocks, lanes=lanes, row=row, parallel=_parallel(workload, machine))
 
 
+@refusing
 def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)

@@ -20,12 +20,13 @@ from tunehub.templates.base import (
     blocks_of,
     is_map,
     open_schedule,
+    refusing,
     require,
     size_of,
     worth_threads,
 )
 
-_MAX_BLOCKS = 64
+_MAX_BLOCKS, _PIECES = 64, 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,7 @@ def default_knobs(workload: Workload, machine: Machine) -> ElementwiseKnobs:
     )
 
 
+@refusing
 def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     innermost = _innermost(workload)
@@ -102,16 +104,16 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     if innermost % knobs.lanes:
         schedule.annotate(outer, "pragma_loop_partition_hint", 1)
     if knobs.parallel:
-        _share(schedule, [*loops[:-1], outer], flat=workload.flat)
+        _share(schedule, [*loops[:-1], outer])
     return schedule
 
 
-def _share(schedule: Any, loops: list[Any], *, flat: bool) -> None:
-    """Run on the thread pool: the outer loops as one; a single loop is first cut in pieces."""
-    if not flat and len(loops) > 1:
-        schedule.parallel(schedule.fuse(*loops[:-1]))
-    else:
-        schedule.parallel(loops[0])
+def _share(schedule: Any, loops: list[Any]) -> None:
+    """Run on the thread pool: as many of the outer loops as give each thread several pieces, one loop at least."""
+    count = 1
+    while count < len(loops) - 1 and size_of(tuple(int(schedule.get(loop).extent) for loop in loops[:count])) < _PIECES:
+        count += 1
+    schedule.parallel(schedule.fuse(*loops[:count]) if count > 1 else loops[0])
 
 
 def _inline(schedule: Any, name: str) -> None:

@@ -19,6 +19,7 @@ from tunehub.templates.base import (
     blocks_of,
     divisors,
     open_schedule,
+    refusing,
     require,
     size_of,
     worth_threads,
@@ -87,8 +88,8 @@ def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
 
 
 def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
-    """The choice of a rule, without measuring: full vectors, and four of them for sums where the length allows."""
-    partial = max(divisors(workload.length, 4 * machine.vector))
+    """The choice of a rule, without measuring: full vectors, and two of them for sums where the length allows."""
+    partial = max(divisors(workload.length, 2 * machine.vector))
     return LastAxisKnobs(
         lanes=min(machine.vector, workload.length),
         partial=partial if partial >= 4 else 1,
@@ -96,6 +97,7 @@ def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
     )
 
 
+@refusing
 def apply(mod: Any, workload: Workload, knobs: LastAxisKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     require(knobs.lanes <= workload.length, f"lanes: {knobs.lanes} is more than a row of {workload.length}")
@@ -107,11 +109,11 @@ def apply(mod: Any, workload: Workload, knobs: LastAxisKnobs) -> Any:
     steps = [part for block in workload.blocks for part in _parts(schedule, block, knobs)]
     outer = _row_loop(schedule, last, workload)
     kept = [block for block in reversed(steps) if not _is_last(schedule, block, last)]
-    maps = [block for block in kept if _put(schedule, block, outer)]
-    for block in [*maps, last]:
-        _vectorize(schedule, block, workload, knobs)
+    moved = [block for block in kept if _moved(schedule, block, outer)]
     if knobs.parallel:
-        schedule.parallel(outer)
+        schedule.parallel(outer)  # decomposing comes later: parallel wants reductions in one block
+    for block in [*moved, last]:
+        _vectorize(schedule, block, workload, knobs)
     return schedule
 
 
@@ -143,29 +145,32 @@ def _is_last(schedule: Any, block: Any, last: Any) -> bool:
     return bool(schedule.get(block).name_hint == schedule.get(last).name_hint)
 
 
-def _put(schedule: Any, block: Any, outer: Any) -> bool:
-    """Move a step into the loop over rows; False for one that is inlined, or is a reduction."""
-    reduces = any(int(axis.iter_type) == _REDUCTION for axis in schedule.get(block).iter_vars)
-    if not reduces and len(schedule.get_consumers(block)) == 1:
+def _moved(schedule: Any, block: Any, outer: Any) -> bool:
+    """Move a step into the loop over rows; False for one that is inlined, because one other step reads it."""
+    if not _reduces(schedule, block) and len(schedule.get_consumers(block)) == 1:
         schedule.compute_inline(block)
         return False
     schedule.compute_at(block, outer, preserve_unit_loops=True)
-    if not reduces:
-        return True
-    if str(schedule.get(block).name_hint).endswith("_rf"):
-        steps, lanes = schedule.get_loops(block)[-2:]
-        schedule.vectorize(lanes)
-        schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
-    return False
+    return True
+
+
+def _reduces(schedule: Any, block: Any) -> bool:
+    return any(int(axis.iter_type) == _REDUCTION for axis in schedule.get(block).iter_vars)
 
 
 def _vectorize(schedule: Any, block: Any, workload: Workload, knobs: LastAxisKnobs) -> None:
-    if not _covers_row(schedule, block, workload):
-        return
-    outer, lanes = schedule.split(schedule.get_loops(block)[-1], [None, knobs.lanes])
-    schedule.vectorize(lanes)
-    if workload.length % knobs.lanes:
-        schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+    """Vectors in steps over whole rows, and in the first of the two parts of a reduction in vectors."""
+    if _reduces(schedule, block):
+        if str(schedule.get(block).name_hint).endswith("_rf"):
+            _, lanes, *_, steps = schedule.get_loops(block)  # rfactor makes the factor the block's first axis
+            schedule.reorder(steps, lanes)
+            schedule.vectorize(lanes)
+            schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
+    elif _covers_row(schedule, block, workload):
+        outer, lanes = schedule.split(schedule.get_loops(block)[-1], [None, knobs.lanes])
+        schedule.vectorize(lanes)
+        if workload.length % knobs.lanes:
+            schedule.annotate(outer, "pragma_loop_partition_hint", 1)
 
 
 def _parallel(workload: Workload, machine: Machine) -> bool:

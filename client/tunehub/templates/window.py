@@ -21,6 +21,7 @@ from tunehub.templates.base import (
     anchor_at,
     blocks_of,
     open_schedule,
+    refusing,
     require,
     size_of,
     worth_threads,
@@ -111,6 +112,7 @@ def default_knobs(workload: Workload, machine: Machine) -> WindowKnobs:
     return replace(knobs, unroll=size_of(workload.kernel) <= 9 and _unrolled(workload, knobs) <= _MAX_UNROLLED)
 
 
+@refusing
 def apply(mod: Any, workload: Workload, knobs: WindowKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
@@ -164,7 +166,7 @@ def _widths(workload: Workload, machine: Machine) -> list[int]:
 def _variations(workload: Workload, knobs: WindowKnobs) -> Iterator[WindowKnobs]:
     paddings: tuple[Literal["inline", "whole", "tile"], ...] = ("inline",)
     if workload.around.pad is not None:
-        paddings = ("inline", "whole", "tile")
+        paddings = ("inline", "whole")
     for padding in paddings:
         for unroll in (True, False):
             yield replace(knobs, padding=padding, unroll=unroll)

@@ -1,0 +1,30 @@
+"""Scheduled by a template or not, a function computes the same: random shapes, three instruction sets."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tunehub import templates  # noqa: E402
+from tunehub.relax_guard import check_function  # noqa: E402
+
+
+def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support: Any) -> None:
+    _, target, machine = cpu
+    for seed in range(shapes_to_try // 3):
+        case = support.random_case(seed, machine.vector)
+        match = templates.find(case.mod)
+        assert match is not None, case.name
+        space = match.template.knob_space(match.workload, machine)
+        knobs = space[0] if seed % 2 == 0 else random.Random(seed).choice(space)
+        scheduled = match.template.apply(case.mod, match.workload, knobs).mod
+        check_function(scheduled["main"], case.mod["main"], target)
+        inputs = support.inputs_of(case)
+        result = support.run(scheduled, target, inputs, case.shapes[-1])
+        expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
+        np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{seed}: {case.name}: {knobs}")
