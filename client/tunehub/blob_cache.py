@@ -9,17 +9,15 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from tunehub.atomic_file import TEMPORARY, fill_file
+from tunehub.file_lock import locked
 from tunehub_registry.package import SUFFIX, sha256_of
 from tunehub_registry.stores.port import Deadline
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 CACHEDIR_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of tunehub: delete it at any time.\n"
 LOCK_TIMEOUT_S = 120.0
@@ -65,23 +63,14 @@ class BlobCache:
         digest = hashlib.sha256(os.fsencode(records.resolve())).hexdigest()
         return self.root / "user" / f"{digest[:32]}{INDEX_SUFFIX}"
 
-    @contextmanager
-    def lock(self, path: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> AbstractContextManager[None]:
         """A lock for writing `path` and what belongs to it (a blob and its index have one lock) among processes.
 
         Raises OSError: TimeoutError after `LOCK_TIMEOUT_S` or the deadline, and where the file system has no locks.
         """
         self._make_folder(path.parent)
         left = self._deadline.remaining()
-        lock = _file_lock(path, LOCK_TIMEOUT_S if left is None else min(LOCK_TIMEOUT_S, left))
-        try:
-            lock.acquire()
-        except NotImplementedError as error:
-            raise OSError(str(error)) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return locked(_lock_path(path), LOCK_TIMEOUT_S if left is None else min(LOCK_TIMEOUT_S, left))
 
     def blob(self, sha256: str, size: int, download: Download) -> Path:
         """The path of the blob with this hash, downloaded unless a sound one is there. Call it under the blob's lock.
@@ -198,11 +187,9 @@ def _kind(path: Path, folder: str) -> str:
     return "blob" if path.suffix == SUFFIX else "leftover"
 
 
-def _file_lock(path: Path, timeout: float) -> BaseFileLock:
+def _lock_path(path: Path) -> Path:
     """One lock for all files whose names have the same first part."""
-    import filelock
-
-    return filelock.FileLock(str(path.with_name(f"{path.name.partition('.')[0]}.lock")), timeout=timeout)
+    return path.with_name(f"{path.name.partition('.')[0]}.lock")
 
 
 def _is_temporary(path: Path) -> bool:
@@ -211,12 +198,9 @@ def _is_temporary(path: Path) -> bool:
 
 def _sweep(path: Path) -> None:
     """Remove one orphan, if it is one."""
-    import filelock
-
-    if time.time() - path.stat().st_mtime < ORPHAN_AGE_S:
-        return
-    with suppress(filelock.Timeout, NotImplementedError), _file_lock(path, 0):
-        path.unlink(missing_ok=True)
+    if time.time() - path.stat().st_mtime >= ORPHAN_AGE_S:
+        with suppress(OSError), locked(_lock_path(path), 0):
+            path.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

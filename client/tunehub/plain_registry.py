@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from io import BytesIO
-from typing import BinaryIO
 
 from tunehub.exceptions import RegistryUnreadableError
 from tunehub.registry_cache import RegistryCache
 from tunehub.registry_source import Access, format_failure, last_known, read_shard, store_failure
+from tunehub.store_packages import StorePackages
 from tunehub_registry.exceptions import RegistryError
-from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, Shard, ShardEntry, parse_index
+from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, Shard, parse_index
 from tunehub_registry.stores.port import Store, StoreError
 from tunehub_registry.target import TargetDescriptor
 
 
-class PlainRegistry:
+class PlainRegistry(StorePackages):
     """The index and the shards of a store, checked against their hashes, and kept in the cache if there is one."""
 
     signed = False
 
     def __init__(self, store: Store, access: Access, label: str | None = None) -> None:
         """Reads nothing yet. `label` is what messages call it, the store's address by default."""
-        self._store = store
+        super().__init__(store, label or store.address)
         self._access = access
-        self._address = label or store.address
         self._index: Index | None = None
         self.cache = RegistryCache(access.cache, f"unsigned+{store.address}")
-
-    @property
-    def address(self) -> str:
-        """As the port says."""
-        return self._address
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
@@ -53,23 +46,6 @@ class PlainRegistry:
                 )  # fmt: skip
             self.cache.keep_shard(known.shard, data)
         return read_shard(self.address, known.shard_path, data, name)
-
-    def fetch_package(self, entry: ShardEntry) -> bytes:
-        """As the port says."""
-        stream = BytesIO()
-        self.download_package(entry, stream, 0)
-        return stream.getvalue()
-
-    def download_package(self, entry: ShardEntry, stream: BinaryIO, offset: int) -> None:
-        """As the port says."""
-        try:
-            self._store.download(entry.file, stream, size=entry.size, offset=offset)
-        except StoreError as error:
-            raise store_failure(error, self.address) from error
-
-    def url(self, path: str) -> str:
-        """As the port says."""
-        return self._store.url(path)
 
     def _read_index(self) -> Index:
         if self._index is None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import msgspec
 
 from tunehub.atomic_file import write_file
 from tunehub.blob_cache import tag_cache
+from tunehub.file_lock import locked
 from tunehub_registry.index import MAX_INDEX_BYTES
 from tunehub_registry.stores.port import Content, Deadline
 
@@ -132,26 +132,14 @@ class RegistryCache:
             with suppress(OSError):
                 self._keep(self._shard_path(sha256), data)
 
-    @contextmanager
-    def lock(self, deadline: Deadline) -> Iterator[None]:
+    def lock(self, deadline: Deadline) -> AbstractContextManager[None]:
         """The registry's part for this process alone. Raises OSError (TimeoutError), also where there is no cache."""
-        import filelock
-
         if self._folder is None or self._root is None:
             raise FileNotFoundError("there is no cache")
         tag_cache(self._root)
         self._folder.mkdir(parents=True, exist_ok=True)
         left = deadline.remaining()
-        timeout = LOCK_TIMEOUT_S if left is None else min(left, LOCK_TIMEOUT_S)
-        lock = filelock.FileLock(f"{self._folder}.lock", timeout=timeout)
-        try:
-            lock.acquire()
-        except NotImplementedError as error:  # a file system without locks
-            raise OSError(str(error)) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return locked(Path(f"{self._folder}.lock"), LOCK_TIMEOUT_S if left is None else min(left, LOCK_TIMEOUT_S))
 
     def _shard_path(self, sha256: str) -> Path:
         assert self._root is not None

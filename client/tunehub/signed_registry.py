@@ -13,17 +13,17 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
 from tunehub.registry_cache import RegistryCache, ShardRef, VerifiedState
 from tunehub.registry_source import Access, last_known, read_shard, store_failure
+from tunehub.store_packages import StorePackages
 from tunehub_registry.exceptions import FormatError
-from tunehub_registry.index import MAX_SHARD_BYTES, Shard, ShardEntry, shard_path
+from tunehub_registry.index import MAX_SHARD_BYTES, Shard, shard_path
 from tunehub_registry.stores.port import Store, StoreError, TooLargeError
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.catalogue import decode_catalogue
@@ -34,28 +34,23 @@ if TYPE_CHECKING:
 _FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
 
 
-class SignedRegistry:
+class SignedRegistry(StorePackages):
     """The port over a store, with a trusted root."""
 
     signed = True
 
     def __init__(self, store: Store, root: bytes, access: Access) -> None:
         """Reads nothing yet."""
+        super().__init__(store, store.address)
         self.root = root
         self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)
-        self._store = store
         self._access = access
         self._state: VerifiedState | None = None
         self._metadata: VerifiedMetadata | None = None  # None while another process's refresh, or the cache, will do
         self._names: Mapping[str, TargetDescriptor] | None = None
         self._failure: RegistryUnreadableError | None = None
         self._stale = access.offline
-
-    @property
-    def address(self) -> str:
-        """As the port says."""
-        return self._store.address
 
     def names(self) -> Mapping[str, TargetDescriptor]:
         """As the port says."""
@@ -85,23 +80,6 @@ class SignedRegistry:
             remedy = "try again when the registry can be reached"
             raise RegistryUnreadableError(self.address, f"the versions of {name} are not in the cache", remedy=remedy)
         return shard
-
-    def fetch_package(self, entry: ShardEntry) -> bytes:
-        """As the port says."""
-        stream = BytesIO()
-        self.download_package(entry, stream, 0)
-        return stream.getvalue()
-
-    def download_package(self, entry: ShardEntry, stream: BinaryIO, offset: int) -> None:
-        """As the port says."""
-        try:
-            self._store.download(entry.file, stream, size=entry.size, offset=offset)
-        except StoreError as error:
-            raise store_failure(error, self.address) from error
-
-    def url(self, path: str) -> str:
-        """As the port says."""
-        return self._store.url(path)
 
     def _verified(self) -> VerifiedState:
         """What the metadata says: as it is now, or where the network fails as it was last verified."""

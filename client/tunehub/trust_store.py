@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from tunehub.atomic_file import write_file
 from tunehub.exceptions import HubError, TrustError
+from tunehub.file_lock import locked
 from tunehub_registry.target import TargetName
 
 LOCK_TIMEOUT_S = 10.0
@@ -154,21 +155,10 @@ class TrustStore:
     def _root_path(self, address: str) -> Path:
         return self.folder / "roots" / f"{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Among processes, as far as the file system has locks. Raises OSError."""
-        import filelock
-
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(str(self.folder / ".lock"), timeout=LOCK_TIMEOUT_S)
-        try:
-            lock.acquire()
-        except NotImplementedError as error:
-            raise OSError(str(error)) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return locked(self.folder / ".lock", LOCK_TIMEOUT_S)
 
 
 def not_kept(store: TrustStore, error: Exception) -> HubError:
