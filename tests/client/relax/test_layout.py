@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -298,6 +299,19 @@ def test_every_weight_is_there_once(nets: Nets, target: Any) -> None:
     mod = simplified(nets.residual(channels=16))
     planned = plan_layouts(mod, target, BlockedCosts(8), blocks=(8,))
     assert constants(prepare(planned, target)) == constants(prepare(mod, target))
+
+
+def test_the_executable_holds_a_weight_once(nets: Nets, target: Any, make_hub: Any, tmp_path: Path) -> None:
+    mod = nets.conv(channels=128, out=128, size=14)
+    sizes = {}
+    for layout in ("keep", "auto"):
+        hub = make_hub(layout=layout)
+        executable = relax_pipeline.compile_module(mod, target, hub)
+        executable.export_library(str(tmp_path / f"{layout}.so"))
+        assert not hub.failures
+        sizes[layout] = (tmp_path / f"{layout}.so").stat().st_size
+    weight = 128 * 128 * 3 * 3 * 4
+    assert sizes["auto"] < sizes["keep"] + weight / 2 < 2 * weight
 
 
 def test_a_weight_of_two_convolutions_is_packed_once(nets: Nets, target: Any) -> None:
