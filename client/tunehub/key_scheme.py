@@ -17,3 +17,4 @@ KEY_SCHEMES: Mapping[str, str] = MappingProxyType(
     }
 )
 LOG_TUNERS = frozenset({"autotvm", "auto_scheduler", "graph_tuner"})
+RECORD_TUNERS = frozenset({"meta_schedule", "template"})  # our own records, for TVM 0.25 and newer

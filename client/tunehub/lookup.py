@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.record_index import RecordIndex
 from tunehub.reopening_index import ReopeningIndex
+from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.exceptions import RegistryError
-from tunehub_registry.record import ScheduleRecord, parse_record
+from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.trace_rules import validate_trace
 
 Rung = Literal["user", "exact", "anchor"]
@@ -18,14 +19,14 @@ Rung = Literal["user", "exact", "anchor"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A record that may serve a workload.
+    """A record that may serve a workload: a trace, or the knobs of a template.
 
     `rung` is `user` for the user's own records whatever their key; `anchored` says that the record was found by its
-    anchor key, so that its trace was made for another function with the same anchor block. `package` is name and
+    anchor key, so that it was made for another function with the same anchor block. `package` is name and
     version (`llvm-znver5 0.1.0`), or the path of the user's file.
     """
 
-    record: ScheduleRecord
+    record: AnyRecord
     rung: Rung
     package: str
     anchored: bool = False
@@ -56,7 +57,7 @@ class EmptyLookup:
 class IndexLookup:
     """The records of one package, or of the user's own file, through its index.
 
-    Every record passes the parser and the allow-list before it is returned; one that does not is left out and given
+    Every record passes the parser, and a trace the allow-list, before it is returned; one that does not is left out and given
     to `on_problem`. An index that turns out to be damaged is opened anew once.
     """
 
@@ -70,9 +71,13 @@ class IndexLookup:
         on_problem: Callable[[HubError], None],
         user: bool = False,
     ) -> None:
-        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index.
+
+        The field `tuners` names the tuners whose records there are.
+        """
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = tuple(sets)
+        self.tuners = frozenset(info.tuner for info in index.sets if info.id in self._sets and info.good)
         self._package = package
         self._on_problem = on_problem
         self._user = user
@@ -93,8 +98,9 @@ class IndexLookup:
 
     def _candidate(self, line: bytes, key: str, *, anchored: bool) -> Candidate | None:
         try:
-            record = parse_record(line, self._package)
-            validate_trace(record.trace)
+            record = parse_any_record(line, self._package)
+            if isinstance(record, ScheduleRecord):
+                validate_trace(record.trace)
         except RegistryError as error:
             reason = f"{self._package}: the record {key} is not used: {error}"
             self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
-from tunehub.key_scheme import KEY_SCHEME, KEY_SCHEMES, LOG_TUNERS
+from tunehub.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.log_lookup import IndexLogs
 from tunehub.lookup import IndexLookup
 from tunehub.record_index import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tunehub.registry_source import Registry
 
 OnProblem = Callable[[HubError], None]
-TUNER = "meta_schedule"
 _SCHEMES = " ".join(KEY_SCHEMES.values())
 
 
@@ -53,7 +52,7 @@ def open_package_records(
     that cannot be written is reported to `on_problem`; the index is then made in memory.
     """
     opener = _PackageOpener(chosen, registry, cache, host, on_problem)
-    index, usable = opener.usable(frozenset({TUNER}), tvm_version)
+    index, usable = opener.usable(RECORD_TUNERS, tvm_version)
     return IndexLookup(
         index,
         sets=[info.id for info in usable],
@@ -101,17 +100,21 @@ def open_user_records(
         return None
     if _is_for_other_kind(file, host):
         return None
-    info = SetInfo(id=0, tuner=TUNER, tvm="", key_scheme=KEY_SCHEME)
-    index = _open_user_index([file], [info], cache)
-    bad = sum(info.bad for info in index.sets)
+    infos = [
+        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
+        for number, tuner in enumerate(sorted(RECORD_TUNERS))
+    ]
+    files = [file] * len(infos)  # a file may hold records of either tuner, so it is read once for each
+    index = _open_user_index(files, infos, cache)
+    bad = index.sets[0].bad  # the same lines for every tuner
     if bad:
         reason = f"your own records: {bad} lines of {file} are not records: left out ({_first_bad(index.sets)})"
         on_problem(UserRecordsError(reason, remedy="remove them, or write the file with `tunehub tune`"))
     return IndexLookup(
         index,
-        sets=[0],
+        sets=[info.id for info in infos],
         package=str(file),
-        reopen=lambda: _open_user_index([file], [info], cache, rebuild=True),
+        reopen=lambda: _open_user_index(files, infos, cache, rebuild=True),
         on_problem=on_problem,
         user=True,
     )

@@ -28,7 +28,7 @@ from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 3
+INDEX_FORMAT = 4
 MAX_CANDIDATES = 8
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
@@ -65,11 +65,15 @@ class _Keys(msgspec.Struct, frozen=True):
     run_s: Annotated[tuple[_Seconds, ...], Meta(min_length=1)]
     anchor: _Key | None = None
     default_s: _Seconds | None = None
+    template: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetInfo:
-    """A record set in an index: `good` lines are indexed, `bad` ones are no records; `first_bad` says why the first."""
+    """A record set in an index: `good` lines are its records, `bad` ones are no records; `first_bad` says why the first.
+
+    Records of another tuner are neither: the user's own file may hold several tuners' and is read once for each.
+    """
 
     id: int
     tuner: str
@@ -301,12 +305,15 @@ class _Tally:
 
 def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
+    of_template = source.info.tuner == "template"
     decoder = msgspec.json.Decoder(_Keys)
     for tally.line, line in enumerate(_lines(source.stream), 1):
         try:
             keys = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             tally.refuse(error)
+            continue
+        if (keys.template is not None) != of_template:
             continue
         tally.good += 1
         run_s = sum(keys.run_s) / len(keys.run_s)

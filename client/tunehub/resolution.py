@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from tunehub.exceptions import RequirementError
-from tunehub.key_scheme import KEY_SCHEMES, LOG_TUNERS
+from tunehub.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.target import RUNGS, Accepted, Matcher, Rejected, TargetDescriptor
@@ -208,7 +208,7 @@ def tuners_of(tvm_version: str | None) -> frozenset[str]:
     """The tuners whose records an installed TVM can use; all that are known when there is no TVM."""
     if tvm_version is None:
         return frozenset(KEY_SCHEMES)
-    return LOG_TUNERS if is_relay(tvm_version) else frozenset(KEY_SCHEMES) - LOG_TUNERS
+    return LOG_TUNERS if is_relay(tvm_version) else RECORD_TUNERS
 
 
 def tvm_allowed(specifier: str, version: str) -> bool:
