@@ -25,7 +25,8 @@ class HubOptions(TypedDict, total=False):
     `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
     `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file.
-    `layout`: `keep` layouts, or choose them for the whole network (`auto`; CPUs, on TVM 0.25 and newer).
+    `layout`: `keep` layouts, or choose them for the whole network (`auto`; CPUs, on TVM 0.25 and newer); None: what the
+    records in use are for.
     """
 
     registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None

@@ -80,7 +80,7 @@ class Hub:
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
-    compiling keeps the layouts of a module. Compiling reports by `add`, `failed` and `fall_back`.
+    compiling keeps the layouts of a module or chooses them. Compiling reports by `add`, `failed` and `fall_back`.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ def _open(
         policy.problem(_unexpected(error))
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs(),
-        layout=settings.layout,
+        layout=settings.layout or opened.layout(),
     )  # fmt: skip
 
 
@@ -289,6 +289,14 @@ class _Layers:
 
     def add(self, layer: IndexLookup | IndexLogs | None) -> None:
         self._layers += [layer] if layer else []
+
+    def layout(self) -> Layout:
+        """The layouts that the records are for: templates' are for chosen ones, traces for those that modules have.
+
+        The first layer that has records decides. Without any, templates with default knobs serve chosen layouts best.
+        """
+        tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
+        return "auto" if tuners is None or "template" in tuners else "keep"
 
     def lookup(self) -> RecordLookup | None:
         return LayeredLookup(self._layers) if self._layers and not self.relay else None

@@ -99,9 +99,9 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
 
 
 def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
-    """Return ``mod`` with every PrimFunc scheduled for which the hub has a record that applies.
+    """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies.
 
-    A function without one stays as it is, and the report says which rung serves it.
+    A function without either stays as it is, and the report says which rung serves it.
     """
     import tvm
     from tvm import relax
@@ -116,7 +116,7 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
             continue
         if relax.analysis.has_reshape_pattern(function):
             continue  # TVM turns it into a view, as long as nobody schedules it
-        outcome, by_record = schedule_function(function, target, hub.lookup)
+        outcome, by_hub = schedule_function(function, target, hub.lookup)
         name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
         hub.add(
             WorkloadReport(
@@ -130,10 +130,11 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
                 default_s=outcome.default_s,
                 count=calls[name],
                 skipped=outcome.skipped,
+                template=outcome.template,
             )
         )
-        if by_record is not None:
-            scheduled[variable] = by_record.with_attr(_IS_SCHEDULED, True)
+        if by_hub is not None:
+            scheduled[variable] = by_hub.with_attr(_IS_SCHEDULED, True)
     updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     for variable, function in scheduled.items():
         updated.update_func(variable, function)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax_guard import (
     anchor_writes_parameter,
@@ -13,7 +13,9 @@ from tunehub.relax_guard import (
     layout_provider,
 )
 from tunehub.relax_keys import anchor_key, workload_key
+from tunehub.relax_template import TemplateFit
 from tunehub.relax_traces import import_trace
+from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
@@ -22,16 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheduled:
-    """What :func:`schedule_module` did. ``schedule`` and ``rung`` are None when no record served."""
+    """What :func:`schedule_module` did. ``schedule`` and ``rung`` are None when nothing served.
+
+    ``template``: the template that made the schedule, with a record's knobs or on the rung ``template`` with its own.
+    """
 
     exact: str
     anchor: str | None
     schedule: Any | None = None
-    rung: Rung | None = None
+    rung: Rung | Literal["template"] | None = None
     package: str | None = None
     run_s: float | None = None
     default_s: float | None = None
     skipped: tuple[str, ...] = ()
+    template: str | None = None
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
@@ -40,26 +46,52 @@ def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
     Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
     by TVM is skipped with its reason; nothing is raised for a bad record.
     """
+    return _by_records(mod, target, lookup, TemplateFit(mod, target))
+
+
+def _by_records(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit) -> Scheduled:
     exact = workload_key(mod)
     skipped: list[str] = []
     candidate = lookup.by_exact(exact)
     if candidate is not None:
-        schedule = _try(mod, candidate, target, skipped)
+        schedule = _try(mod, candidate, target, fit, skipped)
         if schedule is not None:
             return _served(schedule, candidate, exact, None, skipped)
     anchor = anchor_key(mod)
     for candidate in lookup.by_anchor(anchor) if anchor else ():
-        schedule = _try(mod, candidate, target, skipped)
+        schedule = _try(mod, candidate, target, fit, skipped)
         if schedule is not None:
             return _served(schedule, candidate, exact, anchor, skipped)
     return Scheduled(exact=exact, anchor=anchor, skipped=tuple(skipped))
 
 
+def _by_default_knobs(mod: Any, target: Any, fit: TemplateFit, missed: Scheduled) -> Scheduled:
+    """``missed`` with the schedule of the template that fits, if one does and nothing is wrong with it."""
+    match = None
+    try:
+        match = fit.match
+        if match is None:
+            return missed
+        schedule = fit.by_default(match)
+        check_function(schedule.mod["main"], mod["main"], target)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        what = "templates" if match is None else f"default knobs of {match.template.NAME}"
+        return replace(missed, skipped=(*missed.skipped, f"{what}: {_reason(error)}"))
+    return replace(missed, schedule=schedule, rung="template", template=match.template.NAME)
+
+
 def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> tuple[Scheduled, Any | None]:
-    """As :func:`schedule_module` for a PrimFunc under any name; also returns it scheduled, its name kept, or None."""
+    """Schedule a PrimFunc under any name as :func:`schedule_module`, and without a record by a template's own knobs.
+
+    Also returns the function scheduled, its name kept, or None.
+    """
     import tvm
 
-    outcome = schedule_module(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target, lookup)
+    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    fit = TemplateFit(mod, target)
+    outcome = _by_records(mod, target, lookup, fit)
+    if outcome.schedule is None:
+        outcome = _by_default_knobs(mod, target, fit, outcome)
     if outcome.schedule is None:
         return outcome, None
     scheduled = outcome.schedule.mod["main"]
@@ -134,18 +166,26 @@ def _replayed(mod: Any, schedule: Any) -> Any:
     return apply_exact(mod, schedule.trace) if changes_layout(schedule.trace) else schedule
 
 
-def _try(mod: Any, candidate: Candidate, target: Any, skipped: list[str]) -> Any | None:
+def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped: list[str]) -> Any | None:
+    record = candidate.record
     try:
-        check_features(required_features(candidate.record.trace), target)
-        trace = import_trace(candidate.record.trace)
-        anchored = candidate.rung == "anchor" or candidate.anchored
-        schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
+        if isinstance(record, TemplateRecord):
+            schedule = fit.by_record(record)
+        else:
+            check_features(required_features(record.trace), target)
+            trace = import_trace(record.trace)
+            anchored = candidate.rung == "anchor" or candidate.anchored
+            schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
         check_function(schedule.mod["main"], mod["main"], target)
         return schedule
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        skipped.append(f"{candidate.package}: {candidate.record.op}: {reason[-1][:200]}")
+        skipped.append(f"{candidate.package}: {record.op}: {_reason(error)}")
         return None
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1][:200]
 
 
 def _served(schedule: Any, candidate: Candidate, exact: str, anchor: str | None, skipped: list[str]) -> Scheduled:
@@ -158,4 +198,5 @@ def _served(schedule: Any, candidate: Candidate, exact: str, anchor: str | None,
         run_s=min(candidate.record.run_s, default=None),
         default_s=candidate.record.default_s,
         skipped=tuple(skipped),
+        template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
     )

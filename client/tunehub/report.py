@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-RUNGS = ("user", "exact", "anchor", "family", "reference", "dlight", "default")
+RUNGS = ("user", "exact", "anchor", "family", "reference", "template", "dlight", "default")
 HIT_RUNGS = frozenset({"user", "exact", "anchor", "family"})
 _BOTTLENECKS = 3
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
@@ -34,7 +34,8 @@ class WorkloadReport:
 
     `rung` (one of `RUNGS`) says what serves it, `package` where its record came from, `exact` and `anchor` are its
     keys (None when not needed). `run_s` and `default_s` are the record's measured times in seconds on the machine it
-    was tuned on, `count` the number of calls, `skipped` says why records that were tried did not serve.
+    was tuned on, `count` the number of calls, `skipped` says why records that were tried did not serve. `template` names
+    the template that schedules it: with a record's knobs, or on the rung `template` with those of its own rule.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -50,6 +51,7 @@ class WorkloadReport:
     default_s: float | None = None
     count: int = 1
     skipped: tuple[str, ...] = ()
+    template: str | None = None
     tuner: str | None = None
     implementation: str | None = None
     rejected: tuple[Alternative, ...] = ()
@@ -84,7 +86,7 @@ class Report:
         return tuple(item for item in self.workloads if item.hit)
 
     def misses(self) -> tuple[WorkloadReport, ...]:
-        """The workloads that run on TVM's default schedules."""
+        """The workloads without a record: on templates' default knobs, or on TVM's default schedules."""
         return tuple(item for item in self.workloads if not item.hit)
 
     def rung_counts(self) -> dict[str, int]:
@@ -179,8 +181,9 @@ def _speedup(item: WorkloadReport) -> str:
 
 
 def _remarks(item: WorkloadReport) -> str:
-    """Skipped records, the implementation that was chosen over others, and tuning that was too short."""
-    parts = [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
+    """The template, skipped records, the implementation that was chosen over others, and tuning that was too short."""
+    parts = [f"template {item.template}"] if item.template else []
+    parts += [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
     if item.rejected:
         others = [f"{other.implementation} {_ms(other.run_s) or 'without a record'}" for other in item.rejected]
         parts.append(f"{item.implementation} chosen over {', '.join(others)}")

@@ -25,7 +25,8 @@ class Settings:
     `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
     With `lock` only the packages of that lock file are considered. `budget` is what opening a hub may spend on the
     network, in seconds (None: no limit); `trust` is the folder of trusted roots and of names bound to registries.
-    `layout`: `keep` the layouts of a module, or choose them for the whole network (`auto`, CPUs and current TVM).
+    `layout`: `keep` the layouts of a module, or choose them for the whole network (`auto`, CPUs and current TVM);
+    None: what the records are for.
     """
 
     registries: tuple[str, ...]
@@ -40,7 +41,7 @@ class Settings:
     lock_place: str = "TUNEHUB_LOCK"
     budget: float | None = DEFAULT_BUDGET_S
     trust: Path = field(default_factory=lambda: _platform_folder("user_data_path") / "trust")
-    layout: Layout = "keep"
+    layout: Layout | None = None
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -64,7 +65,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         lock=_lock_path(env.get("TUNEHUB_LOCK", "").strip()),
         budget=_budget(env.get("TUNEHUB_BUDGET", "").strip() or DEFAULT_BUDGET_S, "TUNEHUB_BUDGET"),
         trust=Path(trust).expanduser() if trust else _platform_folder("user_data_path") / "trust",
-        layout=_layout(env.get("TUNEHUB_LAYOUT", "").strip() or "keep", "TUNEHUB_LAYOUT"),
+        layout=_layout(env.get("TUNEHUB_LAYOUT", "").strip() or None, "TUNEHUB_LAYOUT"),
     )
 
 
@@ -114,7 +115,9 @@ def _budget(value: object, place: str) -> float | None:
     return None if seconds == float("inf") else seconds
 
 
-def _layout(value: str, place: str) -> Layout:
+def _layout(value: str | None, place: str) -> Layout | None:
+    if value is None:
+        return None
     for known in get_args(Layout):
         if value == known:
             return known  # type: ignore[no-any-return]

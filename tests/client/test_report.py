@@ -35,7 +35,8 @@ def test_saved_json_is_the_report(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "report.json").read_text())
     assert saved == json.loads(json.dumps(REPORT.to_json()))
     assert saved["rungs"] == {
-        "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "dlight": 0, "default": 2,
+        "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "template": 0, "dlight": 0,
+        "default": 2,
     }  # fmt: skip
     assert saved["bottlenecks"] == ["conv", "dense"]
     assert saved["workloads"][1]["skipped"] == ["llvm-znver5 0.1.0: x: does not fit"]

@@ -50,7 +50,7 @@ def test_flags_are_yes_no_or_an_error_that_names_the_variable(text: str) -> None
 
 
 def test_layout() -> None:
-    assert load_settings({}).layout == "keep"
+    assert load_settings({}).layout is None
     assert load_settings({"TUNEHUB_LAYOUT": "auto"}).layout == "auto"
     assert with_options(load_settings({}), layout="auto").layout == "auto"
     with pytest.raises(SettingError, match=r"TUNEHUB_LAYOUT.*keep, auto"):

@@ -1,0 +1,44 @@
+"""Templates for one function of current TVM: by a record's knobs, or by those of the template's own rule.
+
+A record names a template, its version, and knobs. All three are checked before anything is scheduled, and the schedule
+is made by code of the client alone; what is checked of every schedule (:mod:`tunehub.relax_guard`) comes on top.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from tunehub import templates
+from tunehub.templates import KnobError, Match
+from tunehub_registry.template_record import TemplateRecord
+
+
+class TemplateFit:
+    """The template that fits ``mod``, an IRModule with one PrimFunc ``main``; looked for once, when it is needed."""
+
+    def __init__(self, mod: Any, target: Any) -> None:
+        self._mod = mod
+        self._target = target
+
+    @cached_property
+    def match(self) -> Match | None:
+        """The template and what it recognised; None when none fits, or the target is no CPU."""
+        return templates.find(self._mod) if self._target.kind.name == "llvm" else None
+
+    def by_record(self, record: TemplateRecord) -> Any:
+        """The schedule by the knobs of ``record``; KnobError when they are not for this function."""
+        match = self.match
+        if match is None:
+            raise KnobError(f"the template {record.template} does not fit this function")
+        own = match.template
+        if record.template != own.NAME:
+            raise KnobError(f"the record is for the template {record.template!r}, the function for {own.NAME}")
+        if record.version != own.VERSION:
+            raise KnobError(f"version {record.version} of the template {own.NAME} is not known, only {own.VERSION}")
+        return own.apply(self._mod, match.workload, templates.read_knobs(own.KNOBS, record.knobs))
+
+    def by_default(self, match: Match) -> Any:
+        """The schedule by the template's own choice of knobs; KnobError when it has none that fits."""
+        knobs = match.template.default_knobs(match.workload, templates.machine_of(self._target))
+        return match.template.apply(self._mod, match.workload, knobs)

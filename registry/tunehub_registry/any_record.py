@@ -1,0 +1,18 @@
+"""A line of either kind of record for current TVM: a trace, or the knobs of a template."""
+
+from __future__ import annotations
+
+from tunehub_registry import _json
+from tunehub_registry._lines import MAX_LINE_BYTES
+from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.template_record import TemplateRecord
+
+AnyRecord = ScheduleRecord | TemplateRecord
+
+
+def parse_any_record(data: bytes, source: str) -> AnyRecord:
+    """Read one line (without its newline): the record of a template when it names one. Raises FormatError."""
+    value = _json.decode(data, source, max_bytes=MAX_LINE_BYTES)
+    if isinstance(value, dict) and value.get("template") is not None:
+        return _json.convert(value, TemplateRecord, source)
+    return _json.convert(value, ScheduleRecord, source)
