@@ -39,8 +39,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accumulators(self) -> int:
-        """Vectors of sums that fit into registers beside operands, and into TVM's limit for stack buffers."""
-        return min(self.registers - 3, (_MAX_STACK_BYTES - 1) // (FLOAT_BYTES * self.vector))
+        """Vectors of sums that fit into registers beside two operands, and into TVM's limit for stack buffers."""
+        return min(self.registers - 2, (_MAX_STACK_BYTES - 1) // (FLOAT_BYTES * self.vector))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ is read as it is, which suits vectors along its last axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -77,13 +77,17 @@ class Workload:
 
     def outer(self, lanes: int) -> int:
         """The number of vectors of ``lanes`` outputs."""
-        return self.outputs // lanes
+        return -(-self.outputs // lanes)
 
     def lanes(self, machine: Machine) -> int:
-        """Outputs in one vector of sums: the weights' block, or what divides a plain operand's last axis."""
+        """Outputs in one vector of sums: the weights' block, or what divides a plain operand's last axis.
+
+        Where nothing near the machine's vector does, the operand is filled up with zeros.
+        """
         if self.packed:
             return self.packed[1]
-        return max(divisors(self.outputs, machine.vector))
+        fitting = max(divisors(self.outputs, machine.vector))
+        return fitting if 2 * fitting >= min(machine.vector, self.outputs) else machine.vector
 
 
 class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +149,8 @@ def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
     schedule = open_schedule(mod)
     anchor = schedule.get_sblock(workload.anchor)
     inline_producers(schedule, workload.around)
-    last = gather_epilogue(schedule, workload.around, anchor)
+    around = _filled_up(schedule, anchor, workload, knobs)
+    last = gather_epilogue(schedule, around, anchor)
     outer, at, reduction = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     if knobs.parallel:
@@ -190,7 +195,8 @@ def _reads_rows(mod: Any, name: str) -> bool:
 
 def _check(workload: Workload, knobs: DenseKnobs) -> None:
     lanes = workload.packed[1] if workload.packed else knobs.lanes
-    require(knobs.lanes == lanes and workload.outputs % lanes == 0, f"lanes: {knobs.lanes} does not fit the outputs")
+    fits = knobs.lanes == lanes if workload.packed else lanes <= workload.outputs
+    require(fits, f"lanes: {knobs.lanes} does not fit {workload.outputs} outputs")
     outer = workload.outer(lanes)
     require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
     require(workload.length % knobs.row == 0, f"row: {knobs.row} does not divide {workload.length}")
@@ -198,6 +204,25 @@ def _check(workload: Workload, knobs: DenseKnobs) -> None:
     require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
     unrolled = knobs.columns * knobs.blocks * knobs.step
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
+
+
+def _filled_up(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> Surroundings:
+    """Copy a plain right operand whose last axis ``lanes`` does not divide, with zeros behind it.
+
+    Returns what is around the anchor then: the product is cut off in front of the epilogue.
+    """
+    if workload.outputs % knobs.lanes == 0:
+        return workload.around
+    axes = len(schedule.get(anchor).iter_vars)
+    schedule.pad_einsum(anchor, [1] * (axes - 2) + [knobs.lanes, 1])
+    (cut,) = schedule.get_consumers(anchor)
+    for copy in schedule.get_producers(anchor):
+        *outer, last = schedule.get_loops(copy)
+        _, lanes = schedule.split(last, [None, knobs.lanes])
+        schedule.vectorize(lanes)
+        if knobs.parallel and len(outer) > 1:
+            schedule.parallel(schedule.fuse(*outer))
+    return replace(workload.around, consumers=(str(schedule.get(cut).name_hint), *workload.around.consumers))
 
 
 def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:

@@ -14,12 +14,12 @@ def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int,
     Only sizes that cut a row in pieces as equal as possible: others leave a smaller remainder. The sums of a tile
     need no more registers than ``machine`` has.
     """
-    most = machine.accumulators // vectors_of(lanes, machine)
+    vectors = vectors_of(lanes, machine)
     found = {
         (-(-row // pieces), blocks): None
         for blocks in divisors(outer, _MOST_BLOCKS)
-        for pieces in _pieces(row, most)
-        if -(-row // pieces) * blocks <= most
+        for pieces in _pieces(row, machine.accumulators)
+        if _fits(-(-row // pieces), blocks * vectors, machine)
     }
     return list(found) or [(1, 1)]
 
@@ -27,13 +27,14 @@ def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int,
 def cost(choice: tuple[int, int, int], lanes: int, machine: Machine) -> float:
     """Cycles for one block of outputs and one column, in each step of the reduction; ``choice``: row, columns, blocks.
 
-    Two multiply-adds and two loads start in a cycle; a sum can be used again after four.
+    Two multiply-adds and two loads start in a cycle; a sum can be used again after four. A vector of weights counts
+    as one and a half loads: weights come from the second level of the cache.
     """
     row, columns, blocks = choice
     vectors = vectors_of(lanes, machine)
 
     def step(width: int) -> float:
-        return max(width * blocks * vectors / 2, _LATENCY, (width + blocks * vectors) / 2)
+        return max(width * blocks * vectors / 2, _LATENCY, (width + 1.5 * blocks * vectors) / 2)
 
     whole, rest = divmod(row, columns)
     return (whole * step(columns) + (step(rest) if rest else 0.0)) / (blocks * row)
@@ -42,6 +43,13 @@ def cost(choice: tuple[int, int, int], lanes: int, machine: Machine) -> float:
 def vectors_of(lanes: int, machine: Machine) -> int:
     """How many registers hold ``lanes`` elements."""
     return -(-lanes // machine.vector)
+
+
+def _fits(columns: int, vectors: int, machine: Machine) -> bool:
+    """True when sums and operands fit into registers: elements of the input stay in one while several vectors of
+    weights use them, and LLVM moves sums to the stack when there are too many."""
+    sums = columns * vectors
+    return sums <= machine.accumulators and sums + (columns if vectors > 1 else 1) + 1 <= machine.registers
 
 
 def _pieces(row: int, most: int) -> range:
