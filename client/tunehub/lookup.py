@@ -57,8 +57,8 @@ class EmptyLookup:
 class IndexLookup:
     """The records of one package, or of the user's own file, through its index.
 
-    Every record passes the parser, and a trace the allow-list, before it is returned; one that does not is left out and given
-    to `on_problem`. An index that turns out to be damaged is opened anew once.
+    Every record passes the parser, and a trace the allow-list, before it is returned; one that does not is left out and
+    given to `on_problem`. An index that turns out to be damaged is opened anew once.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class _Keys(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetInfo:
-    """A record set in an index: `good` lines are its records, `bad` ones are no records; `first_bad` says why the first.
+    """A record set in an index: `good` lines are its records, `bad` ones none at all; `first_bad` says why the first.
 
     Records of another tuner are neither: the user's own file may hold several tuners' and is read once for each.
     """

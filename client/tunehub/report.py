@@ -34,8 +34,8 @@ class WorkloadReport:
 
     `rung` (one of `RUNGS`) says what serves it, `package` where its record came from, `exact` and `anchor` are its
     keys (None when not needed). `run_s` and `default_s` are the record's measured times in seconds on the machine it
-    was tuned on, `count` the number of calls, `skipped` says why records that were tried did not serve. `template` names
-    the template that schedules it: with a record's knobs, or on the rung `template` with those of its own rule.
+    was tuned on, `count` the number of calls, `skipped` says why records that were tried did not serve. `template`
+    names the template that schedules it: with a record's knobs, or on the rung `template` with those of its own rule.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
