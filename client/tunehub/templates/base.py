@@ -45,7 +45,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A block of a function: extents of its loops, and the shapes of the buffers that it reads and writes."""
+    """A block of a function: extents of its loops, and the shapes of the buffers that it reads and writes.
+
+    ``direct``: each index that it reads at is one of its loops or a constant.
+    """
 
     name: str
     spatial: tuple[int, ...]
@@ -53,6 +56,7 @@ class Block:
     reads: tuple[tuple[int, ...], ...]
     write: tuple[int, ...]
     dtype: str
+    direct: bool
 
 
 def machine_of(target: Any, cores: int | None = None) -> Machine:
@@ -167,4 +171,9 @@ def _describe(block: Any) -> Block:
         reads=tuple(shape(region) for region in block.reads),
         write=tuple(int(extent) for extent in written.shape),
         dtype=str(written.dtype),
+        direct=all(_is_direct(axis) for region in block.reads for axis in region.region),
     )
+
+
+def _is_direct(axis: Any) -> bool:
+    return hasattr(axis.min, "name") or type(axis.min).__name__ == "IntImm"

@@ -32,6 +32,7 @@ from tunehub.templates.base import (
 )
 from tunehub.templates.fusion import (
     Surroundings,
+    finish_rest,
     gather_epilogue,
     inline_producers,
     place_pad,
@@ -165,6 +166,7 @@ def apply(mod: Any, workload: Workload, knobs: Conv2dKnobs) -> Any:
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
         schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)
+    finish_rest(schedule, workload.around, parallel=knobs.parallel)
     return schedule
 
 

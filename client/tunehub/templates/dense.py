@@ -30,6 +30,7 @@ from tunehub.templates.base import (
 )
 from tunehub.templates.fusion import (
     Surroundings,
+    finish_rest,
     gather_epilogue,
     inline_producers,
     surroundings,
@@ -159,6 +160,7 @@ def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
     unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, reduction))[-3:])
     if knobs.row % knobs.columns:
         schedule.annotate(at, "pragma_loop_partition_hint", 1)
+    finish_rest(schedule, workload.around, parallel=knobs.parallel)
     return schedule
 
 

@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tunehub.relax_blocked import FROM_BLOCKED
 from tunehub.templates.base import Block, KnobError, is_map
+
+_MAX_LANES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """Names of the blocks around an anchor. ``pad``: the padding of its input, if any."""
+    """Names of the blocks around an anchor. ``pad``: the padding of its input, if any.
+
+    ``consumers``: those that a tile of sums goes through, one element after the other; ``rest``: those from the first
+    on for which a tile is no tile of the result (a reshape), which get loops of their own.
+    """
 
     producers: tuple[str, ...]
     pad: str | None
     consumers: tuple[str, ...]
+    rest: tuple[str, ...]
 
 
 def surroundings(blocks: tuple[Block, ...], anchor: int) -> Surroundings | None:
@@ -26,11 +34,25 @@ def surroundings(blocks: tuple[Block, ...], anchor: int) -> Surroundings | None:
     pads = [block.name for block in before if block.name.startswith("pad_temp")]
     if len(pads) > 1:
         return None
+    aligned = _aligned(blocks[anchor], after)
+    names = [block.name for block in after]
     return Surroundings(
         producers=tuple(block.name for block in before if block.name not in pads),
         pad=pads[0] if pads else None,
-        consumers=tuple(block.name for block in after),
+        consumers=tuple(names[:aligned]),
+        rest=tuple(names[aligned:]),
     )
+
+
+def _aligned(anchor: Block, after: tuple[Block, ...]) -> int:
+    """How many blocks of ``after`` keep the tiles of ``anchor``: the same shape, or its plain form."""
+    shape = anchor.spatial
+    for count, block in enumerate(after):
+        if block.name.startswith(FROM_BLOCKED) and shape == anchor.spatial:
+            shape = block.spatial
+        elif block.spatial != shape or not block.direct:
+            return count
+    return len(after)
 
 
 def inline_producers(schedule: Any, around: Surroundings) -> None:
@@ -46,6 +68,19 @@ def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
     for name in around.consumers[:-1]:
         _inline(schedule, name)
     return schedule.get_sblock(around.consumers[-1])
+
+
+def finish_rest(schedule: Any, around: Surroundings, *, parallel: bool) -> None:
+    """Schedule what does not fit the tiles: inlined into its last block, outer loops fused, on the thread pool."""
+    if not around.rest:
+        return
+    for name in around.rest[:-1]:
+        _inline(schedule, name)
+    *outer, innermost = schedule.get_loops(schedule.get_sblock(around.rest[-1]))
+    if outer and parallel:
+        schedule.parallel(schedule.fuse(*outer))
+    if int(schedule.get(innermost).extent) <= _MAX_LANES:
+        schedule.vectorize(innermost)
 
 
 def place_pad(schedule: Any, pad: str | None, how: str, at: Any, *, parallel: bool) -> None:

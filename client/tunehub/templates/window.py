@@ -28,6 +28,7 @@ from tunehub.templates.base import (
 )
 from tunehub.templates.fusion import (
     Surroundings,
+    finish_rest,
     gather_epilogue,
     inline_producers,
     place_pad,
@@ -138,6 +139,7 @@ def apply(mod: Any, workload: Workload, knobs: WindowKnobs) -> Any:
     place_pad(schedule, workload.around.pad, knobs.padding, outer, parallel=knobs.parallel)
     if workload.columns % knobs.columns:
         schedule.annotate(outer_column, "pragma_loop_partition_hint", 1)
+    finish_rest(schedule, workload.around, parallel=knobs.parallel)
     return schedule
 
 

@@ -101,12 +101,21 @@ def random_conv2d(rng: random.Random, block: int) -> Case:
         )  # fmt: skip
 
     name = f"conv {data} {weight} s{strides} p{padding} d{dilation} g{groups} {kind}"
+    if kind == "none" and rng.random() < 0.5:
+        leave = rng.choice((blocked.from_blocked, _flattened))
+        return case(f"{name} {leave.__name__}", lambda x, w: leave(convolve(x, w), out_channels), data, weight)
     if kind == "none":
         return case(name, convolve, data, weight)
     if not residual:
         return case(name, lambda x, w, b: epilogue(kind, convolve(x, w), b), data, weight, bias)
     result = case("", convolve, data, weight).shapes[-1]
     return case(name, lambda x, w, b, r: epilogue(kind, convolve(x, w), b, r), data, weight, bias, result)
+
+
+def _flattened(result: Any, channels: int) -> Any:
+    """An epilogue for which a tile of the result is no tile."""
+    plain = blocked.from_blocked(result, channels)
+    return topi.reshape(plain, (int(plain.shape[0]), channels * int(plain.shape[2]) * int(plain.shape[3])))
 
 
 def random_depthwise(rng: random.Random, block: int) -> Case:
