@@ -16,11 +16,12 @@ import msgspec
 from tunehub_builder.distill import FINALISTS, Distilled, distill
 from tunehub_builder.race import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.samples import speedup, timed_evidence
-from tunehub_builder.sitting import Resources
-from tunehub_builder.tuning.journal import LineJournal
-from tunehub_builder.tuning.pool import PoolOptions, Worker, WorkerPool
+from tunehub_builder.sitting import TEMPLATE, Resources
+from tunehub_builder.tuning.journal import KnobChoice, LineJournal
+from tunehub_builder.tuning.pool import Worker
 from tunehub_builder.tuning.worker import packed, unpacked
 from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.workers import worker_pool
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import TraceError
 from tunehub_registry.trace_rules import validate_trace
@@ -31,11 +32,13 @@ class GateOptions:
     """What a record must show. Times in seconds.
 
     A sample is the mean of enough runs for ``sample_s``; the default is sampled for ``default_budget_s`` in all (but
-    twice at least), since it may be a thousand times slower.
+    twice at least), since it may be a thousand times slower. Another choice than a template's own must be
+    ``min_gain_of_choice`` times as fast as that.
     """
 
     tolerance: float = 1e-4
     min_speedup: float = 1.02
+    min_gain_of_choice: float = 1.01
     rounds: int = 11
     sample_s: float = 0.02
     default_budget_s: float = 1.0
@@ -46,8 +49,8 @@ class GateOptions:
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The gate's decision on one workload: a line of ``verdicts.jsonl``.
 
-    ``digest`` names the finalists that it is about, ``winner`` is one of them. ``default_s`` and a finalist's
-    ``run_s`` are samples in seconds.
+    ``digest`` names the finalists that it is about, ``winner`` is one of them, with its ``trace`` or ``choice`` of
+    knobs. ``default_s`` and a finalist's ``run_s`` are samples in seconds. ``trials`` is how many were tried.
     """
 
     exact: str
@@ -60,6 +63,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finalists: tuple[Finalist, ...] = ()
     winner: int | None = None
     trace: Any = None
+    choice: KnobChoice | None = None
+    trials: int | None = None
+
+    @property
+    def candidate(self) -> Any:
+        """The winner's trace or choice of knobs."""
+        return self.trace if self.choice is None else self.choice
 
     @property
     def speedup(self) -> float | None:
@@ -96,8 +106,7 @@ def check_directory(
     journal.heal()
     known = {verdict.exact: verdict for verdict in journal.entries()}
     due = [entry for entry in entries if is_due(entry, known.get(entry.task.exact), resources.threads)]
-    pool = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))
-    with WorkerPool(pool, run.target) as workers:
+    with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as workers:
         verdicts = judge_all(due, workers.workers, run.target, resources.threads, options or GateOptions())
         for position, verdict in enumerate(verdicts, 1):
             journal.append(verdict)
@@ -106,12 +115,27 @@ def check_directory(
     return [known[entry.task.exact] for entry in entries if entry.task.exact in known]
 
 
-def static_reason(trace: Any) -> str | None:
-    """Why a trace must not reach TVM, or None when the rules allow it."""
+def static_reason(candidate: Any) -> str | None:
+    """Why a trace or a choice of knobs must not reach TVM, or None when the rules allow it."""
+    if isinstance(candidate, KnobChoice):
+        return _choice_reason(candidate)
     try:
-        validate_trace(trace)
+        validate_trace(candidate)
     except TraceError as error:
         return f"the trace is not allowed: {error.reason} (at {error.path})"
+    return None
+
+
+def _choice_reason(choice: KnobChoice) -> str | None:
+    from tunehub.templates import KnobError, read_knobs, template
+
+    try:
+        own = template(choice.template)
+        read_knobs(own.KNOBS, choice.knobs)
+    except KnobError as error:
+        return f"the knobs are not allowed: {error}"
+    if choice.version != own.VERSION:
+        return f"the knobs are for version {choice.version} of the template {own.NAME}, which is {own.VERSION} here"
     return None
 
 
@@ -154,13 +178,24 @@ def evidence(verdict: Verdict) -> RecordEvidence | None:
         threads=verdict.threads,
         admitted=verdict.admitted,
         reason=verdict.reason,
+        **_about_choice(verdict),
     )
 
 
+def _about_choice(verdict: Verdict) -> dict[str, Any]:
+    """What the evidence of a choice of knobs says besides; a package may hold other tuners' records of its workload."""
+    return {} if verdict.choice is None else {"tuner": TEMPLATE, "trials": verdict.trials or 0}
+
+
 def _race(entry: Distilled, options: GateOptions) -> Race:
-    finalists = [Finalist(source=t.source, tuning_s=t.mean_s, reason=static_reason(t.trace)) for t in entry.best]
-    rules = Rules(tolerance=options.tolerance, min_speedup=options.min_speedup, default="the default schedule")
-    return Race.of(finalists, rules)
+    finalists = [Finalist(source=t.source, tuning_s=t.mean_s, reason=static_reason(t.candidate)) for t in entry.best]
+    rules = Rules(
+        tolerance=options.tolerance,
+        min_speedup=options.min_speedup,
+        default="the default schedule",
+        min_gain=options.min_gain_of_choice,
+    )
+    return Race.of(finalists, rules, preferred=entry.preferred)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,8 +211,8 @@ class _Bench:
         """As the port says."""
         task = self.entry.task
         self.worker.load(task.exact, task.module)
-        traces = [self.entry.best[number].trace for number in numbers]
-        self.worker.send(("build_case", task.exact, self.target, traces))
+        candidates = [self.entry.best[number].candidate for number in numbers]
+        self.worker.send(("build_case", task.exact, self.target, candidates))
 
     def built(self) -> Answer:
         """As the port says."""
@@ -191,11 +226,13 @@ class _Bench:
         """As the port says; the default only as long as its budget lasts."""
         options = self.options
         numbers = [0, *map(packed, positions)]
-        single = {number: min(self._time(number, 1), self._time(number, 1)) for number in numbers}
-        runs = {number: max(1, round(options.sample_s / seconds)) for number, seconds in single.items()}
+        first = {number: (self._time(number, 1), self._time(number, 1)) for number in numbers}
+        runs = {number: max(1, round(options.sample_s / min(seconds))) for number, seconds in first.items()}
         rounds = rounds or options.rounds
-        default_rounds = min(rounds, max(2, int(options.default_budget_s / (runs[0] * single[0]))))
+        default_rounds = min(rounds, int(options.default_budget_s / (runs[0] * min(first[0]))))
         samples: dict[int, list[float]] = {number: [] for number in numbers}
+        if default_rounds < 2:  # so slow that two runs are enough, and have been made
+            default_rounds, samples[0] = 0, list(first[0])
         for turn in range(max(rounds, 2)):
             for number in numbers:
                 if number != 0 or turn < default_rounds:
@@ -215,6 +252,7 @@ class _Bench:
 
 def _verdict(entry: Distilled, decision: Decision, threads: int) -> Verdict:
     winner = decision.winner
+    best = entry.best[winner] if winner is not None else None
     return Verdict(
         exact=entry.task.exact,
         name=entry.task.name,
@@ -225,5 +263,7 @@ def _verdict(entry: Distilled, decision: Decision, threads: int) -> Verdict:
         default_s=decision.default_s,
         finalists=decision.finalists,
         winner=winner,
-        trace=entry.best[winner].trace if winner is not None else None,
+        trace=best.trace if best is not None else None,
+        choice=best.choice if best is not None else None,
+        trials=entry.trials,
     )

@@ -137,7 +137,7 @@ def networks(as_json: bool) -> None:
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
 @click.option("--recipe", "recipe_file", type=_FILE, help="TOML file with targets, networks and trials.")
 @click.option("--work", required=True, type=_FOLDER, help="Work directory; give it again to go on.")
-@click.option("--trials", type=_COUNT, help="Most trials of a convolution's or matrix product's sketches.  [64]")
+@click.option("--trials", type=_COUNT, help="Most trials of a workload's sketches  [64], or of its template.  [32]")
 @click.option("--search-trials", type=_COUNT, help="Most trials of MetaSchedule's search per workload.  [32]")
 @click.option("--seed", type=_COUNT, help="Seed of the search.  [0]")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
@@ -213,8 +213,8 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
     from tunehub_builder.atomic_file import write_atomically
     from tunehub_builder.distill import as_record
     from tunehub_builder.distill import distill as best_of
+    from tunehub_builder.pack import encoded
     from tunehub_builder.work_directory import WorkDirectory
-    from tunehub_registry.record import encode_record
 
     with _errors():
         work = WorkDirectory(directory)
@@ -222,7 +222,7 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
         found = best_of(work, top)
         if output is not None:
             records = [as_record(entry.task, trial) for entry in found for trial in entry.best]
-            write_atomically(output, map(encode_record, records))
+            write_atomically(output, map(encoded, records))
     rows = [
         {
             "exact": entry.task.exact,

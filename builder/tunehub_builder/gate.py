@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub_builder.check import GateOptions, Verdict, check_directory, judge_all, static_reason
-from tunehub_builder.distill import Distilled
+from tunehub_builder.distill import Distilled, as_trial
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.machine import tvm_versions
 from tunehub_builder.progress import milliseconds, native_output_to
-from tunehub_builder.sitting import Resources
-from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.sitting import TEMPLATE, Resources
 from tunehub_builder.work_directory import Run, WorkDirectory
-from tunehub_registry.record import BadLine, ScheduleRecord, read_records
+from tunehub_builder.workers import worker_pool
+from tunehub_registry.any_record import AnyRecord, read_any_records
+from tunehub_registry.template_record import BadLine, TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub_builder.relay.check import RelayOutcome
@@ -110,7 +111,7 @@ def check_file(path: Path, work: Path | None, resources: Resources) -> Outcome:
     with WorkDirectory(work).locked() as directory:
         run = directory.existing_run()
         _check_versions(directory, run)
-        entries, unknown = _entries(directory, records)
+        entries, unknown = _entries(directory, run, records)
         with native_output_to(directory.log) as stream:
             _warn_if_busy(stream)
             verdicts = list(_measured(directory, run, entries, resources, stream))
@@ -147,40 +148,41 @@ def describe(verdict: Verdict) -> str:
 def _measured(
     directory: WorkDirectory, run: Run, entries: Sequence[Distilled], resources: Resources, stream: TextIO
 ) -> Iterator[Verdict]:
-    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
-
     shown = _Shown(stream)
-    options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))
-    with WorkerPool(options, run.target) as pool:
+    with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
         verdicts = judge_all(entries, pool.workers, run.target, resources.threads, GateOptions())
         for position, verdict in enumerate(verdicts, 1):
             shown.show(verdict, position, len(entries))
             yield verdict
 
 
-def _read(path: Path) -> tuple[list[ScheduleRecord], list[Rejection]]:
-    """The records of a file whose format and trace are good, and the others."""
-    good, bad = [], []
+def _read(path: Path) -> tuple[list[AnyRecord], list[Rejection]]:
+    """The records of a file whose format and trace or knobs are good, and the others."""
+    good: list[AnyRecord] = []
+    bad: list[Rejection] = []
     try:
         with path.open("rb") as file:
-            for number, record in enumerate(read_records(file, str(path)), 1):
-                name = f"line {number}" if isinstance(record, BadLine) else record.op
-                reason = record.reason if isinstance(record, BadLine) else static_reason(list(record.trace))
-                if isinstance(record, ScheduleRecord) and reason is None:
-                    good.append(record)
+            for number, record in enumerate(read_any_records(file, str(path)), 1):
+                where = f"{path.name}:{number}"
+                if isinstance(record, BadLine):
+                    bad.append(Rejection(where=where, name=f"line {number}", reason=record.reason))
+                elif reason := static_reason(as_trial(record).candidate):
+                    bad.append(Rejection(where=where, name=record.op, reason=reason))
                 else:
-                    bad.append(Rejection(where=f"{path.name}:{number}", name=name, reason=str(reason)))
+                    good.append(record)
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a work directory or a file of records") from error
     return good, bad
 
 
-def _entries(directory: WorkDirectory, records: Sequence[ScheduleRecord]) -> tuple[list[Distilled], list[Rejection]]:
+def _entries(
+    directory: WorkDirectory, run: Run, records: Sequence[AnyRecord]
+) -> tuple[list[Distilled], list[Rejection]]:
     tasks = {task.exact: task for task in directory.tasks()}
     entries, unknown = [], []
     for record in records:
-        if record.exact in tasks:
-            trial = Trial(task=record.exact, trace=list(record.trace), source=record.source, run_s=record.run_s)
+        if record.exact in tasks and isinstance(record, TemplateRecord) == (run.tuner == TEMPLATE):
+            trial = as_trial(record)
             entries.append(Distilled(task=tasks[record.exact], best=(trial,), trials=1))
         else:
             reason = f"{directory.path} has no such workload"

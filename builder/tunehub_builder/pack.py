@@ -14,19 +14,21 @@ from packaging.version import InvalidVersion, Version
 from tunehub.key_scheme import KEY_SCHEME
 from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.check import Verdict, evidence, static_reason, verdict_journal
+from tunehub_builder.distill import as_record
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.sitting import META_SCHEDULE, TEMPLATE
+from tunehub_builder.tuning.journal import Journal, Trial
 from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory
 from tunehub_registry import index as registry_index
+from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
 from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack, package_filename
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.template_record import encode_template_record
 from tunehub_registry.trace_rules import required_features
 
-TUNER = "meta_schedule"
-RECORDS = "records/meta_schedule.jsonl"
 TVM_VERSIONS = ">=0.25,<0.28"
 
 
@@ -101,23 +103,22 @@ def pack_directory(
 
 def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvidence]) -> Contents:
     """The records of a directory that was tuned with TVM 0.25 to 0.27."""
+    tuner = run.tuner or META_SCHEDULE
+    file = f"records/{tuner}.jsonl"
     tasks = {task.exact: task for task in directory.tasks()}
     verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
     admitted = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
     if not admitted:
         raise nothing_admitted(directory, checked=bool(verdicts))
     records = [_record(verdict, tasks[verdict.exact]) for verdict in admitted]
-    tuned = {network.name for network in run.networks}
     lines: list[Evidence] = [*filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))]
-    lines += [item for item in measured if item.network in tuned]
+    lines += _measured_with(run, measured)
     return Contents(
         target=_descriptor(run, records),
-        record_sets=(
-            RecordSet(tuner=TUNER, file=RECORDS, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),
-        ),
+        record_sets=(RecordSet(tuner=tuner, file=file, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),),
         networks=sorted_networks(run),
         provenance=provenance_of(run, sum(trial.task in tasks for trial in Journal(directory.path).trials())),
-        files={RECORDS: b"".join(map(encode_record, records))},
+        files={file: b"".join(map(encoded, records))},
         evidence=b"".join(map(encode_evidence, lines)),
         counts={
             "records": len(records),
@@ -125,6 +126,15 @@ def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvid
             "not_checked": len(tasks) - len(verdicts),
         },
     )
+
+
+def _measured_with(run: Run, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
+    """The times of networks that were tuned; those with templates say so, beside times with other records."""
+    tuned = {network.name for network in run.networks}
+    found = [item for item in measured if item.network in tuned]
+    if run.tuner != TEMPLATE:
+        return found
+    return [msgspec.structs.replace(item, network=f"{item.network} ({TEMPLATE})") for item in found]
 
 
 def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError:
@@ -159,24 +169,21 @@ def publish_locally(built: BuiltPackage, output: Path, index: Path | None) -> Pa
 
 def _is_publishable(verdict: Verdict) -> bool:
     """Admitted, and by today's rules too, which may be stricter than on the day of the verdict."""
-    return verdict.admitted and verdict.winner is not None and static_reason(verdict.trace) is None
+    return verdict.admitted and verdict.winner is not None and static_reason(verdict.candidate) is None
 
 
-def _record(verdict: Verdict, task: TaskEntry) -> ScheduleRecord:
+def _record(verdict: Verdict, task: TaskEntry) -> AnyRecord:
     registered = evidence(verdict)
     if registered is None or verdict.winner is None:
         raise PackingError(f"{task.name}: the verdict has no measurements; run `tunehub check` again")
     winner = verdict.finalists[verdict.winner]
-    return ScheduleRecord(
-        exact=task.exact,
-        anchor=task.anchor,
-        op=task.name,
-        trace=tuple(verdict.trace),
-        run_s=winner.run_s,
-        default_s=registered.default_s,
-        networks=tuple(sorted(task.counts)),
-        source=winner.source,
-    )
+    trial = Trial(task=task.exact, trace=verdict.trace, choice=verdict.choice, source=winner.source, run_s=winner.run_s)
+    return as_record(task, trial, registered.default_s)
+
+
+def encoded(record: AnyRecord) -> bytes:
+    """The record as a line of its file."""
+    return encode_record(record) if isinstance(record, ScheduleRecord) else encode_template_record(record)
 
 
 def sorted_networks(run: Run) -> tuple[NetworkEntry, ...]:
@@ -208,11 +215,15 @@ def provenance_of(run: Run, trials: int, tuner: str | None = None) -> Provenance
     )
 
 
-def _descriptor(run: Run, records: Iterable[ScheduleRecord]) -> TargetDescriptor:
-    """The target as the client describes it, with the features that a record cannot do without."""
+def _descriptor(run: Run, records: Iterable[AnyRecord]) -> TargetDescriptor:
+    """The target as the client describes it, with the features that a record cannot do without.
+
+    Templates leave instructions to the compiler, and their workloads are keyed with the vectors' width.
+    """
     from tunehub.host import descriptor_of
 
-    needed = frozenset[str]().union(*(required_features(list(record.trace)) for record in records))
+    traces = [list(record.trace) for record in records if isinstance(record, ScheduleRecord)]
+    needed = frozenset[str]().union(*map(required_features, traces))
     descriptor: TargetDescriptor = descriptor_of(run.target)
     return msgspec.structs.replace(descriptor, required_features=tuple(sorted(needed)))
 

@@ -54,11 +54,15 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What a finalist must show. ``tolerance`` is the most that its output may differ; ``default`` is for messages."""
+    """What a finalist must show. ``tolerance`` is the most that its output may differ; ``default`` is for messages.
+
+    ``min_gain``: how many times as fast as a preferred finalist another must be to win.
+    """
 
     tolerance: float
     min_speedup: float
     default: str = "the default"
+    min_gain: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,17 +77,21 @@ class Decision:
 
 @dataclass(kw_only=True, slots=True)
 class Race:
-    """A workload's finalists. ``running`` are the numbers of those that are still in the race."""
+    """A workload's finalists. ``running`` are the numbers of those that are still in the race.
+
+    The one with the number ``preferred`` wins unless another is faster beyond the noise.
+    """
 
     finalists: list[Finalist]
     running: list[int]
     rules: Rules
+    preferred: int | None = None
 
     @classmethod
-    def of(cls, finalists: Sequence[Finalist], rules: Rules) -> Race:
+    def of(cls, finalists: Sequence[Finalist], rules: Rules, preferred: int | None = None) -> Race:
         """A race of the finalists that nothing speaks against yet."""
         running = [number for number, finalist in enumerate(finalists) if finalist.reason is None]
-        return cls(finalists=list(finalists), running=running, rules=rules)
+        return cls(finalists=list(finalists), running=running, rules=rules, preferred=preferred)
 
     def reject(self, number: int, reason: str) -> None:
         """Take a finalist out of the race."""
@@ -105,13 +113,21 @@ class Race:
 
     def decide(self, default_s: tuple[float, ...] = (), reason: str | None = None) -> Decision:
         """Who wins by the times so far; ``reason`` is why nobody can."""
-        timed = [number for number in self.running if self.finalists[number].run_s]
-        winner = min(timed, key=lambda number: statistics.median(self.finalists[number].run_s), default=None)
+        winner = self._winner()
         if winner is not None and reason is None:
             reason = noise_reason(default_s, self.finalists[winner].run_s, self.rules.min_speedup)
         elif reason is None:
             reason = self.finalists[0].reason or "no finalist is left"
         return Decision(finalists=tuple(self.finalists), default_s=default_s, winner=winner, reason=reason)
+
+    def _winner(self) -> int | None:
+        """The fastest by medians, or the preferred one when that is as fast within the noise."""
+        timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
+        winner = min(timed, key=lambda number: statistics.median(timed[number]), default=None)
+        if winner is None or self.preferred not in timed:
+            return winner
+        gain = noise_reason(timed[self.preferred], timed[winner], self.rules.min_gain)
+        return winner if gain is None else self.preferred
 
     def _drop_crashing(self, bench: Bench) -> None:
         """Try the finalists one by one and reject those that end the process."""

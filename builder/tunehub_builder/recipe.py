@@ -27,7 +27,7 @@ from msgspec import Meta
 from tunehub_builder.exceptions import RecipeError
 
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
-Tuner = Literal["meta_schedule", "autotvm", "auto_scheduler", "graph_tuner"]
+Tuner = Literal["meta_schedule", "template", "autotvm", "auto_scheduler", "graph_tuner"]
 Algorithm = Literal["xgb", "ga", "random", "gridsearch"]
 GraphAlgorithm = Literal["auto", "dp", "pbqp"]
 Layout = Literal["NCHW", "NHWC"]
@@ -68,7 +68,8 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Recipe:
     """Targets and networks, and how to tune them.
 
-    ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``; with TVM <= 0.19 ``trials`` and what follows
+    ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``, of the tuner template ``trials`` is the most
+    choices of knobs that are measured of a workload; with TVM <= 0.19 ``trials`` and what follows
     ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
     installed TVM. ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
     ``HOST:PORT`` of a tracker where the device ``rpc_key`` is.

@@ -47,6 +47,7 @@ def timed_evidence(
     reason: str | None,
     tuner: str | UnsetType = UNSET,
     baseline: str | UnsetType = UNSET,
+    trials: int | UnsetType = UNSET,
 ) -> RecordEvidence:
     """A line of a package's evidence about samples in seconds, of which there are some; ``difference`` is of outputs.
 
@@ -66,4 +67,5 @@ def timed_evidence(
         reason=reason,
         tuner=tuner,
         baseline=baseline,
+        trials=trials,
     )

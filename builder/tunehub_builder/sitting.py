@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,13 +20,14 @@ from tunehub_builder.work_directory import Options, Run, Sitting, TaskEntry, Wor
 from tunehub_registry.manifest import NetworkEntry
 
 if TYPE_CHECKING:
+    from tunehub.settings import Layout
     from tunehub_builder.networks import Network
     from tunehub_builder.progress import Progress
     from tunehub_builder.relay.networks import RelayNetwork
     from tunehub_builder.tuning.tasks import TuningTask
-    from tunehub_builder.tuning.tuner import TunerOptions
+    from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 
-META_SCHEDULE = "meta_schedule"
+META_SCHEDULE, TEMPLATE = "meta_schedule", "template"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,15 +56,17 @@ class Summary:
 
 
 def check_options(recipe: Recipe) -> None:
-    """Raise TuningError for options that only TVM <= 0.19 has."""
+    """Raise TuningError for options that only TVM <= 0.19 or another tuner has."""
     others = ("algorithm", "early_stopping", "transfer_from", "template", "template_args", "layout", "graph_algorithm",
               "rpc", "rpc_key", "cache_flush")  # fmt: skip
     wrong = [f"--{name.replace('_', '-')}" for name in others if getattr(recipe, name) != getattr(Recipe(), name)]
-    if recipe.tuner not in (None, META_SCHEDULE):
+    if recipe.tuner not in (None, META_SCHEDULE, TEMPLATE):
         wrong.insert(0, f"--tuner {recipe.tuner}")
     if wrong:
         remedy = "pip install 'tunehub[legacy]' in an environment of its own"
         raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
+    if recipe.tuner == TEMPLATE and recipe.search_trials != Recipe().search_trials:
+        raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
 
 
 def find_networks(job: Job) -> list[Network]:
@@ -98,17 +101,17 @@ def tune_job(
     Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
     TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
     """
-    options = _tuner_options(job, target)
-    run = begin(directory, job, target, networks, resources, _noted(options))
+    method = _method(job.recipe, target)
+    run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
     try:
-        tasks = _extract(directory, networks, target)
-        return _tune(directory, tasks, run, options, resources, show)
+        tasks, notes = _extract(directory, networks, target, method)
+        return replace(_tune(directory, tasks, run, method, resources, show), notes=notes)
     finally:
         with suppress(WorkDirectoryError):  # on a full disk the first error says more
             directory.save_run(touched(run))
 
 
-def command_line(job: Job, resources: Resources, options: Sequence[str] = ()) -> str:
+def command_line(job: Job, resources: Resources, options: Sequence[str]) -> str:
     """The call as anyone would type it, with ``options``: work directory, recipe and models by their last name only."""
     recipe = job.recipe
     words = ["tunehub", "tune", "--target", job.target]
@@ -116,13 +119,9 @@ def command_line(job: Job, resources: Resources, options: Sequence[str] = ()) ->
         words += ["--network", name]
     for model in recipe.models:
         words += ["--model", Path(model.path).name, *_shape_words(model)]
-    words += options or ["--trials", str(_trials(job)), "--search-trials", str(recipe.search_trials)]
+    words += options
     words += ["--seed", str(recipe.seed), "--threads", str(resources.threads), "--workers", str(resources.workers)]
     return shlex.join([*words, "--work", job.directory.resolve().name])
-
-
-def _trials(job: Job) -> int:
-    return TRIALS if job.recipe.trials is None else job.recipe.trials
 
 
 def _shape_words(model: ModelFile) -> list[str]:
@@ -130,20 +129,30 @@ def _shape_words(model: ModelFile) -> list[str]:
     return [word for shape in shapes for word in ("--input-shape", shape)]
 
 
-def _tuner_options(job: Job, target: machine.TuningTarget) -> TunerOptions:
-    from tunehub_builder.tuning.tuner import TunerOptions
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Method:
+    """How a tuner works: what its sittings note, its ``words`` on the command line, the layouts of its networks."""
 
-    recipe = job.recipe
-    return TunerOptions(trials=_trials(job), search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
+    tuner: str | None
+    options: TunerOptions | KnobOptions
+    noted: Options
+    words: Sequence[str]
+    layout: Layout
 
 
-def _noted(options: TunerOptions) -> Options:
-    return {
-        "trials": options.trials,
-        "search_trials": options.search_trials,
-        "batch": options.batch,
-        "vector": options.vector,
-    }
+def _method(recipe: Recipe, target: machine.TuningTarget) -> _Method:
+    from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
+
+    if recipe.tuner == TEMPLATE:
+        knobs = KnobOptions() if recipe.trials is None else KnobOptions(trials=recipe.trials)
+        noted: Options = {"tuner": TEMPLATE, "trials": knobs.trials, "batch": knobs.batch}
+        words = ["--tuner", TEMPLATE, "--trials", str(knobs.trials)]
+        return _Method(tuner=TEMPLATE, options=knobs, noted=noted, words=words, layout="auto")
+    trials = TRIALS if recipe.trials is None else recipe.trials
+    options = TunerOptions(trials=trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
+    noted = {"trials": trials, "search_trials": options.search_trials, "batch": options.batch, "vector": options.vector}
+    words = ["--trials", str(trials), "--search-trials", str(recipe.search_trials)]
+    return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
 
 
 def begin(
@@ -153,14 +162,22 @@ def begin(
     networks: Iterable[Network | RelayNetwork],
     resources: Resources,
     options: Options,
-    words: Sequence[str] = (),
+    words: Sequence[str],
+    *,
+    tuner: str | None = None,
 ) -> Run:
     """Write down what this sitting is, with the tuner's ``options`` and their ``words`` on the command line.
 
     Raises WorkDirectoryError when its trials could not be compared with those that are there.
     """
     tvm_version, ffi_version = machine.tvm_versions()
-    new = Run(target_name=target.name, target=target.config, tvm_version=tvm_version, tvm_ffi_version=ffi_version)
+    new = Run(
+        target_name=target.name,
+        target=target.config,
+        tvm_version=tvm_version,
+        tvm_ffi_version=ffi_version,
+        tuner=tuner,
+    )
     known = directory.run()
     if known is not None:
         check_same_run(directory.path, known, new)
@@ -200,28 +217,47 @@ def touched(run: Run) -> Run:
     return msgspec.structs.replace(run, sittings=(*run.sittings[:-1], last))
 
 
-def _extract(directory: WorkDirectory, networks: Sequence[Network], target: machine.TuningTarget) -> list[TuningTask]:
-    """The workloads of ``networks``, heaviest first; ``tasks.jsonl`` gets those that it does not have."""
+def _extract(
+    directory: WorkDirectory, networks: Sequence[Network], target: machine.TuningTarget, method: _Method
+) -> tuple[list[TuningTask], tuple[str, ...]]:
+    """The workloads of ``networks``, heaviest first, and notes; ``tasks.jsonl`` gets those that it does not have."""
     import tvm
 
-    from tunehub_builder.tuning.order import heaviest_first
+    from tunehub_builder.tuning.order import heaviest_first, most_operations_first
     from tunehub_builder.tuning.tasks import extract_tasks
 
     tvm_target = tvm.target.Target(target.config)
     entries = list(directory.tasks())
     found: list[TuningTask] = []
+    without: set[str] = set()
     for network in networks:
-        tasks = extract_tasks([(network.name, network.relax_module())], tvm_target)
+        tasks = extract_tasks([(network.name, network.relax_module())], tvm_target, layout=method.layout)
+        if method.tuner == TEMPLATE:
+            tasks, others = _with_template(tasks)
+            without.update(others)
         entries = merge_tasks(entries, network.name, [_task_entry(task, network.name) for task in tasks])
         found += tasks
     directory.save_tasks(entries)
-    return heaviest_first(_merged(found))
+    ordered = (most_operations_first if method.tuner == TEMPLATE else heaviest_first)(_merged(found))
+    notes = (f"no template serves {', '.join(sorted(without))}: left as TVM compiles them",) if without else ()
+    return ordered, notes
+
+
+def _with_template(tasks: Iterable[TuningTask]) -> tuple[list[TuningTask], list[str]]:
+    """The tasks that a template recognises, and the names of the others."""
+    from tunehub.templates import find
+
+    served, others = [], []
+    for task in tasks:
+        if find(task.mod) is None:
+            others.append(task.name)
+        else:
+            served.append(task)
+    return served, others
 
 
 def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     """Each workload once, with the calls of all networks."""
-    from dataclasses import replace
-
     merged: dict[str, TuningTask] = {}
     for task in tasks:
         known = merged.get(task.exact)
@@ -247,14 +283,14 @@ def _tune(
     directory: WorkDirectory,
     tasks: Sequence[TuningTask],
     run: Run,
-    options: TunerOptions,
+    method: _Method,
     resources: Resources,
     show: Callable[[Progress], None],
 ) -> Summary:
     import tvm
 
-    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
     from tunehub_builder.tuning.tuner import tune
+    from tunehub_builder.workers import worker_pool
 
     last: list[Progress] = []
 
@@ -264,9 +300,8 @@ def _tune(
             directory.save_run(touched(run))
         show(progress)
 
-    pool_options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(directory.log))
-    with WorkerPool(pool_options, run.target) as pool:
-        tune(tasks, tvm.target.Target(run.target), directory.path, pool, options, step)
+    with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
+        tune(tasks, tvm.target.Target(run.target), directory.path, pool, method.options, step)
     end = last[0] if last else None
     return Summary(
         target=run.target_name,

@@ -38,13 +38,17 @@ class Sitting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`. What `identity` holds never changes; every sitting adds itself and the networks it tunes."""
+    """`run.json`. What `identity` holds never changes; every sitting adds itself and the networks it tunes.
+
+    `tuner` is given for `template`, whose workloads are those of networks with planned layouts.
+    """
 
     format_version: int = FORMAT_VERSION
     target_name: str
     target: dict[str, Any]
     tvm_version: str
     tvm_ffi_version: str
+    tuner: str | None = None
     networks: tuple[NetworkEntry, ...] = ()
     sittings: tuple[Sitting, ...] = ()
 
@@ -52,7 +56,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self) -> dict[str, str]:
         """What trials must have in common to be compared, by its name for people."""
         target = msgspec.json.encode(self.target, order="sorted").decode()
-        return {"target": target, "TVM version": f"{self.tvm_version} (apache-tvm-ffi {self.tvm_ffi_version})"}
+        return {
+            "target": target,
+            "TVM version": f"{self.tvm_version} (apache-tvm-ffi {self.tvm_ffi_version})",
+            "tuner": self.tuner or "meta_schedule",
+        }
 
     @property
     def relay_target(self) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import BinaryIO
+
 from tunehub_registry import _json
-from tunehub_registry._lines import MAX_LINE_BYTES
+from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
@@ -16,3 +19,8 @@ def parse_any_record(data: bytes, source: str) -> AnyRecord:
     if isinstance(value, dict) and value.get("template") is not None:
         return _json.convert(value, TemplateRecord, source)
     return _json.convert(value, ScheduleRecord, source)
+
+
+def read_any_records(stream: BinaryIO, source: str) -> Iterator[AnyRecord | BadLine]:
+    """Read a file of records lazily; a line that is not a record becomes a BadLine and the rest goes on."""
+    return read_lines(stream, source, parse_any_record)

@@ -27,15 +27,15 @@ from tunehub_builder.relay.tuner import (
     get_tuner,
 )
 from tunehub_builder.relay.work import RelayWork
-from tunehub_builder.sitting import META_SCHEDULE, Resources, Summary, begin, check_names, touched
+from tunehub_builder.sitting import META_SCHEDULE, TEMPLATE, Resources, Summary, begin, check_names, touched
 from tunehub_builder.work_directory import Options, WorkDirectory
 
 
 def tuner_name(recipe: Recipe) -> str:
     """The tuner of a recipe. Raises TuningError for one that TVM <= 0.19 does not have."""
-    if recipe.tuner == META_SCHEDULE:
+    if recipe.tuner in (META_SCHEDULE, TEMPLATE):
         raise TuningError(
-            "the tuner meta_schedule needs TVM 0.25 to 0.27 (pip install 'tunehub[builder]'); "
+            f"the tuner {recipe.tuner} needs TVM 0.25 to 0.27 (pip install 'tunehub[builder]'); "
             "with TVM <= 0.19 give --tuner autotvm, auto_scheduler or graph_tuner"
         )
     if recipe.template and recipe.tuner not in (None, AUTOTVM):

@@ -17,14 +17,31 @@ from tunehub_builder.exceptions import WorkDirectoryError
 T = TypeVar("T")
 
 
+class KnobChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate of the tuner ``template``: the template's name and version, and its knobs by name."""
+
+    template: str
+    version: int
+    knobs: dict[str, Any]
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One measured candidate: ``run_s`` in seconds (empty after a failure, which ``error`` explains)."""
+    """One measured candidate: ``run_s`` in seconds (empty after a failure, which ``error`` explains).
+
+    The candidate is a ``trace``, or for the tuner ``template`` a ``choice`` of knobs.
+    """
 
     task: str
-    trace: Any
+    trace: Any = None
+    choice: KnobChoice | None = None
     source: str
     run_s: tuple[float, ...] = ()
     error: str | None = None
+
+    @property
+    def candidate(self) -> Any:
+        """What a worker builds: the trace or the choice."""
+        return self.trace if self.choice is None else self.choice
 
     @property
     def mean_s(self) -> float:

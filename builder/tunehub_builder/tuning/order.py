@@ -18,6 +18,11 @@ def heaviest_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
     return sorted(tasks, key=weight)
 
 
+def most_operations_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
+    """By operations × calls alone."""
+    return sorted(tasks, key=lambda task: (-task.count * _operations(task.mod), task.exact))
+
+
 def _operations(mod: Any) -> float:
     """Arithmetic operations of one call, 0 where TVM cannot count them."""
     from tvm.s_tir.analysis import estimate_tir_flops

@@ -77,32 +77,32 @@ class WorkerPool:
         """Make a workload known: ``module`` is its IRModule as TVM's JSON."""
         self._modules[task] = module
 
-    def run(self, task: str, traces: Sequence[Any], best_s: float | None) -> list[Outcome]:
-        """Build and measure ``traces`` for ``task``; the outcomes come in the same order."""
-        builders, outcomes = self._build(task, traces)
+    def run(self, task: str, candidates: Sequence[Any], best_s: float | None) -> list[Outcome]:
+        """Build and measure ``candidates`` of ``task``: traces, or choices of knobs. The outcomes keep the order."""
+        builders, outcomes = self._build(task, candidates)
         for number, worker in builders.items():
             if number in outcomes:  # lost with a crashed worker, and its second build failed
                 continue
             outcomes[number] = outcome = worker.measure(number, best_s, self._measure)
             if not worker.alive:
-                self._rebuild_lost(task, traces, worker, builders, outcomes)
+                self._rebuild_lost(task, candidates, worker, builders, outcomes)
             if outcome.run_s:
                 best_s = min(best_s or float("inf"), min(outcome.run_s))
         for worker in self._workers:
             worker.drop()
-        return [outcomes[number] for number in range(len(traces))]
+        return [outcomes[number] for number in range(len(candidates))]
 
-    def _build(self, task: str, traces: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, Outcome]]:
+    def _build(self, task: str, candidates: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, Outcome]]:
         """Build all; return which worker holds each candidate that was built, and the failures."""
-        waiting = list(enumerate(traces))[::-1]
+        waiting = list(enumerate(candidates))[::-1]
         running: dict[Worker, int] = {}
         built: dict[int, Worker] = {}
         failed: dict[int, Outcome] = {}
         while waiting or running:
             for worker in self._workers:
                 if waiting and worker not in running:
-                    number, trace = waiting.pop()
-                    worker.start_build(number, task, self._modules[task], self._target, trace)
+                    number, candidate = waiting.pop()
+                    worker.start_build(number, task, self._modules[task], self._target, candidate)
                     running[worker] = number
             for worker in _ready(running, self._options.build_limit_s):
                 number = running.pop(worker)
@@ -113,7 +113,7 @@ class WorkerPool:
                     failed[number] = Outcome(error=error)
                     if not worker.alive:
                         lost = [other for other, owner in built.items() if owner is worker]
-                        waiting.extend((other, traces[other]) for other in lost)
+                        waiting.extend((other, candidates[other]) for other in lost)
                         for other in lost:
                             del built[other]
         # One worker's after the other's: the threads of a process that has just measured spin for a while.
@@ -122,7 +122,7 @@ class WorkerPool:
     def _rebuild_lost(
         self,
         task: str,
-        traces: Sequence[Any],
+        candidates: Sequence[Any],
         worker: Worker,
         builders: dict[int, Worker],
         outcomes: dict[int, Outcome],
@@ -132,7 +132,7 @@ class WorkerPool:
         position = 0
         while position < len(lost):
             number = lost[position]
-            worker.start_build(number, task, self._modules[task], self._target, traces[number])
+            worker.start_build(number, task, self._modules[task], self._target, candidates[number])
             _ready({worker: number}, self._options.build_limit_s)
             error = worker.finish_build()
             position += 1
@@ -168,11 +168,11 @@ class Worker:
         """False after the last request killed the process; the next request starts a new one."""
         return self._process is not None
 
-    def start_build(self, number: int, task: str, module: str, target: Any, trace: Any) -> None:
+    def start_build(self, number: int, task: str, module: str, target: Any, candidate: Any) -> None:
         """Ask for a build without waiting. Raises TuningError when the process does not take the workload."""
         self.load(task, module)
         self.started = monotonic()
-        self.send(("build", number, task, target, trace))
+        self.send(("build", number, task, target, candidate))
 
     def load(self, task: str, module: str) -> None:
         """Make a workload known to the process. Raises TuningError when that fails: no candidate is to blame."""

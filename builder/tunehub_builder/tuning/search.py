@@ -18,12 +18,12 @@ _BEST_TO_VARY = 2
 
 
 class CandidateSource(Protocol):
-    """A tuner's search for one task."""
+    """A tuner's search for one task. Its ``name`` is the source of the trials that it leads to."""
 
     name: str
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
-        """Return at most ``limit`` traces that are not among ``trials``; an empty list ends the search."""
+        """Return at most ``limit`` candidates that are not among ``trials``; an empty list ends the search."""
         ...
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_nodes import buffer_kind, parameters
 from tunehub.relax_pipeline import call_counts, prepare
+from tunehub.settings import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,14 +24,15 @@ class TuningTask:
     mod: Any = field(repr=False, compare=False)
 
 
-def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any) -> list[TuningTask]:
+def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep") -> list[TuningTask]:
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are functions with dynamic shapes, which have no fixed work.
+    ``layout``: see :func:`tunehub.relax_pipeline.prepare`.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:
-        prepared = prepare(module, target)
+        prepared = prepare(module, target, layout=layout)
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
             name = str(variable.name_hint)

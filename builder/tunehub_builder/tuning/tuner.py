@@ -9,19 +9,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from tunehub_builder.progress import Progress
-from tunehub_builder.tuning.journal import Journal, Trial
+from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
+from tunehub_builder.tuning.knob_search import WHOLE, KnobSearch
 from tunehub_builder.tuning.pool import Outcome, WorkerPool
 from tunehub_builder.tuning.search import CandidateSource, EvolutionarySearch, SketchSearch
 from tunehub_builder.tuning.tasks import TuningTask
 
 
+class Options(Protocol):
+    """How the candidates of a task are found: the searches, one after the other, each with its most trials.
+
+    ``batch``: candidates that are built before the first of them is measured; ``planned``: trials of a task, for the
+    estimate of progress before any task is finished.
+    """
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def planned(self) -> int: ...
+
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunerOptions:
-    """``trials``: most trials of a task that a sketch serves, ``search_trials``: of MetaSchedule's search, which comes
-    after the sketches or alone. ``vector``: float32 elements in the target's widest vector register."""
+    """Of the tuner meta_schedule. ``trials``: most trials of a task that a sketch serves, ``search_trials``: of
+    MetaSchedule's search, which comes after the sketches or alone. ``vector``: float32 elements in the target's widest
+    vector register."""
 
     trials: int = 64
     search_trials: int = 32
@@ -29,13 +47,41 @@ class TunerOptions:
     vector: int = 16
     seed: int = 0
 
+    @property
+    def planned(self) -> int:
+        """As the port says."""
+        return self.trials + self.search_trials
+
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
+        """As the port says."""
+        threads = os.cpu_count() or 1
+        search = EvolutionarySearch(task.mod, target, seed=self.seed, threads=threads, batch=self.batch)
+        return [(SketchSearch(task.mod, self.vector), self.trials), (search, self.search_trials)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnobOptions:
+    """Of the tuner template. ``trials``: most choices of knobs that are measured of a task."""
+
+    trials: int = 32
+    batch: int = 8
+
+    @property
+    def planned(self) -> int:
+        """As the port says."""
+        return min(self.trials, WHOLE)
+
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
+        """As the port says."""
+        return [(KnobSearch(task.mod, target), self.trials)]
+
 
 def tune(
     tasks: Sequence[TuningTask],
     target: Any,
     directory: Path,
     pool: WorkerPool,
-    options: TunerOptions,
+    options: Options,
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
     """Tune ``tasks`` in ``directory``; trials that its journal already holds count and are not measured again.
@@ -58,7 +104,7 @@ def _tune_task(
     target: Any,
     journal: Journal,
     pool: WorkerPool,
-    options: TunerOptions,
+    options: Options,
     state: _State,
     show: Callable[[Progress], None],
 ) -> None:
@@ -66,15 +112,15 @@ def _tune_task(
 
     trials = state.known[task.exact]
     pool.add_task(task.exact, tvm.ir.save_json(task.mod))
-    for source, limit in _plan(task, target, options):
+    for source, limit in options.plan(task, target):
         while True:
             spent = sum(trial.source == source.name for trial in trials)
             batch = source.propose(trials, min(options.batch, limit - spent)) if spent < limit else []
             if not batch:
                 break
             outcomes = pool.run(task.exact, batch, _best_s(trials))
-            for trace, outcome in zip(batch, outcomes, strict=True):
-                trial = _trial(task, trace, source.name, outcome)
+            for candidate, outcome in zip(batch, outcomes, strict=True):
+                trial = _trial(task, candidate, source.name, outcome)
                 journal.append(trial)
                 state.add(trial)
             show(state.progress(task))
@@ -84,23 +130,19 @@ def _best_s(trials: Sequence[Trial]) -> float | None:
     return min((trial.mean_s for trial in trials if trial.run_s), default=None)
 
 
-def _trial(task: TuningTask, trace: Any, source: str, outcome: Outcome) -> Trial:
+def _trial(task: TuningTask, candidate: Any, source: str, outcome: Outcome) -> Trial:
     run_s, error = outcome.run_s, outcome.error
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
         run_s, error = (), f"the timer gave {run_s} s"  # JSON has no NaN, and a time of 0 would win
-    return Trial(task=task.exact, trace=trace, source=source, run_s=run_s, error=error)
-
-
-def _plan(task: TuningTask, target: Any, options: TunerOptions) -> list[tuple[CandidateSource, int]]:
-    threads = os.cpu_count() or 1
-    search = EvolutionarySearch(task.mod, target, seed=options.seed, threads=threads, batch=options.batch)
-    return [(SketchSearch(task.mod, options.vector), options.trials), (search, options.search_trials)]
+    if isinstance(candidate, KnobChoice):
+        return Trial(task=task.exact, choice=candidate, source=source, run_s=run_s, error=error)
+    return Trial(task=task.exact, trace=candidate, source=source, run_s=run_s, error=error)
 
 
 class _State:
     """Trials by task, and the counts that progress needs."""
 
-    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: TunerOptions) -> None:
+    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: Options) -> None:
         self.known = known
         self._count = len(tasks)
         self._options = options
@@ -122,7 +164,7 @@ class _State:
 
     def progress(self, task: TuningTask, *, finished: bool = False) -> Progress:
         left = self._count - len(self._finished)
-        each = sum(self._finished) / len(self._finished) if self._finished else self._first_guess()
+        each = sum(self._finished) / len(self._finished) if self._finished else self._options.planned
         already = self._done - sum(self._finished)
         return Progress(
             task=task,
@@ -136,6 +178,3 @@ class _State:
             best_s=_best_s(self.known[task.exact]) or math.inf,
             finished=finished,
         )
-
-    def _first_guess(self) -> int:
-        return self._options.trials + self._options.search_trials

@@ -1,0 +1,82 @@
+"""The search of the tuner ``template``: which knobs of a workload's template to measure next.
+
+Small spaces are measured whole. In a larger one the default's neighbours come first, then those of the best so far,
+until some candidates in a row brought nothing. What comes next depends on the trials alone, so that a resumed run goes
+on where the journal ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub_builder.tuning.journal import KnobChoice, Trial
+from tunehub_builder.tuning.search import trace_id
+
+WHOLE = 16  # a space of so many choices is measured whole
+PATIENCE = 12  # candidates in a row without a better one that end the search of a larger space
+_BETTER = 0.99  # times within 1 % of each other are the same
+
+
+class KnobSearch:
+    """The knobs of one task's template, the default's first. A task that no template recognises has none.
+
+    The name holds the template's version: trials of another one say nothing about this one's knobs.
+    """
+
+    def __init__(self, mod: Any, target: Any) -> None:
+        self.space = space_of(mod, target)
+        self.name = f"{self.space[0].template} {self.space[0].version}" if self.space else "no template"
+
+    def propose(self, trials: Sequence[Trial], limit: int) -> list[KnobChoice]:
+        """As the port of the searches says."""
+        return next_choices(self.space, [trial for trial in trials if trial.source == self.name])[:limit]
+
+
+def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
+    """The knobs worth measuring for ``mod``, the default's first; none when no template recognises it."""
+    import msgspec
+
+    from tunehub.templates import find, machine_of
+
+    match = find(mod)
+    if match is None:
+        return ()
+    template = match.template
+    return tuple(
+        KnobChoice(template=template.NAME, version=template.VERSION, knobs=msgspec.to_builtins(knobs))
+        for knobs in template.knob_space(match.workload, machine_of(target))
+    )
+
+
+def next_choices(space: Sequence[KnobChoice], trials: Sequence[Trial]) -> list[KnobChoice]:
+    """The choices to measure next, the most promising first; none when the search is at its end."""
+    known = {choice_id(trial.choice) for trial in trials if trial.choice is not None}
+    fresh = [choice for choice in space if choice_id(choice) not in known]
+    if len(space) <= WHOLE:
+        return fresh
+    if _without_gain(trials) >= PATIENCE and len(trials) >= WHOLE:
+        return []
+    measured = [trial for trial in trials if trial.choice is not None and trial.run_s]
+    best = min(measured, key=lambda trial: trial.mean_s, default=None)
+    center = best.choice if best is not None and best.choice is not None else space[0]
+    return sorted(fresh, key=lambda choice: _distance(choice, center))  # stable: the template's order among equals
+
+
+def choice_id(choice: KnobChoice) -> str:
+    """A text that is equal for equal choices."""
+    return trace_id([choice.template, choice.version, choice.knobs])
+
+
+def _distance(a: KnobChoice, b: KnobChoice) -> int:
+    """The number of knobs in which two choices of one template differ."""
+    return sum(value != b.knobs.get(name) for name, value in a.knobs.items())
+
+
+def _without_gain(trials: Sequence[Trial]) -> int:
+    """How many trials came after the last one that was clearly better than all before it."""
+    best, last = float("inf"), 0
+    for position, trial in enumerate(trials, 1):
+        if trial.mean_s < _BETTER * best:
+            best, last = trial.mean_s, position
+    return len(trials) - last
