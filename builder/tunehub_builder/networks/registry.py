@@ -78,6 +78,12 @@ def _bert_base(seed: int) -> Network:
     return Bert(config=BertConfig(), seed=seed).network("bert_base")
 
 
+def _vit_b16(seed: int) -> Network:
+    from tunehub_builder.networks.vit import ViT, ViTConfig
+
+    return ViT(config=ViTConfig(), seed=seed).network("vit_b16")
+
+
 _DEFINED: Mapping[str, Callable[[int], Network]] = MappingProxyType(
-    {"mobilenet_v2": _mobilenet_v2, "bert_base": _bert_base}
+    {"mobilenet_v2": _mobilenet_v2, "bert_base": _bert_base, "vit_b16": _vit_b16}
 )

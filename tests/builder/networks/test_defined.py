@@ -1,4 +1,4 @@
-"""MobileNetV2 and BERT: the same function in Relax and in ONNX, on small sizes."""
+"""MobileNetV2, BERT and ViT: the same function in Relax and in ONNX, on small sizes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.bert import plan as bert_plan
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config, Stage
 from tunehub_builder.networks.mobilenet_v2 import plan as mobilenet_plan
+from tunehub_builder.networks.vit import ViT, ViTConfig
+from tunehub_builder.networks.vit import plan as vit_plan
 
 SMALL_MOBILENET = MobileNetV2Config(
     image=16,
@@ -25,20 +27,23 @@ SMALL_MOBILENET = MobileNetV2Config(
     classes=10,
 )
 SMALL_BERT = BertConfig(sequence=8, layers=1, hidden=16, heads=2, feed_forward=32)
+SMALL_VIT = ViTConfig(image=8, patch=4, layers=1, hidden=16, heads=2, feed_forward=32, classes=10)
 
 
 def small(name: str) -> Network:
     if name == "mobilenet_v2":
         return MobileNetV2(config=SMALL_MOBILENET).network(name)
+    if name == "vit_b16":
+        return ViT(config=SMALL_VIT).network(name)
     return Bert(config=SMALL_BERT).network(name)
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base", "vit_b16"])
 def test_relax_and_onnx_compute_the_same(name: str, difference: Callable[[Network], float]) -> None:
     assert difference(small(name)) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base", "vit_b16"])
 def test_the_relax_module_has_one_function_of_the_data_inputs(name: str) -> None:
     pytest.importorskip("tvm")
     network = small(name)
@@ -50,7 +55,7 @@ def test_the_relax_module_has_one_function_of_the_data_inputs(name: str) -> None
     ]
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_base", "vit_b16"])
 def test_the_onnx_model_is_valid_and_has_only_the_data_inputs(name: str) -> None:
     onnx = pytest.importorskip("onnx")
     network = small(name)
@@ -75,6 +80,12 @@ def test_standard_bert_has_the_parameters_of_bert_base() -> None:
     assert get("bert_base").inputs == {"hidden": (1, 128, 768)}
 
 
+def test_standard_vit_has_the_parameters_of_vit_b_16() -> None:
+    shapes = vit_plan.parameter_shapes(ViTConfig())
+    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 86_567_656  # torchvision's vit_b_16
+    assert get("vit_b16").inputs == {"data": (1, 3, 224, 224)}
+
+
 def test_bert_exports_the_patterns_that_onnxruntime_fuses() -> None:
     pytest.importorskip("onnx")
     operators = Counter(node.op_type for node in small("bert_base").onnx_model().graph.node)
@@ -87,6 +98,11 @@ def test_bert_exports_the_patterns_that_onnxruntime_fuses() -> None:
 def test_heads_must_divide_the_hidden_size() -> None:
     with pytest.raises(ValueError, match="hidden=10 is not a multiple of heads=3"):
         BertConfig(hidden=10, heads=3)
+
+
+def test_patches_must_divide_the_image() -> None:
+    with pytest.raises(ValueError, match="image=10 is not a multiple of patch=4"):
+        ViTConfig(image=10, patch=4)
 
 
 def test_weights_differ_between_seeds() -> None:

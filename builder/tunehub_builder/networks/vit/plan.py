@@ -1,0 +1,85 @@
+"""The sizes and the weights of a Vision Transformer: what its Relax and its ONNX form share. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunehub_builder.networks import seeding
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Sizes; the defaults are ViT-B/16. `image` must be a multiple of `patch`, `hidden` of `heads`."""
+
+    image: int = 224
+    patch: int = 16
+    layers: int = 12
+    hidden: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    classes: int = 1000
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for whole, part in (("image", "patch"), ("hidden", "heads")):
+            if getattr(self, whole) % getattr(self, part):
+                sizes = f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}"
+                raise ValueError(f"{sizes}: give a multiple")
+
+    @property
+    def input_shape(self) -> tuple[int, int, int, int]:
+        """One image, its channels first."""
+        return (1, 3, self.image, self.image)
+
+    @property
+    def patches(self) -> int:
+        """The number of patches of an image."""
+        return (self.image // self.patch) ** 2
+
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """The shape of the hidden states: a token of the class before those of the patches."""
+        return (1, 1 + self.patches, self.hidden)
+
+    @property
+    def split(self) -> tuple[int, int, int, int]:
+        """The shape of the hidden states by attention heads."""
+        return (1, 1 + self.patches, self.heads, self.hidden // self.heads)
+
+
+def parameter_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by name ``layer<i>_<part>_<kind>``. Matrices are (inputs, outputs)."""
+    hidden = config.hidden
+    shapes: dict[str, tuple[int, ...]] = {
+        "patch_weight": (hidden, 3, config.patch, config.patch),
+        "patch_bias": (hidden,),
+        "class_token": (1, 1, hidden),
+        "positions": config.tokens,
+    }
+    matrices = {
+        **dict.fromkeys(("query", "key", "value", "attended"), (hidden, hidden)),
+        "up": (hidden, config.feed_forward),
+        "down": (config.feed_forward, hidden),
+    }
+    for layer in range(config.layers):
+        for part, shape in matrices.items():
+            shapes |= {f"layer{layer}_{part}_weight": shape, f"layer{layer}_{part}_bias": shape[1:]}
+        for part in ("attention_norm", "output_norm"):
+            shapes |= dict.fromkeys((f"layer{layer}_{part}_scale", f"layer{layer}_{part}_bias"), (hidden,))
+    last = {"norm_scale": (hidden,), "norm_bias": (hidden,)}
+    return {**shapes, **last, "classifier_weight": (hidden, config.classes), "classifier_bias": (config.classes,)}
+
+
+def weights(config: ViTConfig, seed: int) -> dict[str, seeding.Array]:
+    """The value of each parameter: every matrix keeps the unit scale that normalisations give it."""
+    return {name: _weight(seed, name, shape) for name, shape in parameter_shapes(config).items()}
+
+
+def _weight(seed: int, name: str, shape: tuple[int, ...]) -> seeding.Array:
+    if name == "patch_weight":
+        return seeding.normal(seed, name, shape, seeding.fan_in_deviation(shape[1] * shape[2] * shape[3]))
+    if name.endswith("_weight"):
+        return seeding.normal(seed, name, shape, seeding.fan_in_deviation(shape[0]))
+    if name.endswith("_scale"):
+        return seeding.around_one(seed, name, shape)
+    return seeding.bias(seed, name, shape)
