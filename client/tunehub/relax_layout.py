@@ -18,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.layout_costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.layout_plan import ChoiceGraph, Plan
+from tunehub.relax_layout_dense import pack_dense
 from tunehub.relax_layout_rules import Choice, Operator, Rules, filled, image_shape, is_view, transform
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
@@ -31,7 +32,8 @@ def plan_layouts(
 
     ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
     elements of a vector, and half of them. A target that is no CPU, and functions that are not one block of dataflow
-    (with branches, say), are left as they are.
+    (with branches, say), are left as they are. Constant weights of matrix products are packed
+    (:mod:`tunehub.relax_layout_dense`).
     """
     if target.kind.name != "llvm":
         return mod
@@ -50,7 +52,8 @@ def plan_layouts(
             rewriter = rewriter or _Rewriter(mod)
             rewriter.begin(network.operators, chosen)
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return pack_dense(planned, machine.vector)
 
 
 def _is_dataflow(function: Any) -> bool:
