@@ -29,8 +29,9 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
 
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is.
     On CPUs constant arguments are marked as free to change their layout (weights are packed at compile time), and
-    ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax_layout`); targets that are no CPUs keep
-    them.
+    ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax_layout`), packs the weights of matrix
+    products and writes exp, erf and the like as polynomials (:mod:`tunehub.relax_fast_math`); modules for targets that
+    are no CPUs keep theirs.
     """
     import tvm
     from tvm import relax
@@ -247,11 +248,31 @@ def _finish(mod: Any, target: Any, hub: Hub) -> Any:
     if target.kind.name == "llvm":
         from tunehub.relax_packing import pack_weights
 
-        passes = [relax.transform.SplitLayoutRewritePreproc(), pack_weights]
+        mod = _split_packing(mod)
+        passes = [pack_weights]
     else:
         passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
     with target:
         return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
+
+
+def _split_packing(mod: Any) -> Any:
+    """Split the packing of weights off the scheduled functions; the others are set aside meanwhile.
+
+    TVM's SplitLayoutRewritePreproc visits every function, and fails for one without blocks of its own
+    (``split_layout_rewrite_preproc.cc``), such as sorting, cumulative sums or scattering.
+    """
+    import tvm
+    from tvm import relax
+
+    aside = {
+        variable: function
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc) and not _is_scheduled(function)
+    }
+    kept = {variable: function for variable, function in mod.functions.items() if variable not in aside}
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(kept, attrs=mod.attrs))
+    return tvm.IRModule({**dict(split.functions.items()), **aside}, attrs=split.attrs)
 
 
 def _lowering_passes(target: Any) -> list[Any]:
@@ -287,9 +308,10 @@ def _layout_pass(target: Any) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
     def planned(mod: Any, _context: Any) -> Any:
+        from tunehub.relax_fast_math import fast_math
         from tunehub.relax_layout import plan_layouts
 
-        return plan_layouts(mod, target)
+        return fast_math(plan_layouts(mod, target)) if target.kind.name == "llvm" else mod
 
     return planned
 
