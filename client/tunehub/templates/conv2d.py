@@ -190,7 +190,7 @@ def _check(workload: Workload, knobs: Conv2dKnobs) -> None:
 
 def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) -> _Tile:
     n, oc, oh, ow, oi, ic, kh, kw, *ii = schedule.get_loops(anchor)
-    if workload.pointwise:
+    if knobs.row != workload.columns:
         oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     outer_block, block = schedule.split(oc, [None, knobs.blocks])
@@ -208,9 +208,11 @@ def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) ->
 
 
 def _ends_with_rows(workload: Workload, row: int, columns: int) -> bool:
-    """True when no tile holds parts of two rows of the image: its epilogue would run on the box around it, which other
-    tiles write, too."""
-    return row == workload.columns or workload.columns % columns == 0 or columns % workload.columns == 0
+    """True when no tile of joined rows holds parts of two rows of the image, and none is a remainder: the epilogue would
+    run on the box around the whole tile, which other tiles write, too."""
+    if row == workload.columns:
+        return True
+    return row % columns == 0 and (workload.columns % columns == 0 or columns % workload.columns == 0)
 
 
 def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
