@@ -24,6 +24,8 @@ _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForK
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_PARTITION = "pragma_loop_partition_hint"
+_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 
 MAX_LANES = {"cpu": 1024, "gpu": 16}
@@ -83,6 +85,8 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
             _check_loop(node, path, device)
         elif type(node).__name__ in _LEAVES:
             _check_code_size(path)
+            if path.partitioned and _reads_indices(node):
+                raise GuardError("a loop with a remainder of its own has indices that are read from a buffer")
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(scheduled, original)
@@ -153,6 +157,7 @@ class _Path:
     iterations: int = 1
     unroll_step: int = 0  # inner loops are unrolled by TVM while the number of steps is at most this
     steps: int = 1
+    partitioned: bool = False
     threads: tuple[tuple[str, int], ...] = ()
 
 
@@ -175,6 +180,8 @@ def _inside(loop: Any, path: _Path) -> _Path:
     path = replace(path, iterations=path.iterations * extent)
     if int(loop.annotations.get("pragma_unroll_explicit", 0)):
         path = replace(path, unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
+    if int(loop.annotations.get(_PARTITION, 0)):
+        path = replace(path, partitioned=True)
     if kind == _SERIAL and path.unroll_step:
         return replace(path, steps=path.steps * extent)
     if kind == _PARALLEL:
@@ -209,6 +216,16 @@ def _check_code_size(path: _Path) -> None:
     copies = path.copies * virtual * max(1, min(path.steps, path.unroll_step))
     if copies > MAX_UNROLLED or copies * path.lanes > MAX_ELEMENTS:
         raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
+
+
+def _reads_indices(node: Any, *, inside: bool = False) -> bool:
+    """True when an index in a statement is itself loaded: TVM's LoopPartition then fails with mismatched types."""
+    if inside and type(node).__name__ in _LOADS:
+        return True
+    if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
+        return True
+    operands = [*[getattr(node, name, None) for name in _OPERANDS], *getattr(node, "args", ())]
+    return any(_reads_indices(child, inside=inside) for child in operands if child is not None)
 
 
 def _check_cost(scheduled: Any, original: Any) -> None:

@@ -294,3 +294,19 @@ def test_the_pipeline_is_a_pass(net: Any, data: Any, target: Any, run: Any, make
     executable = tvm.compile(net, target, relax_pipeline=build_pipeline(target, hub))
     np.testing.assert_allclose(run(executable, data), run(tvm.compile(net, target), data), rtol=1e-4, atol=1e-4)
     assert hub.rungs() == ["exact", "exact"]
+
+
+def test_functions_without_blocks_stay_beside_packed_weights(
+    nets: Any, target: Any, run: Any, make_hub: Any, record_for: Any
+) -> None:
+    """TVM's pass that splits packing off fails for such functions; the module is compiled with its record anyway."""
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, nets.const(8, 8, 3, 3), padding=1))))
+        return b.emit(op.cumsum(b.emit(op.sort(y, axis=3)), axis=3))
+
+    mod, data = nets.build(make, (1, 8, 8, 8)), nets.array(1, 8, 8, 8)
+    hub = make_hub(record_for(mod))
+    found = run(compile_module(mod, target, hub), data)
+    np.testing.assert_allclose(found, run(tvm.compile(mod, target), data), rtol=1e-4, atol=1e-4)
+    assert "exact" in hub.rungs() and not hub.failures
