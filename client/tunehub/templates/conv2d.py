@@ -208,7 +208,7 @@ def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) ->
 
 
 def _ends_with_rows(workload: Workload, row: int, columns: int) -> bool:
-    """True when no tile of joined rows holds parts of two rows of the image, and none is a remainder: the epilogue would
+    """True when no tile of joined rows has parts of two rows of the image, and none is a remainder: the epilogue would
     run on the box around the whole tile, which other tiles write, too."""
     if row == workload.columns:
         return True
