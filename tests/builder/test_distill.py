@@ -6,9 +6,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder.distill import as_record, best_trials, distill
-from tunehub_builder.tuning.journal import Journal, Trial
+from tunehub_builder.distill import as_record, as_trial, best_trials, distill
+from tunehub_builder.pack import encoded
+from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_registry.any_record import parse_any_record
 from tunehub_registry.record import encode_record, parse_record
 
 TIMES = st.one_of(
@@ -63,3 +65,38 @@ def test_a_trial_becomes_a_record_that_can_be_read() -> None:
     record = as_record(task("a"), trial)
     assert parse_record(encode_record(record)[:-1], "test") == record
     assert (record.networks, record.source, record.run_s) == (("net",), "sketch", (1e-3, 2e-3))
+
+
+def knob_trial(columns: int, seconds: float, version: int = 1) -> Trial:
+    choice = KnobChoice(template="conv2d", version=version, knobs={"columns": columns})
+    return Trial(task="a" * 32, choice=choice, source=f"conv2d {version}", run_s=(seconds,))
+
+
+def test_a_templates_own_choice_is_among_the_best_however_slow(tmp_path: Path) -> None:
+    directory, journal = WorkDirectory(tmp_path), Journal(tmp_path)
+    directory.save_tasks([task("a")])
+    own, fast, faster = (knob_trial(columns, seconds) for columns, seconds in ((7, 3.0), (5, 2.0), (6, 1.0)))
+    for trial in (own, fast, faster):
+        journal.append(trial)
+    (entry,) = distill(directory, 2)
+    assert (entry.best, entry.preferred) == ((faster, own), 1)
+    (entry,) = distill(directory, 3)
+    assert (entry.best, entry.preferred) == ((faster, fast, own), 2)
+
+
+def test_only_the_newest_version_of_a_template_counts(tmp_path: Path) -> None:
+    directory, journal = WorkDirectory(tmp_path), Journal(tmp_path)
+    directory.save_tasks([task("a")])
+    new = [knob_trial(7, 3.0, version=2), knob_trial(8, 2.5, version=2)]
+    for trial in (knob_trial(7, 1.0), *new):
+        journal.append(trial)
+    (entry,) = distill(directory, 3)
+    assert (entry.best, entry.preferred, entry.trials) == ((new[1], new[0]), 1, 2)
+
+
+def test_a_choice_of_knobs_becomes_a_record_and_back() -> None:
+    trial = knob_trial(7, 1e-3)
+    record = as_record(task("a"), trial, default_s=1.0)
+    assert parse_any_record(encoded(record)[:-1], "test") == record
+    assert record.default_s == 1.0
+    assert as_trial(record) == trial

@@ -14,14 +14,15 @@ from tunehub_builder.exceptions import PackingError
 from tunehub_builder.network_evidence import read_network_evidence
 from tunehub_builder.pack import pack_directory, publish_locally
 from tunehub_builder.race import Finalist
-from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
-from tunehub_registry.evidence import NetworkEvidence, read_evidence
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
 from tunehub_registry.record import ScheduleRecord, read_records
+from tunehub_registry.template_record import TemplateRecord, read_template_records
 
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
 
@@ -128,6 +129,57 @@ def test_a_local_registry_gets_the_version_once(directory: WorkDirectory, tmp_pa
     with pytest.raises(VersionConflictError, match=r"0\.1\.0"):
         publish_locally(pack_directory(directory, "0.1.0"), tmp_path / "unused", index)
     assert path.read_bytes() == built.data
+
+
+def with_templates(directory: WorkDirectory, task: TaskEntry, path: Path) -> WorkDirectory:
+    """A work directory of the tuner template with one admitted workload, of the same network."""
+    work = WorkDirectory(path)
+    work.path.mkdir()
+    work.save_run(msgspec.structs.replace(directory.existing_run(), tuner="template"))
+    work.save_tasks([task])
+    knobs = {"lanes": 16, "parallel": True}
+    verdict = Verdict(
+        exact=task.exact, name=task.name, digest="d", threads=2, admitted=True, default_s=(1e-3, 1e-3),
+        finalists=(Finalist(source="elementwise 1", tuning_s=1e-4, run_s=(1e-4, 1e-4), difference=0.0),), winner=0,
+        choice=KnobChoice(template="elementwise", version=1, knobs=knobs), trials=6,
+    )  # fmt: skip
+    verdict_journal(work).append(verdict)
+    return work
+
+
+def test_records_of_templates_go_beside_those_of_another_package(
+    directory: WorkDirectory, task: TaskEntry, tmp_path: Path
+) -> None:
+    base = publish_locally(pack_directory(directory, "0.1.0"), tmp_path, None)
+    work = with_templates(directory, task, tmp_path / "templates")
+    measured = NetworkEvidence(
+        network="tiny", default_s=1.0, tuned_s=0.5, repeats=7, threads=2, output_max_rel_diff=0.0
+    )
+    built = pack_directory(work, "0.2.0", base=base, measured=[measured])
+    assert [entry.tuner for entry in built.manifest.record_sets] == ["meta_schedule", "template"]
+    with open_package(built.data) as package:
+        with package.open("records/template.jsonl") as stream:
+            (record,) = read_template_records(stream, "test")
+        with package.open("evidence.jsonl") as stream:
+            lines = list(read_evidence(stream, "test"))
+    assert isinstance(record, TemplateRecord)
+    assert (record.template, record.knobs) == ("elementwise", {"lanes": 16, "parallel": True})
+    assert [line.network for line in lines if isinstance(line, NetworkEvidence)] == ["tiny (template)"]
+    own = [line for line in lines if isinstance(line, RecordEvidence) and line.tuner == "template"]
+    assert [(line.exact, line.trials) for line in own] == [(task.exact, 6)]
+
+
+def test_knobs_out_of_bounds_are_not_published(directory: WorkDirectory, task: TaskEntry, tmp_path: Path) -> None:
+    work = with_templates(directory, task, tmp_path / "templates")
+    verdict = next(verdict_journal(work).entries())
+    for choice in (
+        KnobChoice(template="elementwise", version=1, knobs={"lanes": 1 << 20}),
+        KnobChoice(template="elementwise", version=10**6, knobs={"lanes": 16}),
+        KnobChoice(template="os", version=1, knobs={}),
+    ):
+        verdict_journal(work).append(msgspec.structs.replace(verdict, choice=choice))
+        with pytest.raises(PackingError, match="admitted no record"):
+            pack_directory(work, "0.2.0")
 
 
 def test_without_an_index_only_the_file_is_written(directory: WorkDirectory, tmp_path: Path) -> None:

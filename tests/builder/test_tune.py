@@ -109,6 +109,12 @@ def test_options_of_old_tvm_are_refused(invoke: Callable[..., Any], tmp_path: Pa
     assert f"{' '.join(option[:2] if option[0] == '--tuner' else option[:1])} needs TVM 0.19 or older" in result.output
 
 
+def test_the_search_of_another_tuner_is_refused(invoke: Callable[..., Any], tmp_path: Path) -> None:
+    options = ["--target", "host", "--network", "squeezenet", "--tuner", "template", "--search-trials", 8]
+    result = invoke(*options, "--work", tmp_path / "work")
+    assert (result.exit_code, "--search-trials is for the tuner meta_schedule" in result.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -48,6 +48,11 @@ def test_another_target_or_tvm_is_refused(tmp_path: Path, changes: dict[str, Any
         check_same_run(tmp_path, run(), run(**changes))
 
 
+def test_workloads_of_another_tuner_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkDirectoryError, match="another tuner: meta_schedule, now template"):
+        check_same_run(tmp_path, run(), run(tuner="template"))
+
+
 def test_the_order_of_target_options_does_not_matter(tmp_path: Path) -> None:
     check_same_run(tmp_path, run(), run(target={"mcpu": "znver5", "kind": "llvm"}))
 

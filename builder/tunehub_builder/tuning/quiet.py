@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 _PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)  # before each attempt
 _MOST_WAITING = 0.05
 
 
-def undisturbed(measure: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+@dataclass(kw_only=True, slots=True)
+class Patience:
+    """``left``: seconds that several measurements may spend together on being repeated."""
+
+    left: float
+
+
+def undisturbed(measure: Callable[[], tuple[float, ...]], patience: Patience | None = None) -> tuple[float, ...]:
     """Times of a measurement during which no other process took a core, or the fastest of some attempts.
 
     Linux says how long this process's threads were ready to run but had no core: next to nothing on a quiet machine,
     more than half of the time beside one busy neighbour, who makes a candidate look twice as slow as it is.
+    ``patience`` bounds what that costs where it is never quiet; what repeating takes is subtracted from it.
     """
     best: tuple[float, ...] | None = None
+    patience = patience or Patience(left=math.inf)
     for pause_s in _PAUSES_S:
+        if best is not None and patience.left <= 0:
+            break
         time.sleep(pause_s)
         waited, began = _waited_s(), time.perf_counter()
         times = measure()
         waited, elapsed = _waited_s() - waited, time.perf_counter() - began
+        patience.left -= 0.0 if best is None else pause_s + elapsed
         best = times if best is None else min(best, times, key=sum)
         if waited <= _MOST_WAITING * elapsed:
             return times

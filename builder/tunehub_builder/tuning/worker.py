@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
+from tunehub_builder.tuning.quiet import Patience, clear_of_the_pool, undisturbed
 
 _REFERENCE_SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
+_PATIENCE_S = 3.0  # spent on repeating disturbed measurements of a batch, or of a workload at the gate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +113,7 @@ class Session:
         self._built: dict[int, tuple[Any, list[Any]]] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], _Kept] = {}
         self._reference: tuple[int, list[Any], list[Any]] | None = None
+        self._patience = Patience(left=_PATIENCE_S)
 
     def task(self, task: str, module: str) -> None:
         """Remember the workload ``task``, an IRModule as TVM's JSON."""
@@ -145,7 +147,7 @@ class Session:
         runs = max(1, int(options.min_repeat_s / max(min(first), 1e-7)))
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=options.repeats)
         with clear_of_the_pool():
-            return undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results))
+            return undisturbed(lambda: tuple(float(seconds) for seconds in timer(*arguments).results), self._patience)
 
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """Build what the gate compares: the default as number 0, of trace i :func:`packed` and :func:`unpacked`.
@@ -166,7 +168,7 @@ class Session:
         library, arguments = self._built[number]
         timer = library.time_evaluator("main", tvm.cpu(), number=runs, repeat=1)
         with clear_of_the_pool():
-            return undisturbed(lambda: (float(timer(*arguments).results[0]),))[0]
+            return undisturbed(lambda: (float(timer(*arguments).results[0]),), self._patience)[0]
 
     def difference(self, number: int, reference: int) -> float:
         """Largest difference of the outputs of two candidates on the same input, relative to the reference's largest.
@@ -182,6 +184,7 @@ class Session:
         """Forget all candidates."""
         self._built.clear()
         self._reference = None
+        self._patience = Patience(left=_PATIENCE_S)
 
     def _scheduled(self, task: str, trace: Any) -> Any:
         from tunehub.relax_schedule import apply_exact

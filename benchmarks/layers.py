@@ -1,0 +1,195 @@
+"""ResNet-50 layer by layer beside onnxruntime's own profile: which convolutions and matrix products are slower, if any.
+
+Both run the whole network, in turns: kernels are timed in place, between their neighbours, so that weights and
+activations come from where they are in use (caches are neither warmed nor flushed for a layer). Ours are timed around
+each call of the Relax VM, onnxruntime's are the durations of its profile. Times are medians over the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.table import Row
+from tunehub.host import physical_cores
+from tunehub_builder import networks
+from tunehub_builder.comparison import use_threads
+
+_ROUNDS, _RUNS, _WARM_UP, _PAUSE_S = 5, 10, 3, 0.05
+_CLEARLY = 1.05  # times within 5 % of each other are the same
+Shape = tuple[int, ...]
+Key = tuple[int, int, Shape, Shape]  # channels in and out, kernel, pixels of the result; of a product: K, N
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One call of a kernel; ``key`` is None for what is neither a convolution nor a matrix product."""
+
+    key: Key | None
+    seconds: float
+
+
+def run(name: str = "resnet50") -> list[Row]:
+    """Compile the network with the records that a user gets, profile both, and pair the layers."""
+    threads = physical_cores()
+    use_threads(threads)
+    network = networks.get(name)
+    ours, theirs = profile(network, threads)
+    return rows(ours, theirs)
+
+
+def rows(ours: Sequence[Call], theirs: Sequence[Call]) -> list[Row]:
+    """Each layer's share of onnxruntime's time, the worst first, after the sums and the number of slower ones."""
+    mine, other = _by_key(ours), _by_key(theirs)
+    pairs = {key: list(zip(mine[key], other[key], strict=False)) for key in mine if key in other}
+    slower = sum(own > _CLEARLY * their for found in pairs.values() for own, their in found)
+    layers = sum(map(len, pairs.values()))
+    found = [_layer_row(key, pair) for key, pair in pairs.items()]
+    return [
+        Row(name="layers_slower_than_onnxruntime", value=slower, unit="count", note=f"of {layers}, by more than 5 %"),
+        Row(name="layers_vs_onnxruntime", value=_sum(ours, layer=True) / _sum(theirs, layer=True), unit="ratio"),
+        Row(name="layers_ms", value=1e3 * _sum(ours, layer=True), unit="ms", note="convolutions, matrix products"),
+        Row(name="onnxruntime_layers_ms", value=1e3 * _sum(theirs, layer=True), unit="ms"),
+        Row(name="others_ms", value=1e3 * _sum(ours, layer=False), unit="ms", note="pooling, transforms, the VM"),
+        Row(name="onnxruntime_others_ms", value=1e3 * _sum(theirs, layer=False), unit="ms"),
+        *sorted(found, key=lambda row: -row.value),
+    ]
+
+
+def profile(network: networks.Network, threads: int) -> tuple[list[Call], list[Call]]:
+    """The calls of one run of ``network``, by tunehub and by onnxruntime."""
+    inputs = network.sample_inputs()
+    with tempfile.TemporaryDirectory() as folder:
+        run_theirs, end = _onnxruntime(network, inputs, threads, Path(folder))
+        run_ours, calls = _tunehub(network, inputs)
+        for _ in range(_ROUNDS):
+            for run_one in (run_ours, run_theirs):
+                time.sleep(_PAUSE_S)
+                for _ in range(_RUNS):
+                    run_one()
+        return _medians(calls, _WARM_UP), _medians(end(), _WARM_UP)
+
+
+def _tunehub(network: networks.Network, inputs: Mapping[str, Any]) -> tuple[Callable[[], Any], list[list[Call]]]:
+    """A run of the network, and where the calls of each run go."""
+    import tvm
+    from tvm import relax
+
+    import tunehub
+
+    target = tunehub.host_target()
+    with tunehub.context(target):
+        executable = tvm.compile(network.relax_module(), target)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(value) for value in inputs.values()]
+    runs: list[list[Call]] = []
+    began = 0.0
+
+    def instrument(_function: Any, _symbol: str, before: bool, _result: Any, *arguments: Any) -> int:
+        nonlocal began
+        seconds = time.perf_counter() - began
+        if not before:
+            shapes = [tuple(map(int, item.shape)) for item in arguments if hasattr(item, "numpy")]
+            runs[-1].append(Call(key=blocked_key(shapes), seconds=seconds))
+        began = time.perf_counter()
+        return 0
+
+    machine.set_instrument(instrument)
+
+    def run_once() -> None:
+        runs.append([])
+        machine["main"](*arguments)
+
+    return run_once, runs
+
+
+def _onnxruntime(
+    network: networks.Network, inputs: Mapping[str, Any], threads: int, folder: Path
+) -> tuple[Callable[[], Any], Callable[[], list[list[Call]]]]:
+    """A run of the network, and what ends the profile and gives the calls of each run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    model = network.onnx_model().SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    feeds = {argument.name: value for argument, value in zip(session.get_inputs(), inputs.values(), strict=True)}
+    runs = 0
+
+    def run_once() -> None:
+        nonlocal runs
+        runs += 1
+        session.run(None, feeds)
+
+    def end() -> list[list[Call]]:
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+        nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+        size = len(nodes) // runs
+        return [[node_call(event) for event in nodes[i : i + size]] for i in range(0, len(nodes), size)]
+
+    return run_once, end
+
+
+def blocked_key(shapes: Sequence[Shape]) -> Key | None:
+    """The layer of a kernel by the shapes of its arguments, the result's last; see ``tunehub.relax_blocked``."""
+    if len(shapes) < 3:
+        return None
+    data, weight, result = shapes[0], shapes[1], shapes[-1]
+    if len(weight) == 6 and len(result) == 5:  # [O/o, I/i, KH, KW, i, o]
+        return (weight[1] * weight[4], weight[0] * weight[5], weight[2:4], result[2:4])
+    if len(weight) == 5 and len(data) == 4 and len(result) == 5:  # [O/o, I, KH, KW, o]
+        return (weight[1], weight[0] * weight[4], weight[2:4], result[2:4])
+    if len(weight) == 3 and len(data) == 2:  # [N/o, K, o], the last block filled up
+        return (weight[1], result[-1], (), ())
+    return None
+
+
+def node_call(event: Mapping[str, Any]) -> Call:
+    """A node of onnxruntime's profile, whose durations are in microseconds."""
+    facts = event["args"]
+    seconds = event["dur"] / 1e6
+    shapes = [tuple(next(iter(item.values()))) for item in facts["input_type_shape"]]
+    result = tuple(next(iter(facts["output_type_shape"][0].values()))) if facts["output_type_shape"] else ()
+    if facts["op_name"] in ("Conv", "FusedConv"):
+        outputs, inputs, *kernel = shapes[1]
+        return Call(key=(inputs, outputs, tuple(kernel), result[2:]), seconds=seconds)
+    if facts["op_name"] in ("Gemm", "FusedGemm", "MatMul", "FusedMatMul"):
+        return Call(key=(shapes[0][-1], result[-1], (), ()), seconds=seconds)
+    return Call(key=None, seconds=seconds)
+
+
+def _medians(runs: Sequence[Sequence[Call]], skipped: int) -> list[Call]:
+    """The calls of a run with their medians over all but the first ``skipped`` runs."""
+    kept = runs[skipped:]
+    return [Call(key=calls[0].key, seconds=median(c.seconds for c in calls)) for calls in zip(*kept, strict=True)]
+
+
+def _by_key(calls: Iterable[Call]) -> dict[Key, list[float]]:
+    found: dict[Key, list[float]] = defaultdict(list)
+    for call in calls:
+        if call.key is not None:
+            found[call.key].append(call.seconds)
+    return found
+
+
+def _sum(calls: Iterable[Call], *, layer: bool) -> float:
+    return sum(call.seconds for call in calls if (call.key is not None) == layer)
+
+
+def _layer_row(key: Key, pairs: Sequence[tuple[float, float]]) -> Row:
+    inputs, outputs, kernel, pixels = key
+    sizes = [f"{inputs}", *(["x".join(map(str, pixels))] if pixels else []), f"{outputs}", "x".join(map(str, kernel))]
+    own, their = (1e3 * sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    note = f"{own:.3f} ms, onnxruntime {their:.3f} ms" + (f", {len(pairs)} layers" if len(pairs) > 1 else "")
+    name = "_".join(["conv2d" if kernel else "dense", *filter(None, sizes)])
+    return Row(name=f"{name}_vs_onnxruntime", value=own / their, unit="ratio", note=note)

@@ -1,0 +1,36 @@
+"""Who wins a race, by samples alone."""
+
+from __future__ import annotations
+
+from tunehub_builder.race import Decision, Finalist, Race, Rules
+
+RULES = Rules(tolerance=1e-4, min_speedup=1.02, min_gain=1.01)
+DEFAULT_S = (1.0, 1.0, 1.0)
+
+
+def decide(*samples: tuple[float, ...], preferred: int | None = None) -> Decision:
+    finalists = [Finalist(source="template", tuning_s=1.0, run_s=run_s, difference=0.0) for run_s in samples]
+    return Race.of(finalists, RULES, preferred).decide(DEFAULT_S)
+
+
+def test_the_fastest_wins() -> None:
+    assert (decide((0.5, 0.5), (0.4, 0.4)).winner, decide((0.5, 0.5), (0.4, 0.4)).reason) == (1, None)
+
+
+def test_a_preferred_finalist_wins_unless_another_is_clearly_faster() -> None:
+    assert decide((0.5, 0.5), (0.4, 0.4), preferred=0).winner == 1
+    assert decide((0.5, 0.5), (0.498, 0.498), preferred=0).winner == 0
+    assert decide((0.5, 0.7, 0.3, 0.5), (0.4, 0.4, 0.4, 0.4), preferred=0).winner == 0  # within the noise
+
+
+def test_a_preferred_finalist_that_is_out_has_no_say() -> None:
+    finalists = [
+        Finalist(source="template", tuning_s=1.0, reason="does not build"),
+        Finalist(source="template", tuning_s=1.0, run_s=(0.5, 0.5), difference=0.0),
+    ]
+    assert Race.of(finalists, RULES, preferred=0).decide(DEFAULT_S).winner == 1
+
+
+def test_whoever_wins_must_beat_the_default() -> None:
+    found = decide((1.0, 1.0), (0.99, 0.99), preferred=0)
+    assert "times as fast as the default schedule" in str(found.reason)

@@ -1,0 +1,137 @@
+"""The tuner `template` from a network to a package and back: killed, resumed, judged, packed, compiled with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.package import open_package
+from tunehub_registry.template_record import TemplateRecord, read_template_records
+
+Command = Callable[..., list[str]]
+EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
+TRIALS = 3
+_COMPILE = """
+import json, sys
+import numpy as np, tvm, tunehub
+from tvm import relax
+from tunehub_builder import networks
+
+network = networks.from_onnx_file(sys.argv[1])
+target = tunehub.host_target()
+with tunehub.context(target, registry=sys.argv[2], strict=True) as hub:
+    executable = tvm.compile(network.relax_module(), target)
+inputs = [tvm.runtime.tensor(value) for value in network.sample_inputs().values()]
+result = relax.VirtualMachine(executable, tvm.cpu())["main"](*inputs)
+np.save(sys.argv[3], result.numpy())
+print(json.dumps([[item.rung, item.template] for item in hub.report().workloads]))
+"""
+
+
+def call(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
+    """Kill a tuning run once ``lines`` trials are written; return the whole lines of its journal."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if journal.exists() and journal.read_bytes().count(b"\n") >= lines:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.02)
+    assert process.wait(30) == -signal.SIGKILL
+    return journal.read_bytes().rpartition(b"\n")[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file with two convolutions that blocked layouts suit."""
+    onnx = pytest.importorskip("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    nodes, weights, channels = [], [], [3, 32, 48]
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(channels)):
+        values = np.random.default_rng(i).standard_normal((outputs, inputs, 3, 3), dtype="float32")
+        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], kernel_shape=[3, 3], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"]))
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 14, 14])
+        for name, count in (("x0", channels[0]), ("x2", channels[-1]))
+    ]
+    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
+    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tvm")
+def test_from_a_network_to_a_package_and_back(command: Command, model: Path, tmp_path: Path) -> None:
+    work, registry = tmp_path / "work", tmp_path / "registry"
+    resources = ["--threads", 1, "--workers", 1]
+    options = ["--tuner", "template", "--target", "host", "--model", model, "--trials", TRIALS, *resources]
+    tune = command("tune", *options, "--work", work, "--json")
+    before = kill_after(tune, work / "trials.jsonl", 1)
+    (summary,) = json.loads(call(tune))["targets"]
+    lines = (work / "trials.jsonl").read_bytes().splitlines()
+    assert b"\n".join(lines).startswith(before)
+    trials = [json.loads(line) for line in lines]
+    assert summary["measured_now"] == len(trials) - len(before.splitlines())
+    assert len({(t["task"], json.dumps(t["choice"], sort_keys=True)) for t in trials}) == len(trials)
+    assert {"template", "version", "knobs"} == trials[0]["choice"].keys()
+
+    outcome = json.loads(call(command("check", work, *resources, "--json")))
+    assert outcome["admitted"] >= 1, outcome
+    registry.mkdir()
+    index = registry / "index.json"
+    index.write_bytes(EMPTY_INDEX)
+    packed = json.loads(call(command("pack", work, "--version", "99.0", "--index", index, "--json")))
+    records = check_package(Path(packed["package"]))
+
+    found = tmp_path / "found.npy"
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n{_COMPILE}"
+    rungs = json.loads(call([sys.executable, "-c", code, str(model), str(registry), str(found)]))
+    assert sum(rung == "exact" and template is not None for rung, template in rungs) == records
+    assert np.abs(np.load(found) - expected(model)).max() < 1e-4 * np.abs(expected(model)).max()
+
+
+def check_package(path: Path) -> int:
+    """Look at the records and the evidence of a package; return the number of records."""
+    with open_package(path) as package:
+        (records_of,) = package.manifest.record_sets
+        assert (records_of.tuner, records_of.file) == ("template", "records/template.jsonl")
+        with package.open(records_of.file) as stream:
+            records = list(read_template_records(stream, "test"))
+        with package.open("evidence.jsonl") as stream:
+            evidence = {line.exact: line for line in read_evidence(stream, "test") if isinstance(line, RecordEvidence)}
+    assert len(records) == records_of.count
+    for record in records:
+        assert isinstance(record, TemplateRecord)
+        line = evidence[record.exact]
+        assert (line.tuner, line.admitted, line.trials) == ("template", True, TRIALS)
+        assert record.default_s == line.default_s
+    return len(records)
+
+
+def expected(model: Path) -> Any:
+    """What onnxruntime computes."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from tunehub_builder import networks
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(None, networks.from_onnx_file(model).sample_inputs())[0]
