@@ -23,6 +23,7 @@ from tunehub_builder import networks
 from tunehub_builder.comparison import use_threads
 
 _ROUNDS, _RUNS, _WARM_UP, _PAUSE_S = 5, 10, 3, 0.05
+_HINT = "; none is in a blocked layout: set TUNEHUB_LAYOUT=auto, or use a package with records of templates"
 _CLEARLY = 1.05  # times within 5 % of each other are the same
 Shape = tuple[int, ...]
 Key = tuple[int, int, Shape, Shape]  # channels in and out, kernel, pixels of the result; of a product: K, N
@@ -53,7 +54,12 @@ def rows(ours: Sequence[Call], theirs: Sequence[Call]) -> list[Row]:
     layers = sum(map(len, pairs.values()))
     found = [_layer_row(key, pair) for key, pair in pairs.items()]
     return [
-        Row(name="layers_slower_than_onnxruntime", value=slower, unit="count", note=f"of {layers}, by more than 5 %"),
+        Row(
+            name="layers_slower_than_onnxruntime",
+            value=slower,
+            unit="count",
+            note=f"of {layers}, by more than 5 %{_HINT if not layers else ''}",
+        ),
         Row(name="layers_vs_onnxruntime", value=_sum(ours, layer=True) / _sum(theirs, layer=True), unit="ratio"),
         Row(name="layers_ms", value=1e3 * _sum(ours, layer=True), unit="ms", note="convolutions, matrix products"),
         Row(name="onnxruntime_layers_ms", value=1e3 * _sum(theirs, layer=True), unit="ms"),
