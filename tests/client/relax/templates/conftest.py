@@ -238,10 +238,20 @@ def runnable(cpu: str) -> bool:
 
 
 def run(mod: Any, target: Any, arrays: list[Array], shape: tuple[int, ...]) -> Array:
-    """The result of the function; positions that it does not write are NaN."""
-    output = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
-    tvm.compile(mod, target=target)["main"](*[tvm.runtime.tensor(array) for array in arrays], output)
-    return np.asarray(output.numpy())
+    """What a function writes to its last parameter, of ``shape``, which is NaN before."""
+    return run_often(mod, target, arrays, shape, 1)[0]
+
+
+def run_often(mod: Any, target: Any, arrays: list[Array], shape: tuple[int, ...], times: int) -> list[Array]:
+    """The results of so many runs: threads that overrun each other do not show in each."""
+    function = tvm.compile(mod, target=target)["main"]
+    inputs = [tvm.runtime.tensor(array) for array in arrays]
+    results = []
+    for _ in range(times):
+        output = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+        function(*inputs, output)
+        results.append(np.asarray(output.numpy()))
+    return results
 
 
 def inputs_of(some: Case) -> list[Array]:
