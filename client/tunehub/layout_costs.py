@@ -52,7 +52,7 @@ class ModelCosts:
     """Costs without measurements, for a CPU with ``vector`` floats a register and ``cores``.
 
     The rates were taken from kernels on two cores with AVX-512: 600 GFLOP/s peak; blocked convolutions with
-    templates reach 0.8 to 1.0 of it, plain ones with searched schedules 0.35 to 0.65, without any schedule 0.02.
+    templates reach 0.8 to 1.0 of it, plain ones with searched schedules 0.35 to 0.65, without any schedule 0.005.
     Only ratios matter.
     """
 
@@ -103,7 +103,7 @@ def _filled(channels: int, layout: int) -> int:
 def _efficiency(workload: ConvWorkload, source: int, result: int) -> float:
     """The share of the peak that a convolution reaches."""
     if not result:
-        return 0.02 if workload.groups > 1 else 0.3
+        return 0.005 if workload.groups > 1 else 0.3
     if workload.depthwise:
         return 0.25
     return 0.85 if source else 0.5

@@ -12,14 +12,16 @@ Sources: Cephes (``expf``: range reduction and polynomial), Eigen (``MathFunctio
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax_nodes import static_shape, tensor_type
+from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few digits
@@ -44,7 +46,10 @@ _ERF_DIVISOR = (
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.fast_math")  # type: ignore[untyped-decorator]
 def fast_math(mod: Any, _context: Any) -> Any:
-    """Module pass: write exp, erf, tanh, sigmoid, silu, gelu and softmax of float32 tensors as polynomials."""
+    """Module pass: write exp, erf, tanh, sigmoid, silu, gelu and softmax of float32 tensors as polynomials.
+
+    Powers with an exponent that is a multiple of a quarter become square roots and products.
+    """
     rewriter = _Rewriter(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -93,6 +98,16 @@ def gelu_tanh(x: Any) -> Any:
     return x * sigmoid(x * _f32(math.sqrt(8 / math.pi)) * (_f32(1) + _f32(0.044715) * x * x))
 
 
+def quarter_power(x: Any, quarters: int) -> Any:
+    """``x`` to the power of ``quarters / 4``, 1 to 16, by roots and products (0.75 is that of ONNX's LRN).
+
+    As the C library's ``powf``, but NaN for minus infinity where the exponent is no integer.
+    """
+    root = tirx.sqrt(x)
+    halves = [root] if quarters // 2 % 2 else []
+    return reduce(operator.mul, [*[x] * (quarters // 4), *halves, *([tirx.sqrt(root)] if quarters % 2 else [])])
+
+
 def softmax(data: Any, axis: int) -> Any:
     """The softmax of a tensor along ``axis``; its steps are those of ``topi.nn.softmax``."""
     shape = list(data.shape)
@@ -132,20 +147,37 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
-        if name not in _ELEMENTWISE and name != "relax.nn.softmax":
+        if name not in (*_ELEMENTWISE, "relax.nn.softmax", "relax.power"):
             return call
-        shape = static_shape(call.args[0])
-        if not shape or str(tensor_type(call.args[0]).dtype) != "float32":
+        data, shape = call.args[0], static_shape(call.args[0])
+        if not shape or str(tensor_type(data).dtype) != "float32":
             return call
         if name == "relax.nn.softmax":
             axis = int(call.attrs.axis) % len(shape)
-            return self.builder_.call_te(lambda x: softmax(x, axis), call.args[0], primfunc_name_hint="softmax")
-        function, short = _ELEMENTWISE[name], name.rpartition(".")[2]
-        return self.builder_.call_te(
-            lambda x: te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{short}"),
-            call.args[0],
-            primfunc_name_hint=short,
+            return self.builder_.call_te(lambda x: softmax(x, axis), data, primfunc_name_hint="softmax")
+        function = _ELEMENTWISE[name] if name in _ELEMENTWISE else self._power(call)
+        short = name.rpartition(".")[2]
+        return (
+            call
+            if function is None
+            else self.builder_.call_te(
+                lambda x: te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{short}"),
+                data,
+                primfunc_name_hint=short,
+            )
         )
+
+    def _power(self, call: Any) -> Callable[[Any], Any] | None:
+        """The function for a constant exponent that is a multiple of a quarter, at most 4."""
+        exponent = call.args[1]
+        while isinstance(exponent, relax.Var):
+            exponent = self.lookup_binding(exponent)
+        if not is_constant(exponent) or constant_array(exponent).size != 1:
+            return None
+        quarters = 4 * float(constant_array(exponent).item())
+        if quarters not in range(1, 17) or static_shape(call) != static_shape(call.args[0]):
+            return None
+        return lambda x: quarter_power(x, int(quarters))
 
 
 def _odd_ratio(x: Any, coefficients: Sequence[float], divisor: Sequence[float]) -> Any:

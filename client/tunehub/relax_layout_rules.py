@@ -212,7 +212,8 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
                 primfunc_name_hint=f"{kind}_pool2d",
             )
 
-        return _same_layout(rules, call, (call.args[0],), write)
+        taps = math.prod(_pair(attrs.pool_size))
+        return _same_layout(rules, call, (call.args[0],), write, taps=taps)
 
     return rule
 
@@ -246,7 +247,7 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
     keep = bool(call.attrs.keepdims)
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
-        reduced = relax.Call(call.op, [inputs[0]], _reduction_attrs(call))
+        reduced = _reduced(builder, call, inputs[0])
         if keep:
             return reduced
         pooled = (shape[0], shape[1], 1, 1)
@@ -260,10 +261,20 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
     return Operator((data,), choices, write)
 
 
-def _reduction_attrs(call: Any) -> Any:
-    """The attributes of a reduction over height and width that keeps all axes."""
-    example = relax.op.mean(call.args[0], axis=[2, 3], keepdims=True)
-    return example.attrs
+def _reduced(builder: Any, call: Any, image: Any) -> Any:
+    """A reduction over height and width that keeps all axes; means and maxima are pooling, which has a template."""
+    kind = _POOLED.get(str(call.op.name))
+    if kind is None:
+        example = relax.op.mean(call.args[0], axis=[2, 3], keepdims=True)
+        return relax.Call(call.op, [image], example.attrs)
+    return builder.call_te(
+        lambda x: blocked.adaptive_pool2d_blocked(x, kind="max" if kind == "max" else "avg", output_size=(1, 1)),
+        image,
+        primfunc_name_hint=f"adaptive_{kind}_pool2d",
+    )
+
+
+_POOLED = {"relax.mean": "avg", "relax.max": "max"}
 
 
 # --- Operators on single elements, and joining
@@ -334,9 +345,18 @@ def _concat(rules: Rules, call: Any) -> Operator | None:
 
 
 def _same_layout(
-    rules: Rules, call: Any, images: tuple[Any, ...], write: Callable[..., Any], blocks: tuple[int, ...] | None = None
+    rules: Rules,
+    call: Any,
+    images: tuple[Any, ...],
+    write: Callable[..., Any],
+    blocks: tuple[int, ...] | None = None,
+    taps: int = 1,
 ) -> Operator | None:
-    """An operator that reads and writes images of one layout, in a kernel of its own."""
+    """An operator that reads and writes images of one layout, in a kernel of its own.
+
+    ``taps``: the elements of a window. There are templates for blocked windows only; the plain kernel reads each
+    element of each window on its own.
+    """
     shapes = [image_shape(image) for image in images]
     result = static_shape(call)
     if result is None or len(result) != 4 or None in shapes:
@@ -344,6 +364,7 @@ def _same_layout(
     choices = []
     for layout in (PLAIN, *(rules.blocks if blocks is None else blocks)):
         elements = sum(filled(shape, layout) for shape in [*shapes, result] if shape is not None)
+        elements += 0 if layout else (taps - 1) * math.prod(result)
         choices.append(Choice(layout, layout, rules.costs.pooling(elements, layout)))
     return Operator(images, tuple(choices), write)
 

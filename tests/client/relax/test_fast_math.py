@@ -102,6 +102,21 @@ def test_large_inputs_of_activations(name: str, cpu: Any) -> None:
     np.testing.assert_allclose(found, [0, 0, 1e30, np.inf, np.nan], rtol=5e-7, atol=1e-36)
 
 
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.75])
+def test_powers_of_quarters_are_roots_and_products(nets: Any, target: Any, exponent: float) -> None:
+    mod = nets.build(lambda b, x: b.emit(op.power(x, relax.const(np.float32(exponent)))), (600,))
+    rewritten = fast_math(mod)
+    assert "relax.power" not in _operators(rewritten)
+    values = np.concatenate([np.geomspace(1e-9, 1e9, 595), [0, 1, np.inf, np.nan, -1]]).astype("float32")
+    np.testing.assert_allclose(run(rewritten, target, values), run(mod, target, values), rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.3, -0.5, 0.0, 4.25])
+def test_other_powers_stay(nets: Any, exponent: float) -> None:
+    mod = nets.build(lambda b, x: b.emit(op.power(x, relax.const(np.float32(exponent)))), (6,))
+    assert "relax.power" in _operators(fast_math(mod))
+
+
 def run(mod: Any, target: Any, data: Array) -> Array:
     """The output of ``mod`` with TVM's default schedules."""
     with target:
