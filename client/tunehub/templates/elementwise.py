@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tunehub.relax_blocked import FROM_BLOCKED
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -31,12 +32,16 @@ _MAX_BLOCKS, _PIECES = 64, 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """``extents``: the loops of the last block. ``flat``: all operands have its shape, so that all loops are one."""
+    """``extents``: the loops of the last block. ``flat``: all operands have its shape, so that all loops are one.
+
+    ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0.
+    """
 
     extents: tuple[int, ...]
     flat: bool
     elements_moved: int
     blocks: tuple[Block, ...]
+    leaves: int = 0
 
     @property
     def flops(self) -> int:
@@ -66,6 +71,7 @@ def recognise(mod: Any) -> Workload | None:
         flat=len(blocks) == 1 and all(shape == last.write for shape in reads) and last.spatial == last.write,
         elements_moved=sum(map(size_of, {*reads, last.write})),
         blocks=blocks,
+        leaves=_leaves(blocks),
     )
 
 
@@ -99,6 +105,8 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     loops = schedule.get_loops(schedule.get_sblock(workload.blocks[-1].name))
     if workload.flat:
         loops = [schedule.fuse(*loops)]
+    elif workload.leaves:
+        loops = _block_by_block(schedule, loops, workload.leaves)
     outer, lanes = schedule.split(loops[-1], [None, knobs.lanes])
     schedule.vectorize(lanes)
     if innermost % knobs.lanes:
@@ -106,6 +114,25 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     if knobs.parallel:
         _share(schedule, [*loops[:-1], outer])
     return schedule
+
+
+def _leaves(blocks: tuple[Block, ...]) -> int:
+    """The size of the block of channels that the function takes apart, 0 when it does nothing of the kind."""
+    last = blocks[-1].spatial
+    found = [
+        block.reads[0][-1]
+        for block in blocks
+        if block.name.startswith(FROM_BLOCKED) and block.spatial == last and len(last) == len(block.reads[0]) - 1 > 2
+    ]
+    return found[0] if len(found) == 1 else 0
+
+
+def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:
+    """Take one row of a block of channels apart after the other, so that its cache lines are read once."""
+    batch, channel, *rows, innermost = loops
+    outer, inner = schedule.split(channel, [None, size])
+    schedule.reorder(batch, outer, *rows, inner, innermost)
+    return [batch, outer, *rows, inner, innermost]
 
 
 def _share(schedule: Any, loops: list[Any]) -> None:
