@@ -21,6 +21,7 @@ from tunehub.relax_traces import export_index_map
 from tunehub_registry.trace_rules import splits_only
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
+_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
@@ -92,6 +93,26 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
     _check_cost(scheduled, original)
 
 
+def check_tiles(scheduled: Any) -> None:
+    """Raise GuardError when what follows a reduction in tiles writes elements of other tiles, too.
+
+    ``reverse_compute_at`` takes the box around what a tile covers. A tile that holds parts of two rows has a box of two
+    whole rows: it writes elements that no one has computed, and with threads those stay. A remainder alone makes a loop
+    at most twice as long as there are sums.
+    """
+    stores = [(node, path) for node, path in _walk(scheduled.body, _Path()) if type(node).__name__ == "BufferStore"]
+    sums = max((math.prod(_shape(buffer_of(node))) for node, path in stores if path.reducing), default=0)
+    for node, path in stores:
+        written = any(buffer_of(node).same_as(parameter) for parameter in parameters(scheduled))
+        if (
+            sums
+            and written
+            and not path.reducing
+            and path.iterations > 2 * max(sums, math.prod(_shape(buffer_of(node))))
+        ):
+            raise GuardError("a tile writes beyond its end, where other threads write")
+
+
 def anchor_writes_parameter(mod: Any) -> bool:
     """True when the anchor block of ``mod`` writes the function's result directly: nothing is fused behind it."""
     from tvm.s_tir import analysis
@@ -159,6 +180,7 @@ class _Path:
     steps: int = 1
     partitioned: bool = False
     threads: tuple[tuple[str, int], ...] = ()
+    reducing: bool = False
 
 
 def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
@@ -166,6 +188,8 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
     yield node, path
     if type(node).__name__ == "For":
         path = _inside(node, path)
+    if any(int(axis.iter_type) == _REDUCTION for axis in getattr(node, "iter_vars", ())):
+        path = replace(path, reducing=True)
     for name in ("block", "init", "body", "then_case", "else_case"):
         child = getattr(node, name, None)
         if child is not None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from tunehub import templates
+from tunehub.relax_guard import check_tiles
 from tunehub.templates import KnobError, Match
 from tunehub_registry.template_record import TemplateRecord
 
@@ -27,7 +28,8 @@ class TemplateFit:
         return templates.find(self._mod) if self._target.kind.name == "llvm" else None
 
     def by_record(self, record: TemplateRecord) -> Any:
-        """The schedule by the knobs of ``record``; KnobError when they are not for this function."""
+        """The schedule by the knobs of ``record``; KnobError when they are not for this function, GuardError when its
+        tiles overrun."""
         match = self.match
         if match is None:
             raise KnobError(f"the template {record.template} does not fit this function")
@@ -36,9 +38,14 @@ class TemplateFit:
             raise KnobError(f"the record is for the template {record.template!r}, the function for {own.NAME}")
         if record.version != own.VERSION:
             raise KnobError(f"version {record.version} of the template {own.NAME} is not known, only {own.VERSION}")
-        return own.apply(self._mod, match.workload, templates.read_knobs(own.KNOBS, record.knobs))
+        return self._apply(match, templates.read_knobs(own.KNOBS, record.knobs))
 
     def by_default(self, match: Match) -> Any:
-        """The schedule by the template's own choice of knobs; KnobError when it has none that fits."""
+        """The schedule by the template's own choice of knobs. Raises as `by_record`."""
         knobs = match.template.default_knobs(match.workload, templates.machine_of(self._target))
-        return match.template.apply(self._mod, match.workload, knobs)
+        return self._apply(match, knobs)
+
+    def _apply(self, match: Match, knobs: Any) -> Any:
+        schedule = match.template.apply(self._mod, match.workload, knobs)
+        check_tiles(schedule.mod["main"])
+        return schedule

@@ -12,7 +12,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 
 from tunehub import templates  # noqa: E402
-from tunehub.relax_guard import check_function  # noqa: E402
+from tunehub.relax_guard import GuardError, check_function, check_tiles  # noqa: E402
 
 
 def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support: Any) -> None:
@@ -25,6 +25,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support
         knobs = space[0] if seed % 2 == 0 else random.Random(seed).choice(space)
         scheduled = match.template.apply(case.mod, match.workload, knobs).mod
         check_function(scheduled["main"], case.mod["main"], target)
+        check_tiles(scheduled["main"])
         inputs = support.inputs_of(case)
         result = support.run(scheduled, target, inputs, case.shapes[-1])
         expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
@@ -54,3 +55,18 @@ def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tupl
         scheduled = match.template.apply(case.mod, match.workload, knobs).mod
         for result in support.run_often(scheduled, target, inputs, case.shapes[-1], 40):
             np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{size}: {knobs}")
+
+
+def test_a_tile_across_two_rows_is_refused(support: Any) -> None:
+    """What TVM makes of it writes a box of two whole rows for each tile."""
+    case = support.case(
+        "pointwise", lambda x, w: support.blocked.conv2d_blocked(x, w), (1, 1, 6, 11, 16), (1, 1, 1, 1, 16, 16)
+    )
+    schedule = tvm.s_tir.Schedule(case.mod)
+    block = schedule.get_sblock("tunehub_conv2d")
+    last = schedule.cache_write(block, 0, "global")
+    _, _, rows, columns, *_ = schedule.get_loops(block)
+    outer, _ = schedule.split(schedule.fuse(rows, columns), [None, 5])
+    schedule.reverse_compute_at(last, outer, preserve_unit_loops=True)
+    with pytest.raises(GuardError, match="beyond its end"):
+        check_tiles(schedule.mod["main"])
