@@ -37,6 +37,7 @@ from tunehub_registry.stores.port import (
 TEMPORARY_PREFIX = f"{OWN_PREFIX}tmp-"  # what a killed writer leaves; no reader ever sees it
 LOCK_NAME = f"{OWN_PREFIX}lock"  # in the root; stays there
 LOCK_TIMEOUT_S = 60.0
+_MOST_ATTEMPTS = 100  # to make a file in a folder that other writers take away
 _CHUNK = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
@@ -174,14 +175,14 @@ class FolderStore:
 
     def _new_temporary(self, path: str, folder: Path) -> tuple[Path, BinaryIO]:
         """A new file with the rights that the umask gives, which mkstemp's would not have: others read the registry."""
-        for last in (False, False, True):
+        for attempt in range(_MOST_ATTEMPTS):
             self._check_inside(path, folder)
-            folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 return temporary, temporary.open("xb")
             except FileNotFoundError:  # `delete` of another writer took the empty folder
-                if last:
+                if attempt + 1 == _MOST_ATTEMPTS:
                     raise
         raise AssertionError
 
