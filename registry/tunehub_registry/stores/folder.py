@@ -181,7 +181,7 @@ class FolderStore:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 return temporary, temporary.open("xb")
-            except FileNotFoundError:  # `delete` of another writer took the empty folder
+            except (FileNotFoundError, FileExistsError):  # a `delete` took the folder, even inside mkdir
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
         raise AssertionError
