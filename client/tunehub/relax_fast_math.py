@@ -21,7 +21,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few digits
@@ -169,9 +169,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def _power(self, call: Any) -> Callable[[Any], Any] | None:
         """The function for a constant exponent that is a multiple of a quarter, at most 4."""
-        exponent = call.args[1]
-        while isinstance(exponent, relax.Var):
-            exponent = self.lookup_binding(exponent)
+        exponent = bound_value(self, call.args[1])
         if not is_constant(exponent) or constant_array(exponent).size != 1:
             return None
         quarters = 4 * float(constant_array(exponent).item())

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub import relax_blocked as blocked
-from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 
@@ -58,9 +58,9 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
     def _weight(self, operand: Any) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
-        value = self._value(operand)
+        value = bound_value(self, operand)
         transposed = getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
-        constant = self._value(value.args[0]) if transposed else value
+        constant = bound_value(self, value.args[0]) if transposed else value
         shape = static_shape(constant)
         if not is_constant(constant) or shape is None or len(shape) != 2 or not _is_float32(constant):
             return None
@@ -74,15 +74,6 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
             array = constant_array(constant)
             self.packed[key] = relax.const(_pack(array.T if transposed else array, self.block))
         return self.packed[key], outputs
-
-    def _value(self, expression: Any) -> Any:
-        """What a variable is bound to, followed to the end; other expressions are themselves."""
-        while isinstance(expression, relax.Var):
-            bound = self.lookup_binding(expression)
-            if bound is None:
-                return expression
-            expression = bound
-        return expression
 
 
 def _pack(weight: _Array, block: int) -> _Array:

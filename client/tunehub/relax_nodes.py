@@ -37,6 +37,19 @@ def constant_array(constant: Any) -> npt.NDArray[Any]:
     return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())
 
 
+def bound_value(mutator: Any, expression: Any) -> Any:
+    """What a variable is bound to in what ``mutator`` (a PyExprMutator) writes, followed to the end; other expressions,
+    and parameters, are themselves."""
+    from tvm import relax
+
+    while isinstance(expression, relax.Var):
+        bound = mutator.lookup_binding(expression)
+        if bound is None:
+            return expression
+        expression = bound
+    return expression
+
+
 def static_shape(expression: Any) -> tuple[int, ...] | None:
     """The shape of a tensor expression of Relax when every extent is a number, else None."""
     shape = getattr(tensor_type(expression), "shape", None)

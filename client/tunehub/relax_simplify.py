@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 _ARITHMETIC: dict[str, Callable[..., _Array]] = {
@@ -59,10 +59,10 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return call if folded is None else relax.const(folded, str(folded.dtype))
 
     def _sum_of_stack(self, call: Any) -> Any | None:
-        stack = self._value(call.args[0])
+        stack = bound_value(self, call.args[0])
         if getattr(getattr(stack, "op", None), "name", "") != "relax.stack" or call.attrs.keepdims:
             return None
-        parts = self._value(stack.args[0])
+        parts = bound_value(self, stack.args[0])
         axes = [int(axis) for axis in call.attrs.axis or []]
         if axes != [int(stack.attrs.axis or 0)] or not isinstance(parts, relax.Tuple) or axes[0] < 0:
             return None
@@ -87,7 +87,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return relax.Tuple([shifted, rest[2], rest[3]])
 
     def _without_broadcast(self, expression: Any) -> Any:
-        value = self._value(expression)
+        value = bound_value(self, expression)
         broadcast = getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to"
         return value.args[0] if broadcast and static_shape(value) == static_shape(value.args[0]) else expression
 
@@ -104,20 +104,11 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _constant(self, expression: Any) -> Any:
         """The array or Python number that ``expression`` always has, or None."""
-        value = self._value(expression)
+        value = bound_value(self, expression)
         if is_constant(value):
             return constant_array(value)
         scalar = value.value if type(value).__name__ == "PrimValue" else value
         return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
-
-    def _value(self, expression: Any) -> Any:
-        """What a variable is bound to, followed to the end; other expressions are themselves."""
-        while isinstance(expression, relax.Var):
-            bound = self.lookup_binding(expression)
-            if bound is None:
-                return expression
-            expression = bound
-        return expression
 
 
 def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:
