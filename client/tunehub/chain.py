@@ -114,8 +114,10 @@ class Chain:
                 break
         return Resolution(host=host, chosen=chosen, trace=tuple(trace))
 
-    def nothing_found(self, resolution: Resolution) -> HubError:
-        """The error for a resolution that chose nothing."""
+    def nothing_found(
+        self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable
+    ) -> HubError:
+        """The error for a resolution that chose nothing; the rest is what `resolve` was given."""
         rejected = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
         shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
         more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""

@@ -331,7 +331,7 @@ def _open_nearest(
         resolution = chain.resolve(host, requirement, tvm_version, unusable)
         chosen = resolution.chosen
         if chosen is None:
-            policy.problem(chain.nothing_found(resolution))
+            policy.problem(chain.nothing_found(resolution, requirement, tvm_version, unusable))
             return resolution, None
         registry = chain.registries[chosen.position]
         try:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.specifiers import SpecifierSet
@@ -134,45 +133,29 @@ class LockedChain(Chain):
         super().__init__([registry], on_problem)
         self._lock = registry.lock
         self._settings = settings
-        self._require = Requirement(name=None, specifier=SpecifierSet())
-        self._tvm_version: str | None = None
-        self._unusable: Unusable = MappingProxyType({})
 
-    def resolve(
-        self,
-        host: TargetDescriptor,
-        require: Requirement,
-        tvm_version: str | None,
-        unusable: Unusable = MappingProxyType({}),
-    ) -> Resolution:
-        """As a chain of registries does, among the pins."""
-        self._tvm_version, self._require, self._unusable = tvm_version, require, unusable
-        return super().resolve(host, require, tvm_version, unusable)
-
-    def nothing_found(self, resolution: Resolution) -> HubError:
+    def nothing_found(
+        self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable
+    ) -> HubError:
         """Why no pin serves, before anything is compiled: a requirement against it, the target, or the TVM."""
         host = resolution.host
-        if self._unusable:
+        if unusable:
             return LockError(f"the lock file {self._settings.lock} has no other package for {host.name}",
                              remedy="compiling with default schedules")  # fmt: skip
         anything = Requirement(name=None, specifier=SpecifierSet())
-        without = super().resolve(host, anything, self._tvm_version).chosen
+        without = self.resolve(host, anything, tvm_version).chosen
         if without is not None:
-            error = conflict(self._require, self._settings, f"{without.label} for {host.name}")
+            error = conflict(require, self._settings, f"{without.label} for {host.name}")
             return LockError(f"{error.place} {error.value!r} {error.reason}", remedy=error.remedy)
         reasons = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
         shown = "; ".join(reasons[:_MAX_REASONS]) or "it is empty"
-        reason = f"the lock file {self._settings.lock} does not fit {self._here(host)}: {shown}"
-        return LockError(reason, remedy=self._remedy(host), cause="no package")
+        reason = f"the lock file {self._settings.lock} does not fit {_here(host, tvm_version)}: {shown}"
+        return LockError(reason, remedy=self._remedy(host, tvm_version), cause="no package")
 
-    def _here(self, host: TargetDescriptor) -> str:
-        tvm = f" with TVM {self._tvm_version}" if self._tvm_version else ""
-        return f"{host.name} ({host.arch}){tvm}"
-
-    def _remedy(self, host: TargetDescriptor) -> str:
+    def _remedy(self, host: TargetDescriptor, tvm_version: str | None) -> str:
         """The command that makes it fit. Where the target has a pin, the TVM is what is missing."""
         pinned = any(isinstance(match(target, host), Accepted) for target in self._lock.names.values())
-        versions = dict.fromkeys((*self._lock.tvm, self._tvm_version) if pinned else ())
+        versions = dict.fromkeys((*self._lock.tvm, tvm_version) if pinned else ())
         options = [f"--tvm {version}" for version in versions if version and _is_version(version)]
         return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
 
@@ -198,6 +181,11 @@ def _missing(
     if offline:
         remedy = "run `tunehub sync` while there is a network, or name a mirror folder in TUNEHUB_REGISTRY"
     return LockedPackageMissingError(address, reason, remedy=remedy, tried=tried)
+
+
+def _here(host: TargetDescriptor, tvm_version: str | None) -> str:
+    tvm = f" with TVM {tvm_version}" if tvm_version else ""
+    return f"{host.name} ({host.arch}){tvm}"
 
 
 def _is_version(text: str) -> bool:
