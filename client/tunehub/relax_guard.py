@@ -101,9 +101,10 @@ def check_tiles(scheduled: Any) -> None:
     at most twice as long as there are sums.
     """
     stores = [(node, path) for node, path in _walk(scheduled.body, _Path()) if type(node).__name__ == "BufferStore"]
+    own = parameters(scheduled)
     sums = max((math.prod(_shape(buffer_of(node))) for node, path in stores if path.reducing), default=0)
     for node, path in stores:
-        written = any(buffer_of(node).same_as(parameter) for parameter in parameters(scheduled))
+        written = any(buffer_of(node).same_as(parameter) for parameter in own)
         if (
             sums
             and written

@@ -3,7 +3,8 @@
 A template is a module with ``NAME``, ``VERSION`` (a number that changes when knobs change their meaning), ``KNOBS``
 (the type of its knobs) and
 
-* ``recognise(mod) -> Workload | None``: what the template needs to know of an IRModule with one PrimFunc ``main``;
+* ``recognise(mod, blocks) -> Workload | None``: what the template needs to know of an IRModule with one PrimFunc
+  ``main``, whose ``blocks`` are those of :func:`tunehub.templates.base.blocks_of`;
 * ``knob_space(workload, machine) -> list[Knobs]``: the choices worth measuring, the default's first;
 * ``default_knobs(workload, machine) -> Knobs``: a good choice without measuring;
 * ``apply(mod, workload, knobs)``: the schedule, :class:`tunehub.templates.base.KnobError` when knobs do not fit.
@@ -17,7 +18,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from tunehub.templates.base import KnobError, Knobs, Machine, machine_of, read_knobs
+from tunehub.templates.base import Block, KnobError, Knobs, Machine, blocks_of, machine_of, read_knobs
 
 __all__ = [
     "NAMES",
@@ -42,8 +43,8 @@ class Template(Protocol):
     VERSION: int
     KNOBS: type[Any]
 
-    def recognise(self, mod: Any) -> Any | None:
-        """Describe the function ``main`` of ``mod``, or None when the template is not for it."""
+    def recognise(self, mod: Any, blocks: tuple[Block, ...]) -> Any | None:
+        """Describe the function ``main`` of ``mod``, which has ``blocks``; None when the template is not for it."""
 
     def knob_space(self, workload: Any, machine: Machine) -> list[Any]:
         """The choices worth measuring, the default's first."""
@@ -72,9 +73,10 @@ def template(name: str) -> Template:
 
 def find(mod: Any) -> Match | None:
     """Return the template for ``mod`` (an IRModule with one PrimFunc ``main``), or None."""
+    blocks = blocks_of(mod)
     for name in NAMES:
         candidate = template(name)
-        workload = candidate.recognise(mod)
+        workload = candidate.recognise(mod, blocks)
         if workload is not None:
             return Match(template=candidate, workload=workload)
     return None

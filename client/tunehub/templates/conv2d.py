@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from tunehub.relax_blocked import CONV2D
 from tunehub.templates.base import (
     FLOAT_BYTES,
+    Block,
     Knobs,
     Machine,
     anchor_at,
-    blocks_of,
     divisors,
     open_schedule,
     refusing,
@@ -103,9 +103,8 @@ class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked float32 convolution."""
-    blocks = blocks_of(mod)
     position = anchor_at(blocks, CONV2D)
     if position is None or blocks[position].dtype != "float32":
         return None

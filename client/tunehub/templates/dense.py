@@ -20,7 +20,6 @@ from tunehub.templates.base import (
     Knobs,
     Machine,
     anchor_at,
-    blocks_of,
     divisors,
     open_schedule,
     refusing,
@@ -110,9 +109,8 @@ class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "dense", 1, DenseKnobs
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matrix product."""
-    blocks = blocks_of(mod)
     for name in (DENSE, *_MATMULS):
         position = anchor_at(blocks, name)
         if position is not None and blocks[position].dtype == "float32":

@@ -9,6 +9,7 @@ from typing import Any
 
 from tunehub.relax_blocked import DEPTHWISE
 from tunehub.templates import window
+from tunehub.templates.base import Block
 from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
 
 __all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
@@ -16,6 +17,6 @@ __all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "defa
 NAME, VERSION, KNOBS = "depthwise", 1, WindowKnobs
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked depthwise convolution."""
-    return window.recognise(mod, (DEPTHWISE,))
+    return window.recognise(blocks, (DEPTHWISE,))

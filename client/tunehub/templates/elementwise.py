@@ -18,7 +18,6 @@ from tunehub.templates.base import (
     KnobError,
     Knobs,
     Machine,
-    blocks_of,
     is_map,
     open_schedule,
     refusing,
@@ -59,9 +58,8 @@ class ElementwiseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=T
 NAME, VERSION, KNOBS = "elementwise", 1, ElementwiseKnobs
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when one of its blocks is a reduction."""
-    blocks = blocks_of(mod)
     if not blocks or len(blocks) > _MAX_BLOCKS or not all(map(is_map, blocks)) or not blocks[-1].spatial:
         return None
     last = blocks[-1]

@@ -16,7 +16,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    blocks_of,
     divisors,
     open_schedule,
     refusing,
@@ -62,9 +61,8 @@ class LastAxisKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True
 NAME, VERSION, KNOBS = "last_axis", 1, LastAxisKnobs
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None unless all its reductions run over one last axis."""
-    blocks = blocks_of(mod)
     reductions = [block for block in blocks if block.reduction]
     if not reductions or any(len(block.reduction) != 1 or block.dtype != "float32" for block in reductions):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.templates import window
+from tunehub.templates.base import Block
 from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
 
 __all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
@@ -16,6 +17,6 @@ NAME, VERSION, KNOBS = "pooling", 1, WindowKnobs
 _ANCHORS = ("pool_max", "pool_sum", "adaptive_pool_max", "adaptive_pool_sum")
 
 
-def recognise(mod: Any) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not pooling of a blocked tensor."""
-    return window.recognise(mod, _ANCHORS)
+    return window.recognise(blocks, _ANCHORS)

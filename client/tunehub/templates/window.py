@@ -19,7 +19,6 @@ from tunehub.templates.base import (
     Knobs,
     Machine,
     anchor_at,
-    blocks_of,
     open_schedule,
     refusing,
     require,
@@ -73,9 +72,8 @@ class WindowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallel: bool = True
 
 
-def recognise(mod: Any, anchors: tuple[str, ...]) -> Workload | None:
-    """Describe ``mod`` (one PrimFunc ``main``), or None when none of ``anchors`` is its only reduction."""
-    blocks = blocks_of(mod)
+def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> Workload | None:
+    """Describe the function of ``blocks``, or None when none of ``anchors`` is its only reduction."""
     position = next((i for name in anchors if (i := anchor_at(blocks, name)) is not None), None)
     if position is None or blocks[position].dtype != "float32":
         return None
