@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunehub_builder.networks import seeding
+from tunehub_builder.networks.transformer.plan import layer_shapes, weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,9 @@ class ViTConfig:
         """The shape of the hidden states: a token of the class before those of the patches."""
         return (1, 1 + self.patches, self.hidden)
 
-    @property
-    def split(self) -> tuple[int, int, int, int]:
-        """The shape of the hidden states by attention heads."""
-        return (1, 1 + self.patches, self.heads, self.hidden // self.heads)
-
 
 def parameter_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter, by name ``layer<i>_<part>_<kind>``. Matrices are (inputs, outputs)."""
+    """The shape of each parameter by name; those of layers as in `transformer.plan.layer_shapes`."""
     hidden = config.hidden
     shapes: dict[str, tuple[int, ...]] = {
         "patch_weight": (hidden, 3, config.patch, config.patch),
@@ -56,18 +52,14 @@ def parameter_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
         "class_token": (1, 1, hidden),
         "positions": config.tokens,
     }
-    matrices = {
-        **dict.fromkeys(("query", "key", "value", "attended"), (hidden, hidden)),
-        "up": (hidden, config.feed_forward),
-        "down": (config.feed_forward, hidden),
-    }
-    for layer in range(config.layers):
-        for part, shape in matrices.items():
-            shapes |= {f"layer{layer}_{part}_weight": shape, f"layer{layer}_{part}_bias": shape[1:]}
-        for part in ("attention_norm", "output_norm"):
-            shapes |= dict.fromkeys((f"layer{layer}_{part}_scale", f"layer{layer}_{part}_bias"), (hidden,))
     last = {"norm_scale": (hidden,), "norm_bias": (hidden,)}
-    return {**shapes, **last, "classifier_weight": (hidden, config.classes), "classifier_bias": (config.classes,)}
+    return {
+        **shapes,
+        **layer_shapes(config.layers, hidden, config.feed_forward),
+        **last,
+        "classifier_weight": (hidden, config.classes),
+        "classifier_bias": (config.classes,),
+    }
 
 
 def weights(config: ViTConfig, seed: int) -> dict[str, seeding.Array]:
@@ -78,8 +70,4 @@ def weights(config: ViTConfig, seed: int) -> dict[str, seeding.Array]:
 def _weight(seed: int, name: str, shape: tuple[int, ...]) -> seeding.Array:
     if name == "patch_weight":
         return seeding.normal(seed, name, shape, seeding.fan_in_deviation(shape[1] * shape[2] * shape[3]))
-    if name.endswith("_weight"):
-        return seeding.normal(seed, name, shape, seeding.fan_in_deviation(shape[0]))
-    if name.endswith("_scale"):
-        return seeding.around_one(seed, name, shape)
-    return seeding.bias(seed, name, shape)
+    return weight(seed, name, shape)
