@@ -12,6 +12,7 @@ from tunehub_builder.exceptions import BuilderError
 
 if TYPE_CHECKING:
     from tunehub_builder.log_import import ImportReport, Prover, ReadFile
+    from tunehub_builder.template_import import TemplateImport
 
 _SHOWN = 20
 
@@ -21,15 +22,27 @@ _SHOWN = 20
                 type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder registry that gets the packages; made when it is not there.")  # fmt: skip
+@click.option("--as", "kind", type=click.Choice(["package", "template"]), default="package", show_default=True,
+              help="Packages for TVM 0.8-0.19, or your own records of templates for TVM 0.25+.")  # fmt: skip
 @click.option("--version", help="The packages' version.  [that of the file's name: cuda_v0.10.log, else 0.1.0]")
 @click.option("--proof/--no-proof", default=True, help="Load every record in TVM 0.8-0.19, where one is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def import_logs(files: tuple[Path, ...], output: Path, version: str | None, proof: bool, as_json: bool) -> None:
+def import_logs(
+    files: tuple[Path, ...], output: Path, kind: str, version: str | None, proof: bool, as_json: bool
+) -> None:
     """Make packages of tuning logs: AutoTVM 0.1 and 0.2 (TopHub's files), auto-scheduler 0.6.
 
     Every device model gets a package of its own. A line that cannot be used is listed with its reason and never loses
     the file. Exits with 1 when nothing could be imported.
+
+    With --as template, AutoTVM's x86 lines become records of templates: a file DEVICE.jsonl for each device, in a
+    folder that TUNEHUB_RECORDS takes. Their times are those of the log; nothing of them is published unmeasured.
     """
+    if kind == "template":
+        if version is not None:
+            raise click.UsageError("--version is for packages; records of templates are files without one")
+        _import_as_templates(files, output, as_json)
+        return
     from tunehub_builder import log_import
     from tunehub_registry.exceptions import RegistryError
 
@@ -44,6 +57,44 @@ def import_logs(files: tuple[Path, ...], output: Path, version: str | None, proo
         _print(report, output)
     if not report.packages:
         raise SystemExit(1)
+
+
+def _import_as_templates(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    from tunehub.tvm_generation import find_tvm
+
+    installed = find_tvm()
+    if installed is None or installed.generation != "relax":
+        found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
+        raise click.ClickException(f"--as template keys layers with TVM 0.25 to 0.27, but {found}")
+    from tunehub_builder.template_import import import_as_templates
+
+    try:
+        report = import_as_templates(files, output)
+    except BuilderError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _print_templates(report)
+    if not report.translated:
+        raise SystemExit(1)
+
+
+def _print_templates(report: TemplateImport) -> None:
+    for file in report.files:
+        skipped = f", {len(file.skipped)} of them skipped" if file.skipped else ""
+        click.echo(f"{file.path}: {file.lines} lines{skipped}")
+    workloads = len(report.translated) + len(report.refused)
+    adapted = sum(bool(item.notes) for item in report.translated)
+    noted = f"; --json has notes on {adapted} of them" if adapted else ""
+    click.echo(f"{len(report.translated)} of {workloads} workloads have knobs of a template{noted}")
+    for item in report.refused[:_SHOWN]:
+        click.echo(f"  {item.file}:{item.line}: {item.name}: refused: {item.reason}")
+    if len(report.refused) > _SHOWN:
+        click.echo(f"  and {len(report.refused) - _SHOWN} more; --json lists all")
+    for device, path in report.written.items():
+        count = sum(len(item.records) for item in report.translated if item.device == device)
+        click.echo(f"{path}: {count} records, with times of AutoTVM")
 
 
 def _prover() -> tuple[Prover | None, str]:
