@@ -81,12 +81,15 @@ class ModelCosts:
     def _memory(self, elements: int) -> float:
         return elements * _FLOAT_BYTES / (_BYTES_A_SECOND * self.cores)
 
-    def _reduced_channels(self, workload: ConvWorkload, source: int, result: int) -> int:
-        """How many input channels one output channel is computed from, zero weights among them."""
+    def _reduced_channels(self, workload: ConvWorkload, source: int, result: int) -> float:
+        """How many input channels one output channel is computed from, zero weights among them, on average."""
         if workload.groups == 1:
             return _filled(workload.in_channels, source)
         each_in, each_out = workload.in_channels // workload.groups, workload.out_channels // workload.groups
-        return each_in * (min(-(-result // each_out), workload.groups) if result and not workload.depthwise else 1)
+        if workload.depthwise or not result:
+            return each_in
+        inside = sum(1 for group in range(1, workload.groups) if group * each_out % result)
+        return each_in * (1 + inside / -(-workload.out_channels // result))  # a block reads all groups that it touches
 
 
 _GFLOPS_A_LANE = 18.75  # of one core: two fused multiply-adds a cycle
@@ -106,4 +109,6 @@ def _efficiency(workload: ConvWorkload, source: int, result: int) -> float:
         return 0.005 if workload.groups > 1 else 0.3
     if workload.depthwise:
         return 0.25
+    if workload.groups > 1:
+        return 0.4
     return 0.85 if source else 0.5

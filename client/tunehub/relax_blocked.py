@@ -45,6 +45,7 @@ def conv2d_blocked(
     ``groups > 1`` where blocks are filled up; the default takes the blocks as full.
     With one group ``i`` must equal ``c``. With more, a block of output channels reads the input channels of all
     groups that it touches, see :func:`grouped_window`; its weights are zero for groups that an output is not in.
+    Blocks that touch fewer groups than others skip the rest of the window.
     """
     blocked = len(data.shape) == 5
     batch, height, width = int(data.shape[0]), int(data.shape[2]), int(data.shape[3])
@@ -52,6 +53,7 @@ def conv2d_blocked(
     padded = _pad(data, padding)
     rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
     channel = _input_channel(data, weight, groups, channels)
+    touched = _touched_groups(data, weight, groups, channels)
     outer_in, kh, kw = (
         te.reduce_axis((0, int(weight.shape[i])), name) for i, name in ((1, "ic"), (2, "kh"), (3, "kw"))
     )
@@ -61,6 +63,8 @@ def conv2d_blocked(
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
         outer_c, *inner_c = channel(oc, outer_in, *inner_in)
         product = _at(padded, n, outer_c, *place, *inner_c) * _at(weight, oc, outer_in, kh, kw, *inner_in, oi)
+        if touched is not None:  # te.sum(where=...) is ignored by TVM's create_prim_func
+            product = tirx.if_then_else(touched(oc, outer_in), product, tirx.const(0, data.dtype))
         return te.sum(product, axis=[outer_in, kh, kw, *inner_in])
 
     return te.compute((batch, outer, rows, columns, block), compute, name=CONV2D)
@@ -302,6 +306,29 @@ def _input_channel(data: Any, weight: Any, groups: int, channels: tuple[int, int
         return index // block, index % block
 
     return channel
+
+
+def _touched_groups(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> Any | None:
+    """A function of the loops (oc, ic): whether the block ``oc`` has an output in the group that ``ic`` belongs to.
+
+    None where all blocks touch as many groups. The condition is the same for a whole register tile, so that LLVM makes
+    one branch of it in each step of the reduction.
+    """
+    if groups == 1:
+        return None
+    out_block, in_block = int(weight.shape[-1]), int(weight.shape[4])
+    inputs, outputs = channels or (int(data.shape[1]) * int(data.shape[4]), int(weight.shape[0]) * out_block)
+    each_in, each_out = inputs // groups, outputs // groups
+    window = grouped_window(groups, (inputs, outputs), out_block)
+    if window == 1 or each_out < out_block and out_block % each_out == 0:
+        return None
+
+    def touched(oc: Any, outer: Any) -> Any:
+        first, last = oc * out_block // each_out, tirx.min(oc * out_block + out_block, outputs) - 1
+        group = tirx.min(first, groups - window) + outer // (each_in // in_block)
+        return tirx.all(group >= first, group <= last // each_out)
+
+    return touched
 
 
 def _group_block(each_in: int, in_block: int) -> int:

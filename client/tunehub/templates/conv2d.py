@@ -53,6 +53,7 @@ class Workload:
     """``kernel``: KH, KW. ``inputs``: blocks of input channels that an output reads, and channels in one (1: plain).
 
     ``outputs``: blocks of output channels, and channels in one. ``pointwise``: rows and columns may be fused.
+    ``grouped``: blocks of output channels read different inputs.
     """
 
     batch: int
@@ -63,6 +64,7 @@ class Workload:
     kernel: tuple[int, int]
     plain: bool
     pointwise: bool
+    grouped: bool
     data_bytes: int
     around: Surroundings
 
@@ -124,6 +126,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
         kernel=(kh, kw),
         plain=not ii,
         pointwise=(kh, kw) == (1, 1) and around.pad is None and unstrided,
+        grouped=bool(ii) and ic * ii[0] < data[1] * data[4],
         data_bytes=FLOAT_BYTES * size_of(data),
         around=around,
     )
@@ -141,8 +144,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[Conv2dKnobs]:
 
 def default_knobs(workload: Workload, machine: Machine) -> Conv2dKnobs:
     """The choice of a cost model, without measuring."""
-    lanes = workload.outputs[1]
-    row, columns, blocks = min(_choices(workload, machine), key=lambda choice: cost(choice, lanes, machine))
+    row, columns, blocks = min(_choices(workload, machine), key=lambda choice: _cost(workload, choice, machine))
     parallel = worth_threads(workload.flops, workload.data_bytes + workload.weight_bytes, machine)
     knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=row, parallel=parallel)
     return _with_padding(workload, knobs)
@@ -226,9 +228,13 @@ def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]
 
 def _good_choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
     """The choices that the model finds nearly as good as the best."""
-    costs = {choice: cost(choice, workload.outputs[1], machine) for choice in _choices(workload, machine)}
+    costs = {choice: _cost(workload, choice, machine) for choice in _choices(workload, machine)}
     best = sorted(costs, key=lambda choice: costs[choice])[:_MEASURED_TILES]
     return [choice for choice in best if costs[choice] <= _NEARLY * costs[best[0]]]
+
+
+def _cost(workload: Workload, choice: tuple[int, int, int], machine: Machine) -> float:
+    return cost(choice, workload.outputs[1], machine, shared=not workload.grouped)
 
 
 def _variations(workload: Workload, knobs: Conv2dKnobs) -> Iterator[Conv2dKnobs]:

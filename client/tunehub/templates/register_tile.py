@@ -24,17 +24,18 @@ def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int,
     return list(found) or [(1, 1)]
 
 
-def cost(choice: tuple[int, int, int], lanes: int, machine: Machine) -> float:
+def cost(choice: tuple[int, int, int], lanes: int, machine: Machine, *, shared: bool = True) -> float:
     """Cycles for one block of outputs and one column, in each step of the reduction; ``choice``: row, columns, blocks.
 
-    Two multiply-adds and two loads start in a cycle; a sum can be used again after four. A vector of weights counts
+    ``shared``: all blocks read the same inputs. Two multiply-adds and two loads start in a cycle; a sum can be used again after four. A vector of weights counts
     as one and a half loads: weights come from the second level of the cache.
     """
     row, columns, blocks = choice
     vectors = vectors_of(lanes, machine)
 
     def step(width: int) -> float:
-        return max(width * blocks * vectors / 2, _LATENCY, (width + 1.5 * blocks * vectors) / 2)
+        loads = width * (1 if shared else blocks) + 1.5 * blocks * vectors
+        return max(width * blocks * vectors / 2, _LATENCY, loads / 2)
 
     whole, rest = divmod(row, columns)
     return (whole * step(columns) + (step(rest) if rest else 0.0)) / (blocks * row)
