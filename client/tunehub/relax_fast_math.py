@@ -23,6 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
+_LANES = 16  # of the widest vectors; narrower ones take several
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few digits
 _BIAS = 126  # of the exponent, less one: 2^127 is the largest power of two, and exp goes up to 2^128
@@ -109,25 +110,37 @@ def quarter_power(x: Any, quarters: int) -> Any:
 
 
 def softmax(data: Any, axis: int) -> Any:
-    """The softmax of a tensor along ``axis``; its steps are those of ``topi.nn.softmax``."""
-    shape = list(data.shape)
+    """The softmax of a tensor along ``axis``; its steps are those of ``topi.nn.softmax``.
+
+    Rows that no vector divides (197 patches and a class of a Vision Transformer) are reduced in vectors nevertheless:
+    ``_LANES`` maxima or sums side by side, the last of a row filled up, and then these.
+    """
+    shape = [int(extent) for extent in data.shape]
     kept = [*shape[:axis], *shape[axis + 1 :]]
+    length = shape[axis]
+    in_vectors = axis == len(shape) - 1 and length > _LANES and not _divided(length)
 
-    def along(tensor: Any, reducer: Callable[..., Any], name: str) -> Any:
-        k = te.reduce_axis((0, shape[axis]), "k")
+    def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
+        k = te.reduce_axis((0, extent), "k")
+        return te.compute(kept, lambda *i: reducer(tensor[(*i[:axis], k, *i[axis:])], axis=k), name=name)
 
-        def reduced(*i: Any) -> Any:
-            place = (*i[:axis], k, *i[axis:])
-            return reducer(tensor[place], axis=k)
+    def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
+        if not in_vectors:
+            return reduced(tensor, reducer, length, name)
+        k = te.reduce_axis((0, -(-length // _LANES)), "k")
 
-        return te.compute(kept, reduced, name=name)
+        def side(*i: Any) -> Any:
+            place = k * _LANES + i[-1]
+            return reducer(tirx.if_then_else(place < length, tensor[(*i[:-1], place)], neutral), axis=k)
+
+        return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
 
     def others(indices: Sequence[Any]) -> tuple[Any, ...]:
         return (*indices[:axis], *indices[axis + 1 :])
 
-    most = along(data, te.max, "T_softmax_maxelem")
+    most = along(data, te.max, tirx.min_value("float32"), "T_softmax_maxelem")
     powers = te.compute(shape, lambda *i: exp(data[i] - most[others(i)]), name="T_softmax_exp")
-    total = along(powers, te.sum, "T_softmax_expsum")
+    total = along(powers, te.sum, _f32(0), "T_softmax_expsum")
     return te.compute(shape, lambda *i: powers[i] / total[others(i)], name="T_softmax_norm")
 
 
@@ -176,6 +189,11 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if quarters not in range(1, 17) or static_shape(call) != static_shape(call.args[0]):
             return None
         return lambda x: quarter_power(x, int(quarters))
+
+
+def _divided(length: int) -> bool:
+    """True when at least eight numbers side by side divide ``length``: a template splits such a row by itself."""
+    return any(length % lanes == 0 for lanes in range(8, 2 * _LANES + 1))
 
 
 def _odd_ratio(x: Any, coefficients: Sequence[float], divisor: Sequence[float]) -> Any:

@@ -138,7 +138,14 @@ def default_knobs(workload: Workload, machine: Machine) -> DenseKnobs:
     """The choice of a cost model, without measuring."""
     lanes = workload.lanes(machine)
     row, columns, blocks = _choices(workload, machine)[0]
-    return DenseKnobs(columns=columns, blocks=blocks, lanes=lanes, row=row, parallel=_parallel(workload, machine))
+    return DenseKnobs(
+        columns=columns,
+        blocks=blocks,
+        lanes=lanes,
+        row=row,
+        order="rows" if workload.outputs % lanes and size_of(workload.lead) > 1 else "outputs",
+        parallel=_parallel(workload, machine),
+    )
 
 
 @refusing
@@ -241,6 +248,8 @@ def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> 
     head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
     schedule.reorder(*head, outer_column, outer_k, step, block, column, lane)
     unroll_and_vectorize(schedule, [step, block, column, lane])
+    if head[-1] is outer and workload.outputs % knobs.lanes:  # the last vectors, cut off, get code of their own
+        schedule.annotate(head.pop(), "pragma_loop_partition_hint", 1)
     return schedule.fuse(*head), outer_column, outer_k
 
 

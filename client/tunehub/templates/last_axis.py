@@ -1,7 +1,8 @@
 """Softmax, layer norm and other reductions over the last axis: one row of the tensor after the other.
 
 All steps of a row run while it is in cache; rows are shared among threads. Sums and maxima are kept in vectors and
-joined at the end (``rfactor``), which changes the order of additions.
+joined at the end (``rfactor``), which changes the order of additions. Where the vectors do not divide a row, functions
+may keep their sums in vectors themselves (the softmax of :mod:`tunehub.relax_fast_math`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ _ROW_FLOPS = 20  # per element: an exponential, or a few passes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """``lead``: axes that all blocks share; ``length``: of the last axis; ``blocks``: all, in order."""
+    """``lead``: axes that all blocks share; ``length``: of the last axis; ``blocks``: all, in order.
+
+    ``side``: how many sums each reduction of the function keeps side by side before it joins them; 1: one.
+    """
 
     lead: tuple[int, ...]
     length: int
     blocks: tuple[Block, ...]
+    side: int = 1
 
     @property
     def flops(self) -> int:
@@ -66,20 +71,25 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     reductions = [block for block in blocks if block.reduction]
     if not reductions or any(len(block.reduction) != 1 or block.dtype != "float32" for block in reductions):
         return None
-    lead, length = _without_ones(reductions[0].spatial), reductions[0].reduction[0]
-    for block in blocks:
-        if _without_ones(block.spatial) not in (lead, (*lead, length)) or block.reduction not in ((), (length,)):
-            return None
-    if any(block.reduction and _without_ones(block.spatial) != lead for block in blocks) or length == 1:
+    lead = min((_without_ones(block.spatial) for block in reductions), key=len)
+    apart = [block for block in reductions if len(_without_ones(block.spatial)) > len(lead)]
+    whole = [block for block in blocks if not block.reduction] if apart else reductions
+    if not whole or not all((*block.spatial, *block.reduction) for block in whole):
         return None
-    return Workload(lead=lead, length=length, blocks=blocks)
+    length, side = (*whole[0].spatial, *whole[0].reduction)[-1], apart[0].spatial[-1] if apart else 1
+    row, sums = (*lead, length), (*lead, side)
+    allowed = {(row, ()), (lead, ())}
+    allowed |= {(sums, (-(-length // side),)), (lead, (side,))} if apart else {(lead, (length,))}
+    if length == 1 or any((_without_ones(block.spatial), block.reduction) not in allowed for block in blocks):
+        return None
+    return Workload(lead=lead, length=length, blocks=blocks, side=side)
 
 
 def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
     """The choices worth measuring, the default's first."""
     found = {default_knobs(workload, machine): None}
     for lanes in (machine.vector, machine.vector // 2, 2 * machine.vector):
-        for partial in {1, *[d for d in divisors(workload.length, 4 * machine.vector) if d % 4 == 0]}:
+        for partial in _partials(workload, machine):
             if lanes <= workload.length:
                 found.setdefault(LastAxisKnobs(lanes=lanes, partial=partial, parallel=_parallel(workload, machine)))
     return list(found)
@@ -87,7 +97,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
 
 def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
     """The choice of a rule, without measuring: full vectors, and two of them for sums where the length allows."""
-    partial = max(divisors(workload.length, 2 * machine.vector))
+    partial = max(divisors(workload.length, 2 * machine.vector)) if workload.side == 1 else 1
     return LastAxisKnobs(
         lanes=min(machine.vector, workload.length),
         partial=partial if partial >= 4 else 1,
@@ -95,11 +105,19 @@ def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
     )
 
 
+def _partials(workload: Workload, machine: Machine) -> list[int]:
+    """Numbers of sums side by side; a function that has several itself gets no more."""
+    if workload.side > 1:
+        return [1]
+    return [1, *[d for d in divisors(workload.length, 4 * machine.vector) if d % 4 == 0]]
+
+
 @refusing
 def apply(mod: Any, workload: Workload, knobs: LastAxisKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     require(knobs.lanes <= workload.length, f"lanes: {knobs.lanes} is more than a row of {workload.length}")
     require(workload.length % knobs.partial == 0, f"partial: {knobs.partial} does not divide {workload.length}")
+    require(workload.side == 1 or knobs.partial == 1, f"partial: the function itself keeps {workload.side} sums")
     schedule = open_schedule(mod)
     last = schedule.get_sblock(workload.blocks[-1].name)
     if workload.blocks[-1].reduction:
@@ -134,9 +152,13 @@ def _row_loop(schedule: Any, last: Any, workload: Workload) -> Any:
 
 def _covers_row(schedule: Any, block: Any, workload: Workload) -> bool:
     """True for an elementwise step over whole rows."""
+    return not _reduces(schedule, block) and _extents(schedule, block) == (*workload.lead, workload.length)
+
+
+def _extents(schedule: Any, block: Any) -> tuple[int, ...]:
+    """The extents of the axes that are no reductions, without ones."""
     axes = schedule.get(block).iter_vars
-    extents = _without_ones(tuple(int(axis.dom.extent) for axis in axes))
-    return extents == (*workload.lead, workload.length)
+    return _without_ones(tuple(int(axis.dom.extent) for axis in axes if int(axis.iter_type) != _REDUCTION))
 
 
 def _is_last(schedule: Any, block: Any, last: Any) -> bool:
@@ -161,14 +183,22 @@ def _vectorize(schedule: Any, block: Any, workload: Workload, knobs: LastAxisKno
     if _reduces(schedule, block):
         if str(schedule.get(block).name_hint).endswith("_rf"):
             _, lanes, *_, steps = schedule.get_loops(block)  # rfactor makes the factor the block's first axis
-            schedule.reorder(steps, lanes)
-            schedule.vectorize(lanes)
-            schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
+            _vectorize_sums(schedule, block, lanes, steps)
+        elif workload.side > 1 and _extents(schedule, block) == (*workload.lead, workload.side):
+            *_, lanes, steps = schedule.get_loops(block)
+            _vectorize_sums(schedule, block, lanes, steps)
+            schedule.annotate(steps, "pragma_loop_partition_hint", 1)
     elif _covers_row(schedule, block, workload):
         outer, lanes = schedule.split(schedule.get_loops(block)[-1], [None, knobs.lanes])
         schedule.vectorize(lanes)
         if workload.length % knobs.lanes:
             schedule.annotate(outer, "pragma_loop_partition_hint", 1)
+
+
+def _vectorize_sums(schedule: Any, block: Any, lanes: Any, steps: Any) -> None:
+    schedule.reorder(steps, lanes)
+    schedule.vectorize(lanes)
+    schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
 
 
 def _parallel(workload: Workload, machine: Machine) -> bool:

@@ -125,10 +125,10 @@ def run(mod: Any, target: Any, data: Array) -> Array:
     return np.asarray(relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy())
 
 
-@pytest.mark.parametrize("axis", [-1, 1, 0])
-def test_softmax_of_masked_scores(nets: Any, target: Any, axis: int) -> None:
+@pytest.mark.parametrize(("axis", "length"), [(-1, 7), (1, 7), (0, 7), (-1, 37), (2, 197)])
+def test_softmax_of_masked_scores(nets: Any, target: Any, axis: int, length: int) -> None:
     rng = np.random.default_rng(3)
-    data = rng.normal(scale=8, size=(5, 6, 7)).astype("float32")
+    data = rng.normal(scale=8, size=(5, 6, length)).astype("float32")
     data[rng.random(data.shape) < 0.3] = -np.inf
     data[:, 0, 0], data[0, 0, :], data[0, :, 0] = 1.0, 1.0, 1.0
     data[2, 3, 4] = 1e4  # one weight of 1

@@ -16,6 +16,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
 from tunehub import relax_blocked as blocked  # noqa: E402
+from tunehub import relax_fast_math  # noqa: E402
 from tunehub.templates import machine_of  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -184,9 +185,12 @@ def random_pooling(rng: random.Random, block: int) -> Case:
 
 def random_last_axis(rng: random.Random, block: int) -> Case:
     shape = (rng.choice((1, 2, 5)), _extent(rng), max(2, _extent(rng) * rng.choice((1, 4))))
-    kind = rng.choice(("softmax", "layer_norm", "sum", "max"))
+    kind = rng.choice(("softmax", "fast_softmax", "layer_norm", "sum", "max"))
     if kind == "softmax":
         return case(f"softmax {shape}", lambda x: topi.nn.softmax(x), shape)
+    if kind == "fast_softmax":
+        shape = (*shape[:2], rng.choice((shape[2], 37, 82, 197)))
+        return case(f"fast_softmax {shape}", lambda x: relax_fast_math.softmax(x, 2), shape)
     if kind == "layer_norm":
         make = lambda x, g, b: topi.nn.layer_norm(x, g, b, axis=[2], epsilon=1e-5)  # noqa: E731
         return case(f"layer_norm {shape}", make, shape, shape[-1:], shape[-1:])
