@@ -21,14 +21,22 @@ _SHOWN = 20
 @click.argument("files", metavar="FILE...", nargs=-1, required=True,
                 type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path),
-              help="Folder registry that gets the packages; made when it is not there.")  # fmt: skip
+              help="Folder that gets the packages (a registry) or the records; made if need be.")  # fmt: skip
 @click.option("--as", "kind", type=click.Choice(["package", "template"]), default="package", show_default=True,
               help="Packages for TVM 0.8-0.19, or your own records of templates for TVM 0.25+.")  # fmt: skip
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path),
+              help="With --as template: propose the knobs to this directory of `tunehub tune`.")  # fmt: skip
 @click.option("--version", help="The packages' version.  [that of the file's name: cuda_v0.10.log, else 0.1.0]")
 @click.option("--proof/--no-proof", default=True, help="Load every record in TVM 0.8-0.19, where one is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def import_logs(
-    files: tuple[Path, ...], output: Path, kind: str, version: str | None, proof: bool, as_json: bool
+    files: tuple[Path, ...],
+    output: Path,
+    kind: str,
+    work: Path | None,
+    version: str | None,
+    proof: bool,
+    as_json: bool,
 ) -> None:
     """Make packages of tuning logs: AutoTVM 0.1 and 0.2 (TopHub's files), auto-scheduler 0.6.
 
@@ -41,8 +49,10 @@ def import_logs(
     if kind == "template":
         if version is not None:
             raise click.UsageError("--version is for packages; records of templates are files without one")
-        _import_as_templates(files, output, as_json)
+        _import_as_templates(files, output, work, as_json)
         return
+    if work is not None:
+        raise click.UsageError("--work is for --as template")
     from tunehub_builder import log_import
     from tunehub_registry.exceptions import RegistryError
 
@@ -59,7 +69,7 @@ def import_logs(
         raise SystemExit(1)
 
 
-def _import_as_templates(files: tuple[Path, ...], output: Path, as_json: bool) -> None:
+def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | None, as_json: bool) -> None:
     from tunehub.tvm_generation import find_tvm
 
     installed = find_tvm()
@@ -69,7 +79,7 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, as_json: bool) -
     from tunehub_builder.template_import import import_as_templates
 
     try:
-        report = import_as_templates(files, output)
+        report = import_as_templates(files, output, work)
     except BuilderError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -95,6 +105,8 @@ def _print_templates(report: TemplateImport) -> None:
     for device, path in report.written.items():
         count = sum(len(item.records) for item in report.translated if item.device == device)
         click.echo(f"{path}: {count} records, with times of AutoTVM")
+    if report.proposed is not None:
+        click.echo(f"{report.proposed} choices proposed: the next `tunehub tune` measures them")
 
 
 def _prover() -> tuple[Prover | None, str]:

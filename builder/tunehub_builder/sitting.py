@@ -101,7 +101,7 @@ def tune_job(
     Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
     TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
     """
-    method = _method(job.recipe, target)
+    method = _method(job.recipe, target, directory.path)
     run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
     try:
         tasks, notes = _extract(directory, networks, target, method)
@@ -140,12 +140,17 @@ class _Method:
     layout: Layout
 
 
-def _method(recipe: Recipe, target: machine.TuningTarget) -> _Method:
+def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _Method:
+    from tunehub_builder.tuning.proposals import proposals
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 
     if recipe.tuner == TEMPLATE:
-        knobs = KnobOptions() if recipe.trials is None else KnobOptions(trials=recipe.trials)
+        proposed = proposals(directory)
+        knobs = KnobOptions(proposed=proposed)
+        knobs = knobs if recipe.trials is None else replace(knobs, trials=recipe.trials)
         noted: Options = {"tuner": TEMPLATE, "trials": knobs.trials, "batch": knobs.batch}
+        if proposed:
+            noted["proposed"] = sum(map(len, proposed.values()))
         words = ["--tuner", TEMPLATE, "--trials", str(knobs.trials)]
         return _Method(tuner=TEMPLATE, options=knobs, noted=noted, words=words, layout="auto")
     trials = TRIALS if recipe.trials is None else recipe.trials

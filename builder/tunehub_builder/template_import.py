@@ -26,6 +26,7 @@ from tunehub_builder.autotvm_knobs import PLAIN, DenseLayer, Layer, Translation,
 from tunehub_builder.autotvm_v01 import UntranslatableError
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.log_import import Imported, ReadFile, read_file
+from tunehub_builder.tuning.proposals import propose
 from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.legacy_target import parse_target
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
@@ -60,12 +61,14 @@ class RefusedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TemplateImport:
-    """What became of some logs; ``written``: the files of records, by device."""
+    """What became of some logs; ``written``: the files of records, by device; ``proposed``: new choices for the tuner,
+    None when it was not asked for."""
 
     files: tuple[ReadFile, ...]
     translated: tuple[TranslatedLayer, ...]
     refused: tuple[RefusedLayer, ...]
     written: dict[str, Path]
+    proposed: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The report, for ``--json``."""
@@ -96,15 +99,17 @@ class TemplateImport:
                 for item in self.refused
             ],
             "written": {device: str(path) for device, path in self.written.items()},
+            "proposed": self.proposed,
         }
 
 
-def import_as_templates(paths: Sequence[Path], output: Path) -> TemplateImport:
+def import_as_templates(paths: Sequence[Path], output: Path, work: Path | None = None) -> TemplateImport:
     """Write ``<device>.jsonl`` into the folder ``output`` for each device that a log has translatable lines of.
 
     Of each workload that line becomes the record that is the fastest of those that a template can express, if it is
-    nearly as fast as the fastest of all. Raises BuilderError: a log that cannot be read, a file of records that is
-    there already with other content, a full disk.
+    nearly as fast as the fastest of all. The knobs are also proposed to the work directory ``work``, if there is one.
+    Raises BuilderError: a log that cannot be read, a file of records that is there already with other content, a full
+    disk, a work directory that is in use or another tuner's.
     """
     files = tuple(read_file(path, "0") for path in paths)
     translated: list[TranslatedLayer] = []
@@ -120,7 +125,10 @@ def import_as_templates(paths: Sequence[Path], output: Path) -> TemplateImport:
     for device, path in written.items():
         records = [record for item in translated if item.device == device for record in item.records]
         _write(path, [encode_template_record(record) for record in records])
-    return TemplateImport(files=files, translated=tuple(translated), refused=tuple(refused), written=written)
+    proposed = None if work is None else propose(work, (r for item in translated for r in item.records))
+    return TemplateImport(
+        files=files, translated=tuple(translated), refused=tuple(refused), written=written, proposed=proposed
+    )
 
 
 def template_records(item: Imported) -> tuple[tuple[TemplateRecord, ...], tuple[str, ...]]:

@@ -155,6 +155,27 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def blocked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX file with two convolutions that blocked layouts suit."""
+    onnx = pytest.importorskip("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    nodes, weights, channels = [], [], [3, 32, 48]
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(channels)):
+        values = np.random.default_rng(i).standard_normal((outputs, inputs, 3, 3), dtype="float32")
+        weights.append(numpy_helper.from_array(values, f"w{i}"))
+        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], kernel_shape=[3, 3], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"]))
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 14, 14])
+        for name, count in (("x0", channels[0]), ("x2", channels[-1]))
+    ]
+    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
+    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def command() -> Callable[..., list[str]]:
     """The argument list that calls a command of the builder in a new interpreter."""
 

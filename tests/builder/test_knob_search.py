@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_builder.tuning.journal import KnobChoice, Trial
-from tunehub_builder.tuning.knob_search import PATIENCE, WHOLE, choice_id, next_choices
+from tunehub_builder.tuning.knob_search import PATIENCE, WHOLE, asked_choices, choice_id, next_choices
 
 BATCH = 8
 
@@ -53,6 +53,16 @@ def test_neighbours_of_the_best_come_first() -> None:
 
 def test_a_space_without_choices_is_at_its_end() -> None:
     assert next_choices((), []) == []
+
+
+def test_proposed_choices_come_right_behind_the_templates_own() -> None:
+    elsewhere, other = choice(a=9, b=9, c=9), KnobChoice(template="conv2d", version=2, knobs={"a": 9})
+    proposed = [elsewhere, LARGE[0], other, elsewhere, LARGE[5]]
+    first = asked_choices(LARGE, [], proposed)
+    assert first == [LARGE[0], elsewhere, LARGE[5]]
+    trials = [Trial(task="a" * 32, choice=found, source="conv2d 1", run_s=(1.0,)) for found in first]
+    assert asked_choices(LARGE, trials[:2], proposed) == [LARGE[5]]
+    assert asked_choices(LARGE, trials, proposed) == asked_choices((), [], proposed) == []
 
 
 @given(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -16,11 +18,16 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.hub import open_hub  # noqa: E402
-from tunehub_builder.cli_import import import_logs as command  # noqa: E402
-from tunehub_builder.exceptions import BuilderError  # noqa: E402
+from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
+from tunehub_builder.autotvm_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
+from tunehub_builder.cli_import import import_logs as command_of_import  # noqa: E402
+from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
 from tunehub_builder.gate import check_file  # noqa: E402
 from tunehub_builder.sitting import Resources  # noqa: E402
 from tunehub_builder.template_import import import_as_templates  # noqa: E402
+from tunehub_builder.tuning.proposals import proposals  # noqa: E402
+from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory  # noqa: E402
+from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 
 from .test_autotvm_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
@@ -94,6 +101,21 @@ def test_the_template_has_the_last_word(tmp_path: Path) -> None:
     assert "at most 256" in reasons[1] and "for cuda" in reasons[2]
 
 
+def test_the_bounds_are_those_of_the_template() -> None:
+    fields = {"columns": 8, "blocks": 2, "lanes": 16, "row": 8}
+    assert read_knobs(dense.KNOBS, {**fields, "step": MAX_STEPS}).step == MAX_STEPS
+    with pytest.raises(KnobError):
+        read_knobs(dense.KNOBS, {**fields, "step": MAX_STEPS + 1})
+
+
+def test_a_product_is_unrolled_as_far_as_the_template_does(tmp_path: Path) -> None:
+    line = dense_line(tile_y=[-1, 1, 8], tile_x=[-1, 1, 64], tile_k=[-1, 128])
+    (item,) = import_as_templates([write(tmp_path, line)], tmp_path / "records").translated
+    knobs = item.records[0].knobs
+    assert knobs["step"] == 8 and knobs["columns"] * knobs["blocks"] * 8 == MAX_UNROLLED
+    assert item.notes == ("tile_k 128: 8 steps are unrolled here",)
+
+
 def test_a_file_of_other_records_is_not_replaced(tmp_path: Path) -> None:
     log, records = write(tmp_path, conv_line(CONV)), tmp_path / "records"
     path = import_as_templates([log], records).written[DEVICE]
@@ -108,15 +130,15 @@ def test_a_file_of_other_records_is_not_replaced(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     log = write(tmp_path, conv_line(CONV), b"<html>", dense_line("dense_nopack.x86"))
     arguments = [str(log), "--as", "template", "-o", str(tmp_path / "records")]
-    result = CliRunner().invoke(command, arguments)
+    result = CliRunner().invoke(command_of_import, arguments)
     assert result.exit_code == 0, result.output
     assert "tuned.log: 3 lines, 1 of them skipped" in result.output
     assert "1 of 2 workloads" in result.output and "tuned.log:3" in result.output
-    report = json.loads(CliRunner().invoke(command, [*arguments, "--json"]).output)
+    report = json.loads(CliRunner().invoke(command_of_import, [*arguments, "--json"]).output)
     assert [item["line"] for item in report["refused"]] == [3] and report["records"][0]["knobs"]["columns"] == 7
-    assert CliRunner().invoke(command, [*arguments, "--version", "1.0"]).exit_code == 2
+    assert CliRunner().invoke(command_of_import, [*arguments, "--version", "1.0"]).exit_code == 2
     nothing = write(tmp_path, dense_line("dense_nopack.x86"), name="nothing.log")
-    assert CliRunner().invoke(command, [str(nothing), *arguments[1:]]).exit_code == 1
+    assert CliRunner().invoke(command_of_import, [str(nothing), *arguments[1:]]).exit_code == 1
 
 
 def test_the_gate_reads_the_records(tmp_path: Path) -> None:
@@ -186,6 +208,66 @@ def test_a_line_serves_a_real_compile(name: str, tmp_path: Path, monkeypatch: py
     served = [item for item in hub.report().workloads if item.rung == "user"]
     assert {(item.template, item.package, item.skipped) for item in served} == {(name.split()[0], str(path), ())}
     hub.close()
+
+
+def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
+    work = WorkDirectory(tmp_path / "work")
+    target = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 1}
+    log = write(tmp_path, conv_line(CONV), depthwise_line())
+    first = import_as_templates([log], tmp_path / "records")
+    anchor = first.translated[0].records[0].anchor
+    versions: dict[str, Any] = {"tvm_version": "0.27.0", "tvm_ffi_version": "0.1.12"}
+    run = Run(target_name=DEVICE, target=target, tuner="template", **versions)
+    tasks = [TaskEntry(name=key, exact=key * 32, anchor=anchor, counts={"net": 1}, module="") for key in "ab"]
+    with work.locked(create=True):
+        work.save_run(run)
+        work.save_tasks([*tasks, TaskEntry(name="c", exact="c" * 32, anchor=None, counts={"net": 1}, module="")])
+    assert first.proposed is None and proposals(work.path) == {}
+    assert import_as_templates([log], tmp_path / "records", work.path).proposed == 2
+    assert import_as_templates([log], tmp_path / "records", work.path).proposed == 0
+    found = proposals(work.path)
+    assert found.keys() == {"a" * 32, "b" * 32}
+    assert [choice.knobs for choice in found["a" * 32]] == [first.translated[0].records[0].knobs]
+    with work.locked():
+        work.save_run(msgspec.structs.replace(run, tuner=None))
+    with pytest.raises(WorkDirectoryError, match="tuner template"):
+        import_as_templates([log], tmp_path / "records", work.path)
+
+
+@pytest.mark.slow
+def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Path) -> None:
+    """Knobs of a log are measured by the tuner, judged by the gate, and packed with times of this machine."""
+    host = str(tvm.target.codegen.llvm_get_system_cpu())
+    work, resources = tmp_path / "work", ["--threads", 1, "--workers", 1]
+    options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", 1, *resources]
+    tune = command("tune", *options, "--work", work, "--json")
+    call(tune)
+    knobs = {**CONV, "tile_oc": [-1, 48], "tile_ow": [-1, 2], "unroll_kw": False}
+    line = conv_line(knobs, data=(1, 32, 14, 14), kernel=(48, 32, 3, 3))
+    log = write(tmp_path, took(line, 1e-9, target=f"llvm -mcpu={host}"))
+    report = CliRunner().invoke(
+        command_of_import,
+        [str(log), "--as", "template", "-o", str(tmp_path / "records"), "--work", str(work), "--json"],
+    )
+    assert json.loads(report.output)["proposed"] == 1, report.output
+    before = (work / "trials.jsonl").read_bytes()
+    call(tune)
+    after = (work / "trials.jsonl").read_bytes()
+    (trial,) = [json.loads(line) for line in after[len(before) :].splitlines()]
+    assert after.startswith(before) and trial["choice"]["knobs"]["columns"] == 2 and trial["run_s"][0] > 1e-8
+    json.loads(call(command("check", work, *resources, "--json")))
+    packed = json.loads(call(command("pack", work, "--version", "1.0", "-o", tmp_path, "--json")))
+    with open_package(Path(packed["package"])) as package:
+        assert package.manifest.provenance.tuner_options["proposed"] == 1
+        with package.open("records/template.jsonl") as stream:
+            records = list(read_template_records(stream, "test"))
+    assert records and all(isinstance(r, TemplateRecord) and "AutoTVM" not in r.source for r in records)
+
+
+def call(arguments: list[str]) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(LOGS is None, reason="no TopHub logs here (TUNEHUB_TOPHUB_LOGS)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import subprocess
@@ -58,33 +57,12 @@ def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
     return journal.read_bytes().rpartition(b"\n")[0]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX file with two convolutions that blocked layouts suit."""
-    onnx = pytest.importorskip("onnx")
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    nodes, weights, channels = [], [], [3, 32, 48]
-    for i, (inputs, outputs) in enumerate(itertools.pairwise(channels)):
-        values = np.random.default_rng(i).standard_normal((outputs, inputs, 3, 3), dtype="float32")
-        weights.append(numpy_helper.from_array(values, f"w{i}"))
-        nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], kernel_shape=[3, 3], pads=[1] * 4))
-        nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"]))
-    ends = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 14, 14])
-        for name, count in (("x0", channels[0]), ("x2", channels[-1]))
-    ]
-    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
-    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("tvm")
-def test_from_a_network_to_a_package_and_back(command: Command, model: Path, tmp_path: Path) -> None:
+def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: Path, tmp_path: Path) -> None:
     work, registry = tmp_path / "work", tmp_path / "registry"
     resources = ["--threads", 1, "--workers", 1]
-    options = ["--tuner", "template", "--target", "host", "--model", model, "--trials", TRIALS, *resources]
+    options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", TRIALS, *resources]
     tune = command("tune", *options, "--work", work, "--json")
     before = kill_after(tune, work / "trials.jsonl", 1)
     (summary,) = json.loads(call(tune))["targets"]
@@ -105,9 +83,9 @@ def test_from_a_network_to_a_package_and_back(command: Command, model: Path, tmp
 
     found = tmp_path / "found.npy"
     code = f"import sys; sys.path[:0] = {sys.path!r}\n{_COMPILE}"
-    rungs = json.loads(call([sys.executable, "-c", code, str(model), str(registry), str(found)]))
+    rungs = json.loads(call([sys.executable, "-c", code, str(blocked_model), str(registry), str(found)]))
     assert sum(rung == "exact" and template is not None for rung, template in rungs) == records
-    assert np.abs(np.load(found) - expected(model)).max() < 1e-4 * np.abs(expected(model)).max()
+    assert np.abs(np.load(found) - expected(blocked_model)).max() < 1e-4 * np.abs(expected(blocked_model)).max()
 
 
 def check_package(path: Path) -> int:

@@ -21,16 +21,20 @@ _BETTER = 0.99  # times within 1 % of each other are the same
 class KnobSearch:
     """The knobs of one task's template, the default's first. A task that no template recognises has none.
 
+    ``proposed``: choices from elsewhere, which come right after the default's, whether they are in the space or not.
     The name holds the template's version: trials of another one say nothing about this one's knobs.
     """
 
-    def __init__(self, mod: Any, target: Any) -> None:
+    def __init__(self, mod: Any, target: Any, proposed: Sequence[KnobChoice] = ()) -> None:
         self.space = space_of(mod, target)
+        self._proposed = proposed
         self.name = f"{self.space[0].template} {self.space[0].version}" if self.space else "no template"
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[KnobChoice]:
         """As the port of the searches says."""
-        return next_choices(self.space, [trial for trial in trials if trial.source == self.name])[:limit]
+        own = [trial for trial in trials if trial.source == self.name]
+        asked = asked_choices(self.space, own, self._proposed)
+        return (asked or next_choices(self.space, own))[:limit]
 
 
 def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
@@ -47,6 +51,18 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
         KnobChoice(template=template.NAME, version=template.VERSION, knobs=msgspec.to_builtins(knobs))
         for knobs in template.knob_space(match.workload, machine_of(target))
     )
+
+
+def asked_choices(
+    space: Sequence[KnobChoice], trials: Sequence[Trial], proposed: Sequence[KnobChoice]
+) -> list[KnobChoice]:
+    """The proposed choices that were not measured yet, behind the default's; none when all were."""
+    known = {choice_id(trial.choice) for trial in trials if trial.choice is not None}
+    fresh = {choice_id(choice): choice for choice in proposed if _same_template(choice, space)}
+    asked = [choice for key, choice in fresh.items() if key not in known]
+    if not asked or trials:
+        return asked
+    return [space[0], *(choice for choice in asked if choice_id(choice) != choice_id(space[0]))]
 
 
 def next_choices(space: Sequence[KnobChoice], trials: Sequence[Trial]) -> list[KnobChoice]:
@@ -66,6 +82,10 @@ def next_choices(space: Sequence[KnobChoice], trials: Sequence[Trial]) -> list[K
 def choice_id(choice: KnobChoice) -> str:
     """A text that is equal for equal choices."""
     return trace_id([choice.template, choice.version, choice.knobs])
+
+
+def _same_template(choice: KnobChoice, space: Sequence[KnobChoice]) -> bool:
+    return bool(space) and (choice.template, choice.version) == (space[0].template, space[0].version)
 
 
 def _distance(a: KnobChoice, b: KnobChoice) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
@@ -61,10 +61,12 @@ class TunerOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnobOptions:
-    """Of the tuner template. ``trials``: most choices of knobs that are measured of a task."""
+    """Of the tuner template. ``trials``: most choices of knobs that are measured of a task, besides those that are
+    ``proposed`` for it (by its exact key)."""
 
     trials: int = 32
     batch: int = 8
+    proposed: Mapping[str, Sequence[KnobChoice]] = field(default_factory=dict)
 
     @property
     def planned(self) -> int:
@@ -73,7 +75,8 @@ class KnobOptions:
 
     def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
         """As the port says."""
-        return [(KnobSearch(task.mod, target), self.trials)]
+        proposed = self.proposed.get(task.exact, ())
+        return [(KnobSearch(task.mod, target, proposed), self.trials + len(proposed))]
 
 
 def tune(
