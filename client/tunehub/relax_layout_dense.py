@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub import relax_blocked as blocked
-from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax_kernels import Kernels
+from tunehub.relax_nodes import bound_value, constant_array, constant_like, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 
@@ -39,6 +39,7 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
         self.packed: dict[Any, Any] = {}  # (constant, transposed) -> packed constant: each weight is held once
 
     def visit_call_(self, call: Any) -> Any:
@@ -52,8 +53,8 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
         if weight is None:
             return call
         constant, outputs = weight
-        return self.builder_.call_te(
-            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, primfunc_name_hint="dense"
+        return self._kernels.call(
+            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
         )
 
     def _weight(self, operand: Any) -> tuple[Any, int] | None:
@@ -72,12 +73,22 @@ class _Packer(PyExprMutator):  # type: ignore[misc]
         key = (constant, transposed)
         if key not in self.packed:
             array = constant_array(constant)
-            self.packed[key] = relax.const(_pack(array.T if transposed else array, self.block))
+            self.packed[key] = _packed(array.T if transposed else array, self.block)
         return self.packed[key], outputs
 
 
-def _pack(weight: _Array, block: int) -> _Array:
-    return blocked.pack_dense_weight(np.asarray(weight), out_block=block)
+def _packed(weight: _Array, block: int) -> Any:
+    """The constant that is ``blocked.pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
+    depth, outputs = weight.shape
+    whole = outputs // block
+
+    def fill(packed: _Array) -> None:
+        split = weight[:, : whole * block].reshape(depth, whole, block)
+        packed[:whole] = split.transpose(1, 0, 2)
+        if whole < len(packed):
+            packed[whole:] = blocked.pack_dense_weight(weight[:, whole * block :], out_block=block)
+
+    return constant_like((-(-outputs // block), depth, block), "float32", fill)
 
 
 def _is_float32(*tensors: Any) -> bool:

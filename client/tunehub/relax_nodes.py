@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+_ALIGNMENT = 64  # bytes: TVM's kAllocAlignment
 _CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 
 
@@ -33,8 +36,30 @@ def is_constant(expression: Any) -> bool:
 
 
 def constant_array(constant: Any) -> npt.NDArray[Any]:
-    """The value of a constant tensor of Relax."""
-    return np.asarray((constant.data if hasattr(constant, "data") else constant.value).numpy())
+    """The value of a constant tensor of Relax; read-only, because it is no copy where numpy has the element type."""
+    tensor = constant.data if hasattr(constant, "data") else constant.value
+    try:
+        array = np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError):  # bfloat16, say, or a tensor that is on a GPU
+        array = np.asarray(tensor.numpy())
+    array.flags.writeable = False
+    return array
+
+
+def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArray[Any]], None]) -> Any:
+    """A constant tensor of Relax with what ``fill`` writes into it, without a copy.
+
+    The memory is numpy's, which asks for huge pages: the first touch of 1 GB takes 0.1 s instead of 1 s.
+    """
+    import tvm
+    from tvm import relax
+
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    array = memory[start : start + size].view(dtype).reshape(shape)
+    fill(array)
+    return relax.const(tvm.runtime.from_dlpack(array) if size else array)
 
 
 def bound_value(mutator: Any, expression: Any) -> Any:
