@@ -9,9 +9,8 @@ Everything here raises :class:`GuardError`, and the record is skipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +25,20 @@ _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
+_ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
+_CHILDREN = {  # asking a node for what it has not takes long; other kinds are asked for all
+    "For": ("body",),
+    "SBlockRealize": ("block",),
+    "SBlock": ("init", "body"),
+    **dict.fromkeys(("SeqStmt", "BufferStore", "Evaluate"), ()),
+}
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 
 MAX_LANES = {"cpu": 1024, "gpu": 16}
 MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
+MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
 MAX_THREADS = 1024  # per block: the limit of every NVIDIA GPU so far
 MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
 _WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
@@ -80,7 +87,8 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
     if before != after:
         raise GuardError("the record changes the parameters of the function")
     device = "cpu" if target.kind.name == "llvm" else "gpu"
-    for node, path in _walk(scheduled.body, _Path()):
+    statements = list(_walk(scheduled.body, _Path()))
+    for node, path in statements:
         _check_annotations(node, scheduled, device)
         if type(node).__name__ == "For":
             _check_loop(node, path, device)
@@ -90,7 +98,7 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
                 raise GuardError("a loop with a remainder of its own has indices that are read from a buffer")
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
-    _check_cost(scheduled, original)
+    _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
 
 
 def check_tiles(scheduled: Any) -> None:
@@ -112,6 +120,19 @@ def check_tiles(scheduled: Any) -> None:
             and path.iterations > 2 * max(sums, math.prod(_shape(buffer_of(node))))
         ):
             raise GuardError("a tile writes beyond its end, where other threads write")
+
+
+def check_operations(scheduled: Any) -> None:
+    """Raise GuardError when long statements are unrolled often.
+
+    A record found by its anchor unrolls statements that its own function did not have, such as a polynomial of
+    hundreds of operations where that called the C library for an exponential.
+    """
+    for node, path in _walk(scheduled.body, _Path()):
+        if type(node).__name__ in _LEAVES and (copies := _copies(path)) > 1:
+            most = MAX_OPERATIONS // copies
+            if _operations(node, most + 1) > most:
+                raise GuardError(f"a statement of more than {most} operations is unrolled {copies} times")
 
 
 def anchor_writes_parameter(mod: Any) -> bool:
@@ -169,8 +190,7 @@ def _is_injective(index_map: Any, shape: list[int]) -> bool:
 # -- the scheduled function
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Path:
+class _Path(NamedTuple):  # thousands are made for a network: replacing a field of a dataclass takes five times as long
     """What the loops around a statement are."""
 
     parallel: bool = False
@@ -187,36 +207,37 @@ class _Path:
 def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
     """All statements of a function body with the loops around them (0.27 has no statement visitor in Python)."""
     yield node, path
-    if type(node).__name__ == "For":
+    kind = type(node).__name__
+    if kind == "For":
         path = _inside(node, path)
-    if any(int(axis.iter_type) == _REDUCTION for axis in getattr(node, "iter_vars", ())):
-        path = replace(path, reducing=True)
-    for name in ("block", "init", "body", "then_case", "else_case"):
+    if kind == "SBlock" and any(int(axis.iter_type) == _REDUCTION for axis in node.iter_vars):
+        path = path._replace(reducing=True)
+    for name in _CHILDREN.get(kind, _ALL_CHILDREN):
         child = getattr(node, name, None)
         if child is not None:
             yield from _walk(child, path)
-    for child in getattr(node, "seq", ()):
+    for child in getattr(node, "seq", ()) if kind == "SeqStmt" else ():
         yield from _walk(child, path)
 
 
 def _inside(loop: Any, path: _Path) -> _Path:
     extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
     kind = int(loop.kind)
-    path = replace(path, iterations=path.iterations * extent)
+    path = path._replace(iterations=path.iterations * extent)
     if int(loop.annotations.get("pragma_unroll_explicit", 0)):
-        path = replace(path, unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
+        path = path._replace(unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
     if int(loop.annotations.get(_PARTITION, 0)):
-        path = replace(path, partitioned=True)
+        path = path._replace(partitioned=True)
     if kind == _SERIAL and path.unroll_step:
-        return replace(path, steps=path.steps * extent)
+        return path._replace(steps=path.steps * extent)
     if kind == _PARALLEL:
-        return replace(path, parallel=True)
+        return path._replace(parallel=True)
     if kind == _VECTORIZED:
-        return replace(path, lanes=path.lanes * extent)
+        return path._replace(lanes=path.lanes * extent)
     if kind == _UNROLLED:
-        return replace(path, copies=path.copies * extent)
+        return path._replace(copies=path.copies * extent)
     if kind == _BOUND:
-        return replace(path, threads=(*path.threads, (str(loop.thread_binding.thread_tag), extent)))
+        return path._replace(threads=(*path.threads, (str(loop.thread_binding.thread_tag), extent)))
     return path
 
 
@@ -237,10 +258,28 @@ def _check_loop(loop: Any, path: _Path, device: str) -> None:
 
 
 def _check_code_size(path: _Path) -> None:
-    virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
-    copies = path.copies * virtual * max(1, min(path.steps, path.unroll_step))
+    copies = _copies(path)
     if copies > MAX_UNROLLED or copies * path.lanes > MAX_ELEMENTS:
         raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
+
+
+def _copies(path: _Path) -> int:
+    virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
+    return path.copies * virtual * max(1, min(path.steps, path.unroll_step))
+
+
+def _operations(node: Any, most: int) -> int:
+    """The number of nodes of what a statement computes, indices not counted; counting ends at ``most``."""
+    found, open_nodes = 0, [node.value]
+    while open_nodes and found < most:
+        each = open_nodes.pop()
+        found += 1
+        open_nodes += [child for child in _operands(each) if child is not None]
+    return found
+
+
+def _operands(node: Any) -> list[Any]:
+    return [*[getattr(node, name, None) for name in _OPERANDS], *getattr(node, "args", ())]
 
 
 def _reads_indices(node: Any, *, inside: bool = False) -> bool:
@@ -249,23 +288,22 @@ def _reads_indices(node: Any, *, inside: bool = False) -> bool:
         return True
     if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
         return True
-    operands = [*[getattr(node, name, None) for name in _OPERANDS], *getattr(node, "args", ())]
-    return any(_reads_indices(child, inside=inside) for child in operands if child is not None)
+    return any(_reads_indices(child, inside=inside) for child in _operands(node) if child is not None)
 
 
-def _check_cost(scheduled: Any, original: Any) -> None:
+def _check_cost(after: tuple[int, int], before: tuple[int, int]) -> None:
     """Bound memory and time: a tile far larger than its loop runs through all of it without doing anything."""
-    (bytes_before, steps_before), (bytes_after, steps_after) = _cost(original), _cost(scheduled)
+    (bytes_before, steps_before), (bytes_after, steps_after) = before, after
     if bytes_after > _WORKSPACE_FACTOR * bytes_before + _WORKSPACE_FREE:
         raise GuardError(f"the record allocates {bytes_after} bytes, the function has {bytes_before}")
     if steps_after > _WORK_FACTOR * steps_before + _WORK_FREE:
         raise GuardError(f"the record takes {steps_after} steps, the function {steps_before}")
 
 
-def _cost(function: Any) -> tuple[int, int]:
+def _cost(function: Any, statements: Iterable[tuple[Any, _Path]]) -> tuple[int, int]:
     """The bytes of all buffers of ``function``, and how often its statements run, predicates not considered."""
     size, steps = sum(map(_bytes, parameters(function))), 0
-    for node, path in _walk(function.body, _Path()):
+    for node, path in statements:
         size += sum(map(_bytes, getattr(node, "alloc_buffers", ())))
         steps += path.iterations if type(node).__name__ in _LEAVES else 0
     return size, steps
@@ -296,7 +334,9 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
 
 
 def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
-    return [str(extent) for extent in buffer_kind(buffer).shape], str(buffer_kind(buffer).dtype)
+    kind = buffer_kind(buffer)
+    extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape]
+    return extents, str(kind.dtype)
 
 
 def _bytes(buffer: Any) -> int:

@@ -10,6 +10,7 @@ from tunehub.relax_guard import (
     changes_layout,
     check_features,
     check_function,
+    check_operations,
     layout_provider,
 )
 from tunehub.relax_keys import anchor_key, workload_key
@@ -176,6 +177,8 @@ def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped:
             trace = import_trace(record.trace)
             anchored = candidate.rung == "anchor" or candidate.anchored
             schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
+            if anchored:
+                check_operations(schedule.mod["main"])
         check_function(schedule.mod["main"], mod["main"], target)
         return schedule
     except Exception as error:  # TVM raises many kinds for a trace that does not fit

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import tvm
 
+from tunehub import relax_fast_math as fast_math
 from tunehub import relax_guard
-from tunehub.relax_guard import GuardError, check_features, check_function
+from tunehub.relax_guard import GuardError, check_features, check_function, check_operations
 from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_module
 from tunehub.relax_traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
@@ -214,3 +215,23 @@ def test_layouts_are_checked_for_anchored_records_too(
     outcome = schedule_module(other.mod, target, make_hub([make_record(task, trace)]))
     assert outcome.schedule is None
     assert any("does not fit" in reason for reason in outcome.skipped)
+
+
+@pytest.mark.parametrize(("most", "copies"), [(16, None), (512, 512)])
+def test_long_statements_are_unrolled_less_often(most: int, copies: int | None) -> None:
+    """An exp as a polynomial, 512 times in the schedule of a softmax that called the C library: 0.7 s of compiling."""
+    schedule = tvm.s_tir.Schedule(te_function(fast_math.exp))
+    loop = schedule.get_loops(schedule.get_sblock("compute"))[0]
+    schedule.annotate(loop, "pragma_unroll_explicit", 1)
+    schedule.annotate(loop, "pragma_auto_unroll_max_step", most)
+    if copies is None:
+        check_operations(schedule.mod["main"])
+        return
+    with pytest.raises(GuardError, match=f"operations is unrolled {copies} times"):
+        check_operations(schedule.mod["main"])
+
+
+def te_function(compute: Any) -> Any:
+    x = tvm.te.placeholder((64, 512), "float32", name="x")
+    y = tvm.te.compute(x.shape, lambda *i: compute(x[i]), name="compute")
+    return tvm.IRModule({"main": tvm.te.create_prim_func([x, y])})
