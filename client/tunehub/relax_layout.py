@@ -66,6 +66,7 @@ class _Network:
 
     def __init__(self, function: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
         self._costs = costs
+        self._transform_costs: dict[tuple[Any, int, int], float] = {}
         self._bindings = list(function.body.blocks[0].bindings)
         values = {each.var: each.value for each in self._bindings if isinstance(each, relax.VarBinding)}
         rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, values))
@@ -138,10 +139,16 @@ class _Network:
         return sum(self._transform(variable, source, result) for result in results)
 
     def _transform(self, variable: Any, source: int, result: int) -> float:
-        shape = image_shape(variable)
-        if source == result or shape is None or is_view(shape, (source, result)):
+        if source == result:
             return 0.0
-        return self._costs.transform(max(filled(shape, source), filled(shape, result)))
+        known = self._transform_costs.get((variable, source, result))
+        if known is None:
+            shape = image_shape(variable)
+            known = 0.0
+            if shape is not None and not is_view(shape, (source, result)):
+                known = self._costs.transform(max(filled(shape, source), filled(shape, result)))
+            self._transform_costs[variable, source, result] = known
+        return known
 
     def _needed_plain(self, result: Any) -> set[Any]:
         """The variables that something reads that has no choice; tuples count where somebody reads the tuple."""
