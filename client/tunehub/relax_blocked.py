@@ -320,7 +320,7 @@ def _touched_groups(data: Any, weight: Any, groups: int, channels: tuple[int, in
     inputs, outputs = channels or (int(data.shape[1]) * int(data.shape[4]), int(weight.shape[0]) * out_block)
     each_in, each_out = inputs // groups, outputs // groups
     window = grouped_window(groups, (inputs, outputs), out_block)
-    if window == 1 or each_out < out_block and out_block % each_out == 0:
+    if window == 1 or (each_out < out_block and out_block % each_out == 0):
         return None
 
     def touched(oc: Any, outer: Any) -> Any:

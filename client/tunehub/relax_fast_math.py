@@ -122,7 +122,7 @@ def softmax(data: Any, axis: int) -> Any:
 
     def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
         k = te.reduce_axis((0, extent), "k")
-        return te.compute(kept, lambda *i: reducer(tensor[(*i[:axis], k, *i[axis:])], axis=k), name=name)
+        return te.compute(kept, lambda *i: reducer(tensor(*i[:axis], k, *i[axis:]), axis=k), name=name)
 
     def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
         if not in_vectors:
@@ -131,7 +131,7 @@ def softmax(data: Any, axis: int) -> Any:
 
         def side(*i: Any) -> Any:
             place = k * _LANES + i[-1]
-            return reducer(tirx.if_then_else(place < length, tensor[(*i[:-1], place)], neutral), axis=k)
+            return reducer(tirx.if_then_else(place < length, tensor(*i[:-1], place), neutral), axis=k)
 
         return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
 

@@ -78,7 +78,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
         return None
     length, side = (*whole[0].spatial, *whole[0].reduction)[-1], apart[0].spatial[-1] if apart else 1
     row, sums = (*lead, length), (*lead, side)
-    allowed = {(row, ()), (lead, ())}
+    allowed: set[tuple[tuple[int, ...], tuple[int, ...]]] = {(row, ()), (lead, ())}
     allowed |= {(sums, (-(-length // side),)), (lead, (side,))} if apart else {(lead, (length,))}
     if length == 1 or any((_without_ones(block.spatial), block.reduction) not in allowed for block in blocks):
         return None

@@ -27,8 +27,9 @@ def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int,
 def cost(choice: tuple[int, int, int], lanes: int, machine: Machine, *, shared: bool = True) -> float:
     """Cycles for one block of outputs and one column, in each step of the reduction; ``choice``: row, columns, blocks.
 
-    ``shared``: all blocks read the same inputs. Two multiply-adds and two loads start in a cycle; a sum can be used again after four. A vector of weights counts
-    as one and a half loads: weights come from the second level of the cache.
+    ``shared``: all blocks read the same inputs. Two multiply-adds and two loads start in a cycle; a sum can be used
+    again after four. A vector of weights counts as one and a half loads: weights come from the second level of the
+    cache.
     """
     row, columns, blocks = choice
     vectors = vectors_of(lanes, machine)
