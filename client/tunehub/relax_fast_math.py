@@ -21,6 +21,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.relax_kernels import Kernels
 from tunehub.relax_nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _LANES = 16  # of the widest vectors; narrower ones take several
@@ -122,7 +123,7 @@ def softmax(data: Any, axis: int) -> Any:
 
     def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
         k = te.reduce_axis((0, extent), "k")
-        return te.compute(kept, lambda *i: reducer(tensor(*i[:axis], k, *i[axis:]), axis=k), name=name)
+        return te.compute(kept, lambda *i: reducer(tensor[(*i[:axis], k, *i[axis:])], axis=k), name=name)
 
     def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
         if not in_vectors:
@@ -131,7 +132,7 @@ def softmax(data: Any, axis: int) -> Any:
 
         def side(*i: Any) -> Any:
             place = k * _LANES + i[-1]
-            return reducer(tirx.if_then_else(place < length, tensor(*i[:-1], place), neutral), axis=k)
+            return reducer(tirx.if_then_else(place < length, tensor[(*i[:-1], place)], neutral), axis=k)
 
         return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
 
@@ -157,6 +158,10 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
 
 @mutator
 class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
         name = str(getattr(call.op, "name", ""))
@@ -167,28 +172,30 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return call
         if name == "relax.nn.softmax":
             axis = int(call.attrs.axis) % len(shape)
-            return self.builder_.call_te(lambda x: softmax(x, axis), data, primfunc_name_hint="softmax")
-        function = _ELEMENTWISE[name] if name in _ELEMENTWISE else self._power(call)
+            return self._kernels.call(lambda x: softmax(x, axis), data, name="softmax", how=(axis,))
         short = name.rpartition(".")[2]
-        return (
-            call
-            if function is None
-            else self.builder_.call_te(
-                lambda x: te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{short}"),
-                data,
-                primfunc_name_hint=short,
-            )
-        )
+        if name in _ELEMENTWISE:
+            return self._elementwise(short, _ELEMENTWISE[name], data)
+        quarters = self._quarters(call)
+        if quarters is None:
+            return call
+        return self._elementwise(short, lambda x: quarter_power(x, quarters), data, quarters)
 
-    def _power(self, call: Any) -> Callable[[Any], Any] | None:
-        """The function for a constant exponent that is a multiple of a quarter, at most 4."""
+    def _elementwise(self, name: str, function: Callable[[Any], Any], data: Any, *how: int) -> Any:
+        def compute(x: Any) -> Any:
+            return te.compute(x.shape, lambda *i: function(x[i]), name=f"T_{name}")
+
+        return self._kernels.call(compute, data, name=name, how=how)
+
+    def _quarters(self, call: Any) -> int | None:
+        """Four times a constant exponent, when that is a whole number of 1 to 16."""
         exponent = bound_value(self, call.args[1])
         if not is_constant(exponent) or constant_array(exponent).size != 1:
             return None
         quarters = 4 * float(constant_array(exponent).item())
         if quarters not in range(1, 17) or static_shape(call) != static_shape(call.args[0]):
             return None
-        return lambda x: quarter_power(x, int(quarters))
+        return int(quarters)
 
 
 def _divided(length: int) -> bool:
