@@ -223,6 +223,7 @@ def grouped_window(groups: int, channels: tuple[int, int], out_block: int) -> in
 def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, groups: int = 1) -> Array:
     """Return ``weight`` ``[O, I/groups, KH, KW]`` as :func:`conv2d_blocked` reads it, filled up with zeros.
 
+    The result may be a view that is not contiguous, so that a weight is copied once, where it goes.
     ``in_block``: the block of the data, None for plain data. With groups, the input channels of the result are those
     of the window (:func:`grouped_window`), in blocks of the largest divisor of the channels of a group up to
     ``in_block``.
@@ -233,7 +234,7 @@ def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, g
     outputs, inputs, kh, kw = filled.shape
     split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
     packed = split.transpose(0, 2, 4, 5, 3, 1)
-    return np.ascontiguousarray(packed if in_block else packed[:, :, :, :, 0])
+    return packed if in_block else packed[:, :, :, :, 0]
 
 
 def pack_depthwise_weight(weight: Array, *, block: int) -> Array:

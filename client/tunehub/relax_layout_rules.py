@@ -17,7 +17,7 @@ from tvm import relax
 
 from tunehub import relax_blocked as blocked
 from tunehub.layout_costs import PLAIN, ConvWorkload, LayoutCosts
-from tunehub.relax_nodes import constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax_nodes import constant_array, constant_like, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 
@@ -69,7 +69,10 @@ class Rules:
         """A packed weight as a constant, once for all calls that use it in this way."""
         key = (self.value_of(constant), how)
         if key not in self._packed:
-            self._packed[key] = relax.const(pack())
+            values = pack()
+            self._packed[key] = constant_like(
+                values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
+            )
         return self._packed[key]
 
 
