@@ -102,6 +102,8 @@ def as_record(task: TaskEntry, trial: Trial, default_s: float | None = None) -> 
     common: dict[str, Any] = {
         "exact": task.exact,
         "anchor": task.anchor,
+        "op_class": task.op_class,
+        "extents": task.extents,
         "op": task.name,
         "run_s": trial.run_s,
         "default_s": default_s,

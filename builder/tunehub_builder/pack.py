@@ -110,7 +110,7 @@ def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvid
     admitted = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
     if not admitted:
         raise nothing_admitted(directory, checked=bool(verdicts))
-    records = [_record(verdict, tasks[verdict.exact]) for verdict in admitted]
+    records = [_record(verdict, _classified(tasks[verdict.exact])) for verdict in admitted]
     lines: list[Evidence] = [*filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))]
     lines += _measured_with(run, measured)
     return Contents(
@@ -170,6 +170,18 @@ def publish_locally(built: BuiltPackage, output: Path, index: Path | None) -> Pa
 def _is_publishable(verdict: Verdict) -> bool:
     """Admitted, and by today's rules too, which may be stricter than on the day of the verdict."""
     return verdict.admitted and verdict.winner is not None and static_reason(verdict.candidate) is None
+
+
+def _classified(task: TaskEntry) -> TaskEntry:
+    """``task`` with its operator class, also when it was written down before there were classes."""
+    if task.op_class is not None:
+        return task
+    import tvm
+
+    from tunehub.relax_class import class_of
+
+    found = class_of(tvm.ir.load_json(task.module))
+    return task if found is None else msgspec.structs.replace(task, op_class=found.key, extents=found.extents)
 
 
 def _record(verdict: Verdict, task: TaskEntry) -> AnyRecord:

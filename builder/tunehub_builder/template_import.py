@@ -147,6 +147,8 @@ def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Any) -
     record = TemplateRecord(
         exact=task.exact,
         anchor=task.anchor,
+        op_class=task.op_class.key if task.op_class else None,
+        extents=task.extents,
         op=item.record.name,
         run_s=_times(item.record),
         source=f"AutoTVM, {item.file[-200:]}:{item.line}",

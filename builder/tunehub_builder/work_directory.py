@@ -70,13 +70,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload: its keys, how often each network calls it, and its IRModule as TVM's JSON."""
+    """One workload: its keys, how often each network calls it, and its IRModule as TVM's JSON.
+
+    `op_class` and `extents` are those of records; entries written before there were classes have none.
+    """
 
     name: str
     exact: str
     anchor: str | None
     counts: dict[str, int]
     module: str
+    op_class: str | None = None
+    extents: tuple[int, ...] = ()
 
 
 class WorkDirectory:

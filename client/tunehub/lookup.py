@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
-from tunehub.record_index import RecordIndex
+from tunehub.record_index import ClassMember, RecordIndex
 from tunehub.reopening_index import ReopeningIndex
 from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.trace_rules import validate_trace
 
-Rung = Literal["user", "exact", "anchor"]
+Rung = Literal["user", "exact", "anchor", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
     """A record that may serve a workload: a trace, or the knobs of a template.
 
-    `rung` is `user` for the user's own records whatever their key; `anchored` says that the record was found by its
-    anchor key, so that it was made for another function with the same anchor block. `package` is name and
+    `rung` is `user` for the user's own records for this function; `anchored` says that the record was found by its
+    anchor key, so that it was made for another function with the same anchor block. On the rung `transfer` it was found
+    by its operator class: made for other shapes, it has to be adapted. `package` is name and
     version (`llvm-znver5 0.1.0`), or the path of the user's file.
     """
 
@@ -32,14 +33,33 @@ class Candidate:
     anchored: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbour:
+    """A record of the same operator class, not read yet: what it takes to choose one of many.
+
+    `extents` are those of its workload, `run_s` and `default_s` its times in seconds there. `knobs` says that it holds
+    the knobs of a template. `read` gives the record, or None when it is not sound.
+    """
+
+    extents: tuple[int, ...]
+    run_s: float
+    default_s: float | None
+    knobs: bool
+    package: str
+    read: Callable[[], Candidate | None]
+
+
 class RecordLookup(Protocol):
-    """Where compiling gets its records. Neither method raises in default mode: a problem is a miss and a warning."""
+    """Where compiling gets its records. No method raises in default mode: a problem is a miss and a warning."""
 
     def by_exact(self, key: str) -> Candidate | None:
         """The best sound record for the very workload with this key, or None."""
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """Sound records for workloads with the same anchor block, best first; none for a malformed key."""
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """Records for workloads of the same operator class, the greatest speed-up first; none for a malformed key."""
 
 
 class EmptyLookup:
@@ -50,6 +70,10 @@ class EmptyLookup:
         return None
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """Always empty."""
+        return ()
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """Always empty."""
         return ()
 
@@ -78,6 +102,7 @@ class IndexLookup:
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = tuple(sets)
         self.tuners = frozenset(info.tuner for info in index.sets if info.id in self._sets and info.good)
+        self._knob_sets = frozenset(info.id for info in index.sets if info.tuner == "template")
         self._package = package
         self._on_problem = on_problem
         self._user = user
@@ -85,18 +110,40 @@ class IndexLookup:
     def by_exact(self, key: str) -> Candidate | None:
         """As the port says."""
         lines = self._index.ask(lambda index: index.exact(key, self._sets))
-        return next((found for line in lines if (found := self._candidate(line, key, anchored=False))), None)
+        return next((found for line in lines if (found := self._candidate(line, key, self._rung("exact")))), None)
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """As the port says; at most `record_index.MAX_CANDIDATES`."""
         lines = self._index.ask(lambda index: index.anchor(key, self._sets))
-        return tuple(found for line in lines if (found := self._candidate(line, key, anchored=True)))
+        return tuple(found for line in lines if (found := self._candidate(line, key, self._rung("anchor"), True)))
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """As the port says; at most `record_index.MAX_MEMBERS`."""
+        members = self._index.ask(lambda index: index.members(key, self._sets))
+        return tuple(self._neighbour(member, key) for member in members)
 
     def close(self) -> None:
         """Close the index."""
         self._index.close()
 
-    def _candidate(self, line: bytes, key: str, *, anchored: bool) -> Candidate | None:
+    def _neighbour(self, member: ClassMember, key: str) -> Neighbour:
+        def read() -> Candidate | None:
+            lines = self._index.ask(lambda index: [index.line(member.line)])
+            return self._candidate(lines[0], key, "transfer") if lines else None
+
+        return Neighbour(
+            extents=member.extents,
+            run_s=member.run_s,
+            default_s=member.default_s,
+            knobs=member.record_set in self._knob_sets,
+            package=self._package,
+            read=read,
+        )
+
+    def _rung(self, rung: Rung) -> Rung:
+        return "user" if self._user else rung
+
+    def _candidate(self, line: bytes, key: str, rung: Rung, anchored: bool = False) -> Candidate | None:
         try:
             record = parse_any_record(line, self._package)
             if isinstance(record, ScheduleRecord):
@@ -105,7 +152,6 @@ class IndexLookup:
             reason = f"{self._package}: the record {key} is not used: {error}"
             self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
             return None
-        rung: Rung = "user" if self._user else "anchor" if anchored else "exact"
         return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
 
     def _remedy(self) -> str:
@@ -126,3 +172,7 @@ class LayeredLookup:
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """The anchored records of all layers, in the order of the layers."""
         return tuple(found for layer in self.layers for found in layer.by_anchor(key))
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """The records of the class in all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.by_class(key))

@@ -28,8 +28,9 @@ from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 4
+INDEX_FORMAT = 5
 MAX_CANDIDATES = 8
+MAX_MEMBERS = 256
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
 _TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
@@ -40,17 +41,19 @@ CREATE TABLE meta(stamp TEXT NOT NULL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
                   first_bad TEXT);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
-                     run_s REAL, ratio REAL, number INTEGER, body BLOB);
+                     run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT);
 CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
 """
 _INDEXES = """
 CREATE INDEX by_exact ON records(exact, run_s);
 CREATE INDEX by_anchor ON records(anchor, ratio) WHERE anchor IS NOT NULL;
 CREATE INDEX by_op ON records(op, run_s);
+CREATE INDEX by_class ON records(class, ratio) WHERE class IS NOT NULL;
 """
 
 _Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 _Seconds = Annotated[float, Meta(gt=0.0)]
+_UNKNOWN_RATIO = 1e9
 
 
 class IndexDamagedError(Exception):
@@ -66,6 +69,8 @@ class _Keys(msgspec.Struct, frozen=True):
     anchor: _Key | None = None
     default_s: _Seconds | None = None
     template: str | None = None
+    op_class: str | None = None
+    extents: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +118,17 @@ class IndexedLine:
     line: bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassMember:
+    """What the index knows of a record of an operator class: `line` asks for the rest. Times in seconds."""
+
+    line: int
+    record_set: int
+    extents: tuple[int, ...]
+    run_s: float
+    default_s: float | None
+
+
 class RecordIndex:
     """An open index. Safe to use from several threads."""
 
@@ -138,6 +154,34 @@ class RecordIndex:
     def anchor(self, key: str, sets: Iterable[int]) -> list[bytes]:
         """At most `MAX_CANDIDATES` lines with this anchor key, the greatest speed-up over the default first."""
         return self._lines("anchor", "ratio", key, sets)
+
+    def members(self, key: str, sets: Iterable[int]) -> list[ClassMember]:
+        """At most `MAX_MEMBERS` records of this operator class, the greatest speed-up first. Raises
+        IndexDamagedError."""
+        if not is_key(key):
+            return []
+        wanted = tuple(sets)
+        query = (
+            "SELECT line, record_set, extents, run_s, ratio FROM records WHERE class = ? "
+            f"AND record_set IN ({','.join('?' * len(wanted))}) ORDER BY ratio, line LIMIT {MAX_MEMBERS}"
+        )
+        try:
+            return [
+                ClassMember(
+                    line=line, record_set=record_set, extents=tuple(map(int, extents.split())), run_s=run_s,
+                    default_s=run_s / ratio if ratio < _UNKNOWN_RATIO else None,
+                )
+                for line, record_set, extents, run_s, ratio in self._ask(query, (key, *wanted))
+            ]  # fmt: skip
+        except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise IndexDamagedError(str(error)) from error
+
+    def line(self, number: int) -> bytes:
+        """The line of a member of a class. Raises IndexDamagedError."""
+        try:
+            return zlib.decompress(self._ask("SELECT body FROM records WHERE line = ?", (number,))[0][0])
+        except (IndexError, zlib.error, TypeError) as error:
+            raise IndexDamagedError(str(error)) from error
 
     def logged(self, key: str, sets: Iterable[int]) -> list[IndexedLine]:
         """At most `MAX_CANDIDATES` lines of tuning logs with this key, fastest first. Raises IndexDamagedError."""
@@ -270,8 +314,8 @@ def _fill(
         rows = _ROWS.get(info.tuner, _no_rows)(source, tally)
         while batch := list(islice(rows, _BATCH)):
             connection.executemany(
-                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body) "
-                "VALUES (?,?,?,?,?,?,?,?)",
+                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body, class, extents) "
+                "VALUES (?,?,?,?,?,?,?,?,?,?)",
                 batch,
             )
         values = (info.id, info.tuner, info.tvm, info.key_scheme, tally.good, tally.bad, tally.first_bad)
@@ -287,6 +331,7 @@ def _fill(
 
 
 _Row = tuple[object, ...]
+_NO_CLASS = (None, None)
 
 
 @dataclass(slots=True)
@@ -318,8 +363,11 @@ def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         tally.good += 1
         run_s = sum(keys.run_s) / len(keys.run_s)
         # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
-        ratio = run_s / keys.default_s if keys.default_s else 1e9 + run_s
-        yield (source.info.id, keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
+        ratio = run_s / keys.default_s if keys.default_s else _UNKNOWN_RATIO + run_s
+        of_class = (keys.op_class, " ".join(map(str, keys.extents)))
+        classed = of_class if is_key(keys.op_class) and keys.extents else _NO_CLASS
+        columns = (keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
+        yield (source.info.id, *columns, *classed)
 
 
 def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
@@ -336,7 +384,7 @@ def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
             continue
         columns = (record.key, record.operator, record.task, record.mean_s, None)
-        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1))
+        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1), *_NO_CLASS)
 
 
 def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
@@ -349,7 +397,7 @@ def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         return
     tally.good = len(records)
     body = zlib.compress(b"\n".join(records), 1)
-    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, 1, body)
+    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, 1, body, *_NO_CLASS)
 
 
 def _no_rows(source: Source, tally: _Tally) -> Iterator[_Row]:

@@ -21,6 +21,7 @@ TunerName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Dimension = Annotated[int, Meta(ge=1, le=2**31)]
+Extents = Annotated[tuple[Dimension, ...], Meta(max_length=512)]
 Seconds = Annotated[float, Meta(gt=0.0)]
 
 # One component of a relative path: no leading dot, nothing that a shell, a URL or a file system reads specially.

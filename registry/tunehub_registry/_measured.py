@@ -15,11 +15,16 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     `run_s` are the measured times in seconds, `default_s` that of the default schedule. `networks` names the networks
     that the workload occurs in, `source` what produced the record: a tuner, a template, an imported log.
+
+    `op_class` names the operator class, the same computation at other shapes (a key like the others), and `extents` are
+    those of this workload in the order that the class fixes: with them a record can be adapted to other shapes. Records
+    written before there were classes have neither; one without `extents`, or whose `op_class` is no key, has no class.
     """
 
     exact: _fields.Key
     anchor: _fields.Key | None = None
     op_class: _fields.Label | None = None
+    extents: _fields.Extents = ()
     op: Annotated[str, Meta(max_length=1024)]
     run_s: Annotated[tuple[_fields.Seconds, ...], Meta(min_length=1, max_length=1000)]
     default_s: _fields.Seconds | None = None

@@ -80,8 +80,10 @@ def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> No
 
 
 def test_a_package_says_how_it_was_made_and_where_nothing(
-    directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry
+    directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry, tvm: Any
 ) -> None:
+    from tunehub.relax_class import class_of
+
     built = pack_directory(directory, "0.1.0")
     with open_package(built.data) as package:
         manifest = package.manifest
@@ -92,6 +94,9 @@ def test_a_package_says_how_it_was_made_and_where_nothing(
     assert isinstance(record, ScheduleRecord)
     assert (record.exact, list(record.trace), record.networks) == (task.exact, good_traces[0], ("tiny",))
     assert record.default_s == pytest.approx(1.05e-3)
+    own = class_of(tvm.ir.load_json(task.module))
+    assert task.op_class is None  # written down before there were classes
+    assert own is not None and (record.op_class, record.extents) == (own.key, own.extents)
     assert [(line["exact"] == task.exact, line["admitted"]) for line in evidence] in (
         [(True, True), (False, False)],
         [(False, False), (True, True)],

@@ -131,6 +131,29 @@ def test_user_records_come_first(registry: RegistryFolder, tmp_path: Path) -> No
     ]
 
 
+def test_records_of_a_class_come_with_their_shapes_and_are_read_when_asked_for(
+    registry: RegistryFolder, tmp_path: Path
+) -> None:
+    classed = {"op_class": key(77), "extents": (1, 64, 3)}
+    bad = make_record(3, **classed, trace=([["NoSuchKind", [], [], []]], []))
+    registry.publish(data=lines(make_record(1, **classed), make_record(2), bad))
+    file = tmp_path / "mine.jsonl"
+    file.write_bytes(lines(make_record(4, op="mine", **{**classed, "extents": (1, 32, 3)})))
+    hub = open_quietly(registry, user_records=file)
+    mine, first, second = hub.lookup.by_class(key(77))
+    assert [(each.extents, each.package, each.knobs) for each in (mine, first)] == [
+        ((1, 32, 3), str(file), False),
+        ((1, 64, 3), "llvm-znver5 0.1.0", False),
+    ]
+    found = mine.read()
+    assert found is not None
+    assert (found.rung, found.record.op, found.package) == ("transfer", "mine", str(file))
+    assert hub.lookup.by_class(key(78)) == hub.lookup.by_class("nonsense") == ()
+    with pytest.warns(HubWarning, match="is not used"):
+        assert [each.read() is None for each in (first, second)] == [False, True]
+    hub.close()
+
+
 def test_user_records_are_read_again_when_they_change(registry: RegistryFolder, tmp_path: Path) -> None:
     registry.publish()
     file = tmp_path / "mine.jsonl"
@@ -490,6 +513,7 @@ def test_processes_racing_to_index_one_blob(registry: RegistryFolder, cache: Pat
 def test_empty_and_layered_lookups() -> None:
     assert LayeredLookup([EmptyLookup()]).by_exact(key(1)) is None
     assert LayeredLookup([]).by_anchor(key(1)) == ()
+    assert LayeredLookup([EmptyLookup()]).by_class(key(1)) == ()
 
 
 def test_small_pool_is_a_note_and_no_warning(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import json
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tunehub.key_scheme import KEY_SCHEME
 from tunehub.record_index import (
     MAX_CANDIDATES,
+    MAX_MEMBERS,
     IndexDamagedError,
     RecordIndex,
     SetInfo,
@@ -22,7 +24,7 @@ from tunehub.record_index import (
     open_index,
     write_index,
 )
-from tunehub_registry.record import parse_record
+from tunehub_registry.record import ScheduleRecord, parse_record
 
 from .conftest import key, lines, make_record
 
@@ -62,6 +64,40 @@ def test_best_first() -> None:
     assert [parse_record(line, "test").op for line in index.exact(key(1), [0])] == ["faster", "matmul1"]
     ops = [parse_record(line, "test").op for line in index.anchor(key(9), [0])]
     assert ops == ["matmul2", "matmul1", "matmul3"]
+
+
+def of_class(number: int, **changes: Any) -> ScheduleRecord:
+    return make_record(number, **{"op_class": key(77), "extents": (number, 64, 3), **changes})
+
+
+def test_members_of_a_class_with_what_it_takes_to_choose() -> None:
+    data = lines(
+        of_class(1, run_s=(0.02,), default_s=0.04),
+        of_class(2, run_s=(0.5,), default_s=50.0),
+        of_class(3, run_s=(0.001,), default_s=None),
+        make_record(4),
+    )
+    index = in_memory(data)
+    found = index.members(key(77), [0])
+    assert [(m.extents, m.run_s) for m in found] == [((2, 64, 3), 0.5), ((1, 64, 3), 0.02), ((3, 64, 3), 0.001)]
+    assert [m.default_s for m in found] == [pytest.approx(50.0), pytest.approx(0.04), None]
+    assert [parse_record(index.line(m.line), "test").op for m in found] == ["matmul2", "matmul1", "matmul3"]
+    assert index.members(key(77), [1]) == index.members(key(78), [0]) == index.members("nonsense", [0]) == []
+    with pytest.raises(IndexDamagedError):
+        index.line(99)
+
+
+@pytest.mark.parametrize("changes", [{"op_class": "matmul"}, {"op_class": None}, {"extents": ()}])
+def test_records_without_a_class_are_records_all_the_same(changes: dict[str, Any]) -> None:
+    index = in_memory(lines(of_class(1, **changes)))
+    assert index.sets[0].good == 1
+    assert index.members(key(77), [0]) == []
+    assert len(index.exact(key(1), [0])) == 1
+
+
+def test_members_are_bounded() -> None:
+    index = in_memory(lines(*(of_class(1) for _ in range(MAX_MEMBERS + 9))))
+    assert len(index.members(key(77), [0])) == MAX_MEMBERS
 
 
 def test_candidates_are_bounded() -> None:

@@ -81,7 +81,8 @@ def record(llvm_trace: list[Any]) -> ScheduleRecord:
     return ScheduleRecord(
         exact="0" * 32,
         anchor="f" * 32,
-        op_class="matmul",
+        op_class="c" * 32,
+        extents=(16, 32, 8),
         op="fused_matmul_add",
         trace=(llvm_trace[0], llvm_trace[1]),
         run_s=(1.5e-3, 1.6e-3),

@@ -35,6 +35,10 @@ def test_round_trip_is_canonical(record: ScheduleRecord) -> None:
         ("trace", [[]], "$.trace"),
         ("trace", {}, "$.trace"),
         ("networks", "resnet", "$.networks"),
+        ("op_class", "", "$.op_class"),
+        ("extents", [0], "$.extents[0]"),
+        ("extents", [2**32], "$.extents[0]"),
+        ("extents", [1] * 513, "$.extents"),
     ],
 )
 def test_errors_carry_the_path(record: ScheduleRecord, field: str, value: Any, where: str) -> None:
@@ -42,6 +46,15 @@ def test_errors_carry_the_path(record: ScheduleRecord, field: str, value: Any, w
     with pytest.raises(FormatError) as caught:
         parse_record(json.dumps(document).encode(), "r.jsonl:7")
     assert (caught.value.path, caught.value.source) == (where, "r.jsonl:7")
+
+
+def test_a_record_from_before_there_were_classes_is_one_still(record: ScheduleRecord) -> None:
+    document = json.loads(encode_record(record))
+    del document["op_class"], document["extents"]
+    old = parse_record(json.dumps(document).encode(), "r.jsonl:1")
+    assert (old.op_class, old.extents, old.exact) == (None, (), record.exact)
+    named = parse_record(json.dumps({**document, "op_class": "matmul"}).encode(), "r.jsonl:1")
+    assert named.op_class == "matmul"
 
 
 def test_infinite_times_are_refused_at_once(record: ScheduleRecord) -> None:
@@ -83,6 +96,8 @@ RECORDS = st.builds(
     ScheduleRecord,
     exact=st.text("0123456789abcdef", min_size=32, max_size=32),
     anchor=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
+    op_class=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
+    extents=st.lists(st.integers(1, 2**31), max_size=30).map(tuple),
     op=st.text(st.characters(codec="utf-8"), max_size=20),
     trace=st.tuples(st.just([["GetSBlock", [], ["C", "main"], ["b0"]]]), st.just([])),
     run_s=st.lists(TIMES, min_size=1, max_size=3).map(tuple),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.lookup import Candidate
+from tunehub.lookup import Candidate, Neighbour
 from tunehub_builder.tuning.journal import KnobChoice
 from tunehub_builder.tuning.worker import Session, error_of, packed, unpacked
 from tunehub_registry.template_record import TemplateRecord, encode_template_record, parse_template_record
@@ -72,5 +72,9 @@ class _OneRecord:
         return self._candidate if key == self._candidate.record.exact else None
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """As the port says."""
+        return ()
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """As the port says."""
         return ()

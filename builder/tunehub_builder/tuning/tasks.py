@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunehub.relax_class import OperatorClass, class_of
 from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_nodes import buffer_kind, parameters
 from tunehub.relax_pipeline import call_counts, prepare
@@ -14,7 +15,10 @@ from tunehub.settings import Layout
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuningTask:
-    """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``."""
+    """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
+
+    ``op_class`` is None where no record could serve another shape.
+    """
 
     name: str
     exact: str
@@ -22,6 +26,12 @@ class TuningTask:
     count: int
     networks: tuple[str, ...]
     mod: Any = field(repr=False, compare=False)
+    op_class: OperatorClass | None = None
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Those that the class leaves out, as records hold them."""
+        return () if self.op_class is None else self.op_class.extents
 
 
 def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep") -> list[TuningTask]:
@@ -53,7 +63,13 @@ def _task(network: str, name: str, function: Any, count: int) -> TuningTask | No
         return None
     mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     return TuningTask(
-        name=name, exact=workload_key(mod), anchor=anchor_key(mod), count=count, networks=(network,), mod=mod
+        name=name,
+        exact=workload_key(mod),
+        anchor=anchor_key(mod),
+        count=count,
+        networks=(network,),
+        mod=mod,
+        op_class=class_of(mod),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.lookup import Candidate  # noqa: E402
+from tunehub.lookup import Candidate, Neighbour  # noqa: E402
 from tunehub.report import WorkloadReport  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
@@ -123,6 +123,19 @@ class FakeHub:
         same = [r for r in self.records if r.anchor == key]
         return tuple(Candidate(record=r, rung="anchor", package="p 1", anchored=True) for r in same)
 
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        return tuple(self._neighbour(record) for record in self.records if record.op_class == key)
+
+    def _neighbour(self, record: Any) -> Neighbour:
+        return Neighbour(
+            extents=record.extents,
+            run_s=record.mean_s,
+            default_s=record.default_s,
+            knobs=hasattr(record, "knobs"),
+            package="p 1",
+            read=lambda: Candidate(record=record, rung="transfer", package="p 1"),
+        )
+
     def add(self, workload: WorkloadReport) -> None:
         self.workloads.append(workload)
 
@@ -177,7 +190,8 @@ def make_record() -> Callable[..., ScheduleRecord]:
     def record(task: Any, trace: Any, **changes: Any) -> ScheduleRecord:
         values: dict[str, Any] = {
             "exact": task.exact, "anchor": task.anchor, "op": task.name, "trace": (trace[0], trace[1]),
-            "run_s": (1e-3,), "default_s": 1e-1, "source": "sketch", **changes,
+            "run_s": (1e-3,), "default_s": 1e-1, "source": "sketch", "extents": task.extents,
+            "op_class": task.op_class.key if task.op_class else None, **changes,
         }  # fmt: skip
         return ScheduleRecord(**values)
 
