@@ -5,22 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.relax_class import class_of
 from tunehub.relax_guard import (
     anchor_writes_parameter,
     changes_layout,
     check_features,
     check_function,
     check_operations,
+    check_tiles,
     layout_provider,
 )
 from tunehub.relax_keys import anchor_key, workload_key
+from tunehub.relax_postprocess import postprocess
 from tunehub.relax_template import TemplateFit
 from tunehub.relax_traces import import_trace
+from tunehub.relax_transfer import transfer
+from tunehub.transfer_sources import Transfers, predicted_s, promising
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
-    from tunehub.lookup import Candidate, RecordLookup, Rung
+    from tunehub.lookup import Candidate, Neighbour, RecordLookup, Rung
+    from tunehub.relax_class import OperatorClass
+    from tunehub.templates import Match
+
+DEFAULT_TRANSFERS = Transfers()
+GENERAL_TEMPLATES = frozenset({"loops"})  # for whatever nothing else fits: a neighbour's tuned schedule comes before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +38,8 @@ class Scheduled:
     """What :func:`schedule_module` did. ``schedule`` and ``rung`` are None when nothing served.
 
     ``template``: the template that made the schedule, with a record's knobs or on the rung ``template`` with its own.
+    On the rung ``transfer`` nobody has measured the schedule: ``source`` is the workload that the record was tuned for,
+    ``predicted_s`` what its time is expected to be here.
     """
 
     exact: str
@@ -39,6 +51,8 @@ class Scheduled:
     default_s: float | None = None
     skipped: tuple[str, ...] = ()
     template: str | None = None
+    source: str | None = None
+    predicted_s: float | None = None
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
@@ -81,8 +95,71 @@ def _by_default_knobs(mod: Any, target: Any, fit: TemplateFit, missed: Scheduled
     return replace(missed, schedule=schedule, rung="template", template=match.template.NAME)
 
 
-def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> tuple[Scheduled, Any | None]:
-    """Schedule a PrimFunc under any name as :func:`schedule_module`, and without a record by a template's own knobs.
+def _without_record(
+    mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit, missed: Scheduled, transfers: Transfers
+) -> Scheduled:
+    """Without a record for this function: a template made for its operator, a record for other shapes, any template."""
+    match = _matched(fit)
+    expert = match is not None and match.template.NAME not in GENERAL_TEMPLATES
+    strategy = transfers.knobs if expert else transfers.traces
+    outcome = missed
+    if strategy is not None:
+        outcome = _by_neighbours(mod, target, lookup, fit, missed, transfers, knobs=expert)
+    return outcome if outcome.schedule is not None else _by_default_knobs(mod, target, fit, outcome)
+
+
+def _matched(fit: TemplateFit) -> Match | None:
+    try:
+        return fit.match
+    except Exception:  # what it is is said when default knobs are tried
+        return None
+
+
+def _by_neighbours(
+    mod: Any,
+    target: Any,
+    lookup: RecordLookup,
+    fit: TemplateFit,
+    missed: Scheduled,
+    transfers: Transfers,
+    *,
+    knobs: bool,
+) -> Scheduled:
+    """``missed`` with the schedule of a record of the same operator class, if one can be adapted and is worth it."""
+    skipped = list(missed.skipped)
+    try:
+        own = class_of(mod)
+        for neighbour in () if own is None else _chosen(own, lookup, transfers, knobs=knobs):
+            candidate = neighbour.read()
+            schedule = None if candidate is None else _try(mod, candidate, target, fit, skipped)
+            if own is not None and candidate is not None and schedule is not None:
+                return replace(
+                    missed,
+                    schedule=schedule,
+                    rung="transfer",
+                    package=candidate.package,
+                    skipped=tuple(skipped),
+                    template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
+                    source=candidate.record.op,
+                    predicted_s=predicted_s(own, neighbour),
+                )
+    except Exception as error:  # a strategy or a class that fails must not cost the rungs that follow
+        skipped.append(f"records for other shapes: {_reason(error)}")
+    return replace(missed, skipped=tuple(skipped))
+
+
+def _chosen(own: OperatorClass, lookup: RecordLookup, transfers: Transfers, *, knobs: bool) -> list[Neighbour]:
+    """The neighbours to try, best first: knobs where a template fits, traces elsewhere."""
+    strategy = transfers.knobs if knobs else transfers.traces
+    found = promising(own, [other for other in lookup.by_class(own.key) if other.knobs == knobs])
+    return strategy(own, found)[: transfers.attempts] if strategy is not None else []
+
+
+def schedule_function(
+    function: Any, target: Any, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
+) -> tuple[Scheduled, Any | None]:
+    """Schedule a PrimFunc under any name as :func:`schedule_module`. Without a record for it, by a template made for
+    its operator, by a record for other shapes as ``transfers`` says, or by a template for any function.
 
     Also returns the function scheduled, its name kept, or None.
     """
@@ -92,7 +169,7 @@ def schedule_function(function: Any, target: Any, lookup: RecordLookup) -> tuple
     fit = TemplateFit(mod, target)
     outcome = _by_records(mod, target, lookup, fit)
     if outcome.schedule is None:
-        outcome = _by_default_knobs(mod, target, fit, outcome)
+        outcome = _without_record(mod, target, lookup, fit, outcome, transfers)
     if outcome.schedule is None:
         return outcome, None
     scheduled = outcome.schedule.mod["main"]
@@ -112,6 +189,20 @@ def apply_exact(mod: Any, trace: Any) -> Any:
     schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
     provider = layout_provider(schedule) if changes_layout(trace) else None
     trace.apply_to_schedule(schedule, remove_postproc=False, decision_provider=provider)
+    return schedule
+
+
+def apply_transfer(mod: Any, trace: Any, target: Any) -> Any:
+    """Return the schedule of ``mod`` after the ``trace`` of a function of the same class with other extents.
+
+    Raises GuardError as :func:`apply_exact`, also for tiles or unrolling that do not suit, and what
+    :func:`tunehub.relax_transfer.transfer` raises.
+    """
+    schedule = _replayed(mod, transfer(mod, trace, target))
+    scheduled = schedule.mod["main"]
+    if target.kind.name == "llvm":
+        check_tiles(scheduled)
+    check_operations(scheduled)
     return schedule
 
 
@@ -144,21 +235,10 @@ def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = 
 
 
 def _apply_design(mod: Any, design: Any, target: Any) -> Any:
-    """The schedule after ``design`` and TVM's postprocessing for CPUs (``Postproc::DefaultLLVM``)."""
-    from tvm.s_tir.meta_schedule import postproc
-
+    """The schedule after ``design`` and TVM's postprocessing for CPUs."""
     buffered = changes_layout(design) and anchor_writes_parameter(mod)
     schedule = _apply_around_anchor(mod, design, target, buffered=buffered)
-    schedule.enter_postproc()
-    steps = (
-        postproc.RewriteParallelVectorizeUnroll(),
-        postproc.RewriteReductionBlock(),
-        postproc.RewriteTensorize(vectorize_init_loop=True),
-        postproc.RewriteLayout(),
-    )
-    for step in steps:
-        if not step.apply(schedule):
-            raise ValueError(f"TVM's postprocessing refuses the schedule: {type(step).__name__}")
+    postprocess(schedule, mod, target)
     return schedule
 
 
@@ -174,16 +254,22 @@ def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped:
             schedule = fit.by_record(record)
         else:
             check_features(required_features(record.trace), target)
-            trace = import_trace(record.trace)
-            anchored = candidate.rung == "anchor" or candidate.anchored
-            schedule = apply_anchor(mod, trace, target) if anchored else apply_exact(mod, trace)
-            if anchored:
-                check_operations(schedule.mod["main"])
+            schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
         check_function(schedule.mod["main"], mod["main"], target)
         return schedule
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         skipped.append(f"{candidate.package}: {record.op}: {_reason(error)}")
         return None
+
+
+def _by_trace(mod: Any, candidate: Candidate, trace: Any, target: Any) -> Any:
+    if candidate.rung == "transfer":
+        return apply_transfer(mod, trace, target)
+    if not (candidate.rung == "anchor" or candidate.anchored):
+        return apply_exact(mod, trace)
+    schedule = apply_anchor(mod, trace, target)
+    check_operations(schedule.mod["main"])
+    return schedule
 
 
 def _reason(error: Exception) -> str:

@@ -81,6 +81,22 @@ class Nets:
         return builder.get()
 
 
+class OtherShapes(Nets):
+    """Operators of `Nets` with other extents."""
+
+    def build(self, name: str) -> Any:
+        def conv(b: Any, op: Any, x: Any) -> Any:
+            y = b.emit(op.nn.conv2d(x, self._const(40, 24, 1, 1)))
+            return b.emit(op.nn.relu(b.emit(op.add(y, self._const(1, 40, 1, 1)))))
+
+        def matmul(b: Any, op: Any, x: Any) -> Any:
+            return b.emit(op.add(b.emit(op.matmul(x, self._const(37, 80))), self._const(80)))
+
+        if name == "conv_pointwise":
+            return self._net(conv, (1, 24, 13, 13))
+        return self._net(matmul, (29, 37))
+
+
 # net -> (its input, how its record is made; None: it is served by the record of another net)
 NETS: dict[str, tuple[tuple[int, ...], str | None]] = {
     "conv_relu": ((1, 16, 14, 14), "sketch"),

@@ -28,6 +28,12 @@ def _make_data() -> Any:
 
 
 made = _make_data()
+CLASSES = {  # as 0.27 gives them
+    "conv_relu": "8a051cc2f64f32b2302ca005916e9c5c",
+    "conv_sigmoid": "5b32e9249caaa36bcd5eb712ac84458e",
+    "matmul_bias": "99e5a036575e978c47663f7c1938cef4",
+    "conv_pointwise": "bceec7ce4c9641504ee300378d1a8b9b",
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,33 @@ def test_keys_are_those_of_the_release_that_made_the_data(name: str, records: di
     else:
         assert task.anchor in {record.anchor for record in records.values()}
         assert task.exact not in {record.exact for record in records.values()}
+
+
+@pytest.mark.parametrize(("name", "key"), CLASSES.items())
+def test_classes_are_those_of_every_release(name: str, key: str, target: Any) -> None:
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    (task,) = extract_tasks([(name, getattr(made.Nets(), name)())], target)
+    assert task.op_class.key == key
+
+
+@pytest.mark.parametrize("name", ["conv_pointwise", "matmul_bias"])
+def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: Any) -> None:
+    from tunehub.relax_schedule import apply_transfer
+    from tunehub.relax_traces import import_trace
+    from tunehub_builder.tuning.tasks import buffer_shapes, extract_tasks
+
+    (task,) = extract_tasks([(name, made.OtherShapes().build(name))], target)
+    assert task.op_class.key == CLASSES[name]
+    scheduled = apply_transfer(task.mod, import_trace(list(records[name].trace)), target).mod
+    rng = np.random.default_rng(0)
+    inputs = [rng.uniform(-1, 1, shape).astype("float32") for shape, _ in buffer_shapes(task.mod["main"])]
+    results = []
+    for mod in (scheduled, task.mod):
+        buffers = [tvm.runtime.tensor(array) for array in inputs]
+        tvm.tirx.build(mod, target=target)["main"](*buffers)
+        results.append(buffers[-1].numpy())
+    np.testing.assert_allclose(*results, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", made.NETS)

@@ -1,0 +1,111 @@
+"""Shape transfer: the trace of one function, adapted to another function of the same class (current TVM).
+
+The design part of the trace is replayed. Wherever it decides on a tile, the loop's extent here is asked for and the
+nearest tile that divides it is taken (:mod:`tunehub.transfer_tiles`); unrolling and places of computation stay as they
+are. What TVM's postprocessing adds (threads, vectors, packed weights) is made anew, because it depends on extents.
+Nothing is compiled or measured. The idea of replaying with clamped decisions: Gibson and Cano, "Transfer-Tuning",
+PACT 2022 (arXiv 2201.05587).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax_guard import layout_provider
+from tunehub.relax_postprocess import postprocess
+from tunehub.transfer_tiles import perfect_tile, refitted_split
+
+MAX_REFITS = 32  # splits by numbers of one trace that are changed: each means another replay
+
+
+class TransferError(ValueError):
+    """The trace cannot be adapted to this function."""
+
+
+def transfer(mod: Any, trace: Any, target: Any) -> Any:
+    """Return the schedule of ``mod`` by ``trace`` (a ``tvm.s_tir.Trace``), which was made for other extents.
+
+    Raises TransferError, GuardError for a layout that does not fit, and what TVM raises for steps that are not legal
+    here. The schedule needs the checks of :mod:`tunehub.relax_guard` like any other.
+    """
+    design = trace.simplified(remove_postproc=True)
+    schedule = _replayed(mod, design)
+    tensorized = any("auto_tensorize" in str(attr) for inst in design.insts for attr in inst.attrs)
+    postprocess(schedule, mod, target, tensorized=tensorized)
+    return schedule
+
+
+def _replayed(mod: Any, design: Any) -> Any:
+    """``design`` on ``mod``. TVM asks for decisions only, so a split by numbers that must change means a new replay."""
+    from tvm.s_tir import Schedule, Trace
+
+    instructions, decisions = list(design.insts), dict(design.decisions)
+    for _ in range(MAX_REFITS):
+        schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
+        adapter = _Adapter(schedule)
+        try:
+            Trace(instructions, decisions).apply_to_schedule(schedule, remove_postproc=True, decision_provider=adapter)
+            return schedule
+        except Exception as error:
+            if adapter.refit is None:
+                raise (adapter.failure or error) from None
+            position, factors = adapter.refit
+            instructions[position] = _with_factors(instructions[position], factors)
+    raise TransferError(f"more than {MAX_REFITS} splits do not fit")
+
+
+class _Adapter:
+    """The decision provider of a replay. ``refit``: the split that stopped it, and the factors that it needs."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.refit: tuple[int, tuple[int | None, ...]] | None = None
+        self.failure: Exception | None = None
+        self._schedule = schedule
+        self._check_layout = layout_provider(schedule)
+        self._position = -1
+
+    def __call__(self, instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+        try:
+            return self._decide(instruction, inputs, attrs, decision)
+        except Exception as error:
+            self.failure = error  # TVM passes on its text alone
+            raise
+
+    def _decide(self, instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+        self._position += 1
+        kind = instruction.kind.name
+        if kind == "SamplePerfectTile":
+            return list(perfect_tile(self._extent(inputs[0]), tuple(map(int, decision)), int(attrs[1])))
+        if kind == "Split":
+            self._check_split(inputs)
+        return self._check_layout(instruction, inputs, attrs, decision)
+
+    def _check_split(self, inputs: Any) -> None:
+        """Stop the replay at a split by numbers (an expert sketch's) that do not divide the loop."""
+        factors = [_number(value) for value in inputs[1:]]
+        if any(factor is ... for factor in factors):
+            return
+        refitted = refitted_split(self._extent(inputs[0]), factors)
+        if refitted is not None:
+            self.refit = (self._position, refitted)
+            raise TransferError("a split does not divide its loop")
+
+    def _extent(self, loop: Any) -> int:
+        extent = self._schedule.get(loop).extent
+        if type(extent).__name__ != "IntImm":
+            raise TransferError("a loop has no known extent")
+        return int(extent.value)
+
+
+def _number(value: Any) -> Any:
+    """A factor of a split as a number, None for the open one, ``...`` for one that was decided on."""
+    if value is None or isinstance(value, int):
+        return value
+    return int(value.value) if type(value).__name__ == "IntImm" else ...
+
+
+def _with_factors(instruction: Any, factors: tuple[int | None, ...]) -> Any:
+    from tvm.s_tir.schedule import Instruction
+
+    inputs = [instruction.inputs[0], *factors]
+    return Instruction(instruction.kind, inputs, list(instruction.attrs), list(instruction.outputs))

@@ -1,0 +1,60 @@
+"""Tiles for other extents: always exact, the same where they fit, near where they do not."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub.transfer_tiles import divisors, perfect_tile, refitted_split
+
+tiles = st.lists(st.integers(1, 64), min_size=2, max_size=5).map(tuple)
+
+
+@given(st.integers(1, 5000), tiles, st.sampled_from([1, 2, 16, 64]))
+def test_tiles_are_exact_and_bounded(extent: int, wanted: tuple[int, ...], innermost: int) -> None:
+    found = perfect_tile(extent, wanted, innermost)
+    assert math.prod(found) == extent
+    assert len(found) == len(wanted)
+    assert min(found) >= 1 and found[-1] <= innermost
+
+
+@given(tiles)
+def test_what_fits_stays(wanted: tuple[int, ...]) -> None:
+    assert perfect_tile(math.prod(wanted), wanted, 64) == wanted
+
+
+@given(tiles, st.integers(1, 30))
+def test_the_outermost_takes_what_is_more(wanted: tuple[int, ...], times: int) -> None:
+    assert perfect_tile(math.prod(wanted) * times, wanted, 64) == (wanted[0] * times, *wanted[1:])
+
+
+def test_vectors_stay_whole() -> None:
+    assert perfect_tile(96, (4, 1, 1, 16), 64)[-1] == 16
+    assert perfect_tile(1000, (4, 1, 1, 16), 64)[-1] == 8  # not 20, which is nearer
+    assert perfect_tile(1009, (4, 1, 1, 16), 64) == (1009, 1, 1, 1)
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 64) | st.none(), min_size=1, max_size=5))
+def test_splits_by_numbers(extent: int, factors: list[int | None]) -> None:
+    if factors.count(None) > 1:
+        return
+    found = refitted_split(extent, factors)
+    known = math.prod(factor or 1 for factor in (factors if found is None else found))
+    assert extent % known == 0 if None in factors else extent == known
+    assert found is None or [factor is None for factor in found] == [factor is None for factor in factors]
+
+
+@given(st.integers(1, 100_000))
+def test_divisors(extent: int) -> None:
+    found = divisors(extent)
+    assert list(found) == sorted(set(found)) and all(extent % d == 0 for d in found)
+    assert found[0] == 1 and found[-1] == extent
+
+
+def test_numbers_with_many_divisors_take_no_time() -> None:
+    began = time.perf_counter()
+    perfect_tile(720_720 * 16, (64, 8, 16, 32), 64)
+    assert time.perf_counter() - began < 0.2
