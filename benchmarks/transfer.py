@@ -10,8 +10,9 @@ with TVM's default and timed in turns in one process. Two studies:
 * ``traces``: layouts kept, traces of sources adapted by each strategy, beside a template with its own knobs.
 
 ``TUNEHUB_TRANSFER_TRIALS`` (default 64) bounds the trials of each task, ``TUNEHUB_TRANSFER_LIMIT`` the number of
-held-out workloads of each kind, and ``TUNEHUB_TRANSFER_NETWORKS`` names the networks, none of which a package may have
-been tuned on; those for which ``tunehub tune`` left records in ``<folder>/<network>.jsonl`` are compared with these.
+held-out workloads of each kind, ``TUNEHUB_TRANSFER_KINDS`` the kinds. ``TUNEHUB_TRANSFER_NETWORKS`` names the networks,
+none of which a package may have been tuned on; those for which ``tunehub distill`` wrote ``<folder>/<network>.jsonl`` are
+compared with their own records, too.
 """
 
 from __future__ import annotations
@@ -132,8 +133,11 @@ def _tasks(target: Any, *, knobs: bool) -> list[_Task]:
     from tunehub_builder.tuning.tasks import extract_tasks
 
     limit, counts, found = int(os.environ.get("TUNEHUB_TRANSFER_LIMIT", "99")), defaultdict[str, int](int), []
+    kinds = os.environ.get("TUNEHUB_TRANSFER_KINDS")
     for workload in workloads():
-        kind = workload.name.partition("_")[0]
+        kind = workload.name.rpartition("_")[0]
+        if kinds is not None and kind not in kinds.split(","):
+            continue
         counts[kind] += workload.held_out
         if workload.held_out and counts[kind] > limit:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.exceptions import TunehubError
 from tunehub.relax_class import class_of
 from tunehub.relax_guard import (
     anchor_writes_parameter,
@@ -26,7 +27,6 @@ from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
     from tunehub.lookup import Candidate, Neighbour, RecordLookup, Rung
-    from tunehub.relax_class import OperatorClass
     from tunehub.templates import Match
 
 DEFAULT_TRANSFERS = Transfers()
@@ -101,10 +101,7 @@ def _without_record(
     """Without a record for this function: a template made for its operator, a record for other shapes, any template."""
     match = _matched(fit)
     expert = match is not None and match.template.NAME not in GENERAL_TEMPLATES
-    strategy = transfers.knobs if expert else transfers.traces
-    outcome = missed
-    if strategy is not None:
-        outcome = _by_neighbours(mod, target, lookup, fit, missed, transfers, knobs=expert)
+    outcome = _by_neighbours(mod, target, lookup, fit, missed, transfers, knobs=expert)
     return outcome if outcome.schedule is not None else _by_default_knobs(mod, target, fit, outcome)
 
 
@@ -128,31 +125,36 @@ def _by_neighbours(
     """``missed`` with the schedule of a record of the same operator class, if one can be adapted and is worth it."""
     skipped = list(missed.skipped)
     try:
-        own = class_of(mod)
-        for neighbour in () if own is None else _chosen(own, lookup, transfers, knobs=knobs):
-            candidate = neighbour.read()
-            schedule = None if candidate is None else _try(mod, candidate, target, fit, skipped)
-            if own is not None and candidate is not None and schedule is not None:
-                return replace(
-                    missed,
-                    schedule=schedule,
-                    rung="transfer",
-                    package=candidate.package,
-                    skipped=tuple(skipped),
-                    template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
-                    source=candidate.record.op,
-                    predicted_s=predicted_s(own, neighbour),
-                )
+        chosen = _chosen(mod, lookup, transfers, knobs=knobs)
+    except TunehubError:
+        raise  # strict mode
     except Exception as error:  # a strategy or a class that fails must not cost the rungs that follow
-        skipped.append(f"records for other shapes: {_reason(error)}")
+        return replace(missed, skipped=(*skipped, f"records for other shapes: {_reason(error)}"))
+    for neighbour, expected_s in chosen:
+        candidate = neighbour.read()
+        schedule = None if candidate is None else _try(mod, candidate, target, fit, skipped)
+        if candidate is not None and schedule is not None:
+            return replace(
+                missed,
+                schedule=schedule,
+                rung="transfer",
+                package=candidate.package,
+                skipped=tuple(skipped),
+                template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
+                source=candidate.record.op,
+                predicted_s=expected_s,
+            )
     return replace(missed, skipped=tuple(skipped))
 
 
-def _chosen(own: OperatorClass, lookup: RecordLookup, transfers: Transfers, *, knobs: bool) -> list[Neighbour]:
-    """The neighbours to try, best first: knobs where a template fits, traces elsewhere."""
+def _chosen(mod: Any, lookup: RecordLookup, transfers: Transfers, *, knobs: bool) -> list[tuple[Neighbour, float]]:
+    """The neighbours to try, best first, and the seconds that each promises; either those with knobs or with traces."""
     strategy = transfers.knobs if knobs else transfers.traces
+    own = class_of(mod) if strategy is not None else None
+    if own is None or strategy is None:
+        return []
     found = promising(own, [other for other in lookup.by_class(own.key) if other.knobs == knobs])
-    return strategy(own, found)[: transfers.attempts] if strategy is not None else []
+    return [(other, predicted_s(own, other)) for other in strategy(own, found)[: transfers.attempts]]
 
 
 def schedule_function(

@@ -14,6 +14,7 @@ import pytest
 import tvm
 
 from tunehub import templates
+from tunehub.exceptions import RecordUnusableError
 from tunehub.relax_class import class_of
 from tunehub.relax_guard import check_function
 from tunehub.relax_schedule import apply_transfer, schedule_function
@@ -229,6 +230,15 @@ def test_a_strategy_that_fails_costs_nothing(host: Any, make_hub: Any) -> None:
     assert outcome.rung != "transfer" and "no idea" in outcome.skipped[0]
     outcome, _ = schedule_function(other.mod["main"], host, hub, transfers=Transfers(traces=nearest))
     assert outcome.rung == "transfer"
+
+
+def test_strict_mode_hears_of_a_bad_record(host: Any, make_hub: Any) -> None:
+    class Strict(make_hub):  # type: ignore[misc]
+        def by_class(self, key: str) -> Any:
+            raise RecordUnusableError("the record is not used", remedy="report it")
+
+    with pytest.raises(RecordUnusableError):
+        schedule_function(case("conv3x3", 2).mod["main"], host, Strict())
 
 
 def test_a_trace_on_its_own_function_keeps_its_tiles(host: Any) -> None:
