@@ -11,8 +11,8 @@ with TVM's default and timed in turns in one process. Two studies:
 
 ``TUNEHUB_TRANSFER_TRIALS`` (default 64) bounds the trials of each task, ``TUNEHUB_TRANSFER_LIMIT`` the number of
 held-out workloads of each kind, ``TUNEHUB_TRANSFER_KINDS`` the kinds. ``TUNEHUB_TRANSFER_NETWORKS`` names the networks,
-none of which a package may have been tuned on; those for which ``tunehub distill`` wrote ``<folder>/<network>.jsonl`` are
-compared with their own records, too.
+none of which a package may have been tuned on; those for which ``tunehub distill`` wrote ``<folder>/<network>.jsonl``
+are compared with their own records, too.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,22 @@ def test_records_of_a_class_come_with_their_shapes_and_are_read_when_asked_for(
     assert hub.lookup.by_class(key(78)) == hub.lookup.by_class("nonsense") == ()
     with pytest.warns(HubWarning, match="is not used"):
         assert [each.read() is None for each in (first, second)] == [False, True]
+    hub.close()
+
+
+def test_an_index_from_before_there_were_classes_is_built_again(
+    registry: RegistryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    registry.publish(data=lines(make_record(1, op_class=key(77), extents=(1, 64, 3))))
+    with monkeypatch.context() as older:
+        older.setattr(package_records, "INDEX_FORMAT", 4)
+        open_quietly(registry).close()
+    (file,) = (tmp_path / "cache").rglob(f"*{blob_cache.INDEX_SUFFIX}")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("DROP INDEX by_class; ALTER TABLE records DROP COLUMN class")
+    hub = open_quietly(registry)
+    assert [each.extents for each in hub.lookup.by_class(key(77))] == [(1, 64, 3)]
     hub.close()
 
 
