@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tunehub.api import compile, context, install, installed_hubs, pipeline, resolve, uninstall
+    from tunehub.api import compile, context, explain, install, installed_hubs, pipeline, resolve, uninstall
     from tunehub.exceptions import (
         HubError,
         HubWarning,
         LockFileError,
+        MissesFileError,
         RequirementError,
         SettingError,
         TunehubError,
@@ -35,6 +36,7 @@ __all__ = [
     "HubError",
     "HubWarning",
     "LockFileError",
+    "MissesFileError",
     "Report",
     "RequirementError",
     "Resolution",
@@ -46,6 +48,7 @@ __all__ = [
     "__version__",
     "compile",
     "context",
+    "explain",
     "host_target",
     "install",
     "installed_hubs",
@@ -56,11 +59,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tunehub.api": ("compile", "context", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
+    "tunehub.api": ("compile", "context", "explain", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
     "tunehub.exceptions": (
         "HubError",
         "HubWarning",
         "LockFileError",
+        "MissesFileError",
         "RequirementError",
         "SettingError",
         "TunehubError",

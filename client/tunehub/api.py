@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tunehub.host import as_tvm_target
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
+from tunehub.report import Report
 from tunehub.resolution import Resolution
 from tunehub.settings import Layout
 from tunehub.threads import size_pool
@@ -64,6 +65,28 @@ def compile(
     if sized is not None:
         chosen.note(sized)
     return relax_pipeline.compile_module(mod, tvm_target, chosen, params)
+
+
+def explain(
+    mod: Any,
+    target: Any = None,
+    *,
+    params: dict[str, Any] | None = None,
+    hub: Hub | None = None,
+    **options: Unpack[HubOptions],
+) -> Report:
+    """Say what `compile` would do with a Relax module, without generating code: the report, its times predicted.
+
+    `target` need not be this machine. Raises as `compile`.
+    """
+    require_relax()
+    from tunehub import relax_pipeline
+
+    tvm_target = as_tvm_target(target)
+    chosen = _hub_for(tvm_target, hub, options)
+    relax_pipeline.explain_module(mod, tvm_target, chosen, params)
+    chosen.read_tuning()
+    return chosen.report()
 
 
 @contextmanager

@@ -57,6 +57,32 @@ class LockFileError(UsageError):
     """The lock file that `lock` or `TUNEHUB_LOCK` names is missing, cannot be read, or is malformed."""
 
 
+class MissesFileError(UsageError):
+    """A file of misses is missing, cannot be read, or has a line that is no miss.
+
+    Fields: `path`, and those of UsageError.
+    """
+
+    def __init__(self, path: object, reason: str, *, place: str, remedy: str) -> None:
+        self.path = path
+        super().__init__(path, reason, place=f"--from-misses, {place}", remedy=remedy)
+
+
+class ProfileError(UsageError):
+    """What `hub.profile` was given is not an executable of this hub, or not the inputs of its `main`."""
+
+    def __init__(self, value: object, reason: str, *, remedy: str) -> None:
+        super().__init__(value, reason, place="hub.profile", remedy=remedy)
+
+
+class WorkloadTextError(TunehubError):
+    """A function in a file of misses is not one that may be tuned. Field `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class HubError(TunehubError):
     """Root of the failures that the policy decides on: raised in strict mode, a HubWarning otherwise.
 

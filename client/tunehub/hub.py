@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tunehub.blob_cache import BlobCache
 from tunehub.chain import Chain, configured_chain
@@ -15,6 +16,7 @@ from tunehub.exceptions import (
     HubError,
     HubWarning,
     PackageUnusableError,
+    ProfileError,
     RegistryUnreadableError,
     TunehubError,
     UnknownTargetError,
@@ -23,12 +25,15 @@ from tunehub.host import descriptor_of, missing_mcpu, small_pool
 from tunehub.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
-from tunehub.report import Report, WorkloadReport
-from tunehub.resolution import Requirement, Resolution, parse_requirement
+from tunehub.report import Profile, Report, TunedRatio, WorkloadReport
+from tunehub.resolution import Chosen, Requirement, Resolution, parse_requirement
 from tunehub.settings import Layout, Settings, load_settings, with_options
-from tunehub.tvm_generation import find_tvm, is_relay
+from tunehub.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
+
+if TYPE_CHECKING:
+    from tunehub.registry_source import Registry
 
 
 class Policy:
@@ -93,6 +98,7 @@ class Hub:
         lookup: RecordLookup | None = None,
         logs: LogLookup | None = None,
         layout: Layout = "keep",
+        read_tuning: Callable[[], Mapping[str, TunedRatio]] | None = None,
     ) -> None:
         """Use `open_hub`."""
         self.target = target
@@ -103,15 +109,27 @@ class Hub:
         self.layout: Layout = layout
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
+        self._functions: dict[str, Any] = {}
+        self._read_tuning = read_tuning
+        self._tuning: Mapping[str, TunedRatio] = {}
+        self._profiles: dict[int, Profile] = {}
+        self._modules = 0
 
     @property
     def strict(self) -> bool:
         """Whether problems are errors."""
         return self._policy.strict
 
-    def add(self, workload: WorkloadReport) -> None:
-        """Put one compiled workload into the report."""
+    def begin_module(self) -> int:
+        """Begin with the workloads of another module; returns its number, 1 for the first."""
+        self._modules += 1
+        return self._modules
+
+    def add(self, workload: WorkloadReport, function: Any = None) -> None:
+        """Put one compiled workload into the report; `function` is TVM's, kept for the file of misses."""
         self._workloads.append(workload)
+        if function is not None and workload.exact is not None and not workload.hit:
+            self._functions[workload.exact] = function
 
     def failed(self, step: str, error: BaseException) -> None:
         """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode."""
@@ -134,12 +152,52 @@ class Hub:
 
     def report(self) -> Report:
         """What was compiled so far."""
+        return self._report(self._workloads)
+
+    def profile(self, executable: Any, inputs: Mapping[str, Any] | Sequence[Any], *, runs: int = 10) -> Report:
+        """Run an executable that this hub compiled, and time each of its calls; later reports have the times, too.
+
+        `inputs` are arrays of numpy or TVM for `main`, in order or by name; they run on the first device of the
+        target's kind, `2 × runs` times and some more to warm up. The report is that of the executable's module (of
+        several modules with the same kernels, the one compiled last). Needs TVM 0.25 or newer. Raises
+        UnsupportedTVMError, ProfileError, and what TVM raises for wrong inputs.
+        """
+        require_relax()
+        from tunehub.profile import measured, module_of
+        from tunehub.relax_profile import time_calls
+
+        if runs < 1:
+            raise ProfileError(runs, "is not a number of runs", remedy="give runs=1 or more")
+        times = time_calls(executable, inputs, self.host.kind, runs)
+        number = module_of(self._workloads, times.calls)
+        if number is None:
+            remedy = "give what tvm.compile returned inside this hub's context, or tunehub.compile(..., hub=hub)"
+            raise ProfileError(executable, "calls no workload that this hub has compiled", remedy=remedy)
+        own, self._profiles[number] = measured([item for item in self._workloads if item.module == number], times)
+        by_name = {item.name: item for item in own}
+        self._workloads = [by_name[w.name] if w.module == number else w for w in self._workloads]
+        self.read_tuning()
+        return self._report(own)
+
+    def read_tuning(self) -> None:
+        """Read what the package's evidence says that tuning is worth; from then on reports have it. Never raises."""
+        read, self._read_tuning = self._read_tuning, None
+        try:
+            self._tuning = read() if read is not None else self._tuning
+        except Exception as error:  # what tuning would gain is then unknown, which the report says
+            self.note(f"the package's evidence cannot be read: {error}")
+
+    def _report(self, workloads: Sequence[WorkloadReport]) -> Report:
         chosen = self.resolution.chosen
+        modules = {item.module for item in workloads}
         return Report(
             target=self.host.name,
             package=chosen.label if chosen else None,
-            workloads=tuple(self._workloads),
+            workloads=tuple(workloads),
             notes=tuple(self._policy.notes),
+            profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,
+            tuning=self._tuning,
+            functions=dict(self._functions),
         )
 
     def serves(self, target: Any) -> bool:
@@ -265,19 +323,29 @@ def _open(
     cache = BlobCache(settings.cache, deadline)
     opened = _Layers(relay=is_relay(tvm_version))
     resolution = Resolution(host=host, chosen=None)
+    read_tuning = None
     try:
         opened.add(_open_user(settings, cache, host, policy, opened.relay))
         chain = _open_chain(settings, policy, deadline)
         resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
         opened.add(package)
+        if resolution.chosen is not None:
+            chosen, registry = resolution.chosen, chain.registries[resolution.chosen.position]
+            read_tuning = partial(_tuned_ratios, chosen, registry, cache)
     except TunehubError:
         raise
     except Exception as error:  # a bug of ours must not break a compile
         policy.problem(_unexpected(error))
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs(),
-        layout=settings.layout or opened.layout(),
+        layout=settings.layout or opened.layout(), read_tuning=read_tuning,
     )  # fmt: skip
+
+
+def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:
+    from tunehub.tuning_evidence import read_tuned_ratios
+
+    return read_tuned_ratios(chosen, registry, cache)
 
 
 class _Layers:

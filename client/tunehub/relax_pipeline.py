@@ -56,11 +56,7 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
     def tunehub_pipeline(mod: Any, _context: Any) -> Any:
-        if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
-            hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
-            return _plain_pipeline(target)(mod)
-        if _relies_on_side_effects(mod):
-            hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
+        if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
             return _finish(apply_records(_prepare_for(hub, mod, target), target, hub), target, hub)
@@ -69,6 +65,28 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
             return _plain_pipeline(target)(mod)
 
     return tunehub_pipeline
+
+
+def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> None:
+    """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated."""
+    bound = _bound(mod, params)
+    if not _may_serve(bound, target, hub):
+        return
+    try:
+        apply_records(_prepare_for(hub, bound, target), target, hub)
+    except Exception as error:
+        hub.failed("explaining the module", error)
+
+
+def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
+    """Whether the hub can serve ``mod`` by its nature; if not, the hub says why."""
+    if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
+        hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
+        return False
+    if _relies_on_side_effects(mod):
+        hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
+        return False
+    return True
 
 
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
@@ -88,10 +106,8 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
     A failure after the pipeline (code generation) leads to one more attempt with TVM's default pipeline.
     """
     import tvm
-    from tvm import relax
 
-    if params:
-        mod = relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
+    mod = _bound(mod, params)
     try:
         return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
     except Exception as error:
@@ -107,9 +123,9 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     import tvm
     from tvm import relax
 
-    from tunehub.report import WorkloadReport
+    from tunehub.report import WorkloadReport, passed_over
 
-    calls = call_counts(mod)
+    calls, number = call_counts(mod), hub.begin_module()
     scheduled = {}
     remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
     for variable, function in mod.functions.items():
@@ -118,12 +134,13 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
         if relax.analysis.has_reshape_pattern(function):
             continue  # TVM turns it into a view, as long as nobody schedules it
         outcome, by_hub = schedule_function(function, target, hub.lookup)
+        rung = outcome.rung or remaining
         name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
         hub.add(
             WorkloadReport(
                 name=name,
                 op=name,
-                rung=outcome.rung or remaining,
+                rung=rung,
                 package=outcome.package,
                 exact=outcome.exact,
                 anchor=outcome.anchor,
@@ -131,8 +148,13 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
                 default_s=outcome.default_s,
                 count=calls[name],
                 skipped=outcome.skipped,
+                passed_over=passed_over(rung, outcome.anchor, outcome.skipped),
                 template=outcome.template,
-            )
+                source=outcome.source,
+                predicted_s=outcome.predicted_s,
+                module=number,
+            ),
+            function,
         )
         if by_hub is not None:
             scheduled[variable] = by_hub.with_attr(_IS_SCHEDULED, True)
@@ -351,6 +373,14 @@ def call_counts(mod: Any) -> Counter[str]:
 
 def _is_scheduled(function: Any) -> bool:
     return bool(function.attrs and function.attrs.get(_IS_SCHEDULED, False))
+
+
+def _bound(mod: Any, params: dict[str, Any] | None) -> Any:
+    from tvm import relax
+
+    if not params:
+        return mod
+    return relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
 
 
 def _tensor(value: Any) -> Any:

@@ -32,7 +32,8 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     magnitude of the default output; None for a record that was rejected before outputs were compared. A record that is
     not admitted says why in `reason`. In a package with the records of several tuners, `tuner` says whose it is, and
     `trials` how many of the `space` of configurations were tried; `baseline` says what was the default, and how the
-    outputs were compared, where it is not TVM's schedule of the same workload.
+    outputs were compared, where it is not TVM's schedule of the same workload. A record of the tuner `template` may
+    name its `template`, and say in `untuned_s` what that takes with the knobs of its own rule.
     """
 
     exact: _fields.Key
@@ -49,10 +50,12 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     baseline: _fields.Text | UnsetType = UNSET
     trials: _fields.Count | UnsetType = UNSET
     space: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    template: _fields.TunerName | UnsetType = UNSET
+    untuned_s: _fields.Seconds | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff"):
-            _fields.check_finite(field, getattr(self, field))
+        for field in ("default_s", "tuned_s", "speedup", "spread", "output_max_rel_diff", "untuned_s"):
+            _fields.check_finite(field, getattr(self, field) or None)
         if self.admitted and self.output_max_rel_diff is None:
             raise FieldError("output_max_rel_diff", "is missing, but the record is admitted")
 

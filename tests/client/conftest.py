@@ -19,7 +19,7 @@ from tunehub_registry.index import (
     parse_shard,
 )
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
-from tunehub_registry.package import pack
+from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
@@ -63,6 +63,7 @@ def make_package(
     tvm: str = ">=0.25,<0.28",
     key_scheme: str = KEY_SCHEME,
     tuner: str = "meta_schedule",
+    evidence: str | None = None,
 ) -> bytes:
     manifest = Manifest(
         name=target.name,
@@ -82,7 +83,8 @@ def make_package(
             threads=2,
         ),
     )
-    return pack(manifest, {RECORDS: lines(make_record()) if data is None else data})
+    files = {RECORDS: lines(make_record()) if data is None else data}
+    return pack(manifest, files if evidence is None else {**files, EVIDENCE: evidence.encode()})
 
 
 class RegistryFolder:

@@ -49,6 +49,15 @@ def test_whose_record_it_is_and_against_what_is_optional() -> None:
     assert parse_evidence(encode_evidence(stated), "e:1") == stated
 
 
+def test_a_templates_own_knobs_may_have_a_time() -> None:
+    stated = msgspec.structs.replace(RECORD, tuner="template", template="last_axis", untuned_s=0.12)
+    assert parse_evidence(encode_evidence(stated), "e:1") == stated
+    assert not {"template", "untuned_s"} & json.loads(encode_evidence(RECORD)).keys()
+    for wrong in ("0", "1e999", '"x"'):
+        with pytest.raises(FormatError):
+            parse_evidence(encode_evidence(stated).replace(b"0.12", wrong.encode()), "e:1")
+
+
 @pytest.mark.parametrize(("field", "value"), [("tuned_s", 0), ("spread", -1), ("threads", 0), ("type", "other")])
 def test_wrong_values_carry_the_path(field: str, value: object) -> None:
     document = {**json.loads(encode_evidence(RECORD)), field: value}

@@ -17,6 +17,7 @@ COMMANDS = {
     "delegate": "tunehub.cli.owners:delegate",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
+    "explain": "tunehub.cli.explain:explain",
     "export": "tunehub.cli.export:export",
     "fetch": "tunehub.cli.fetch:fetch",
     "init": "tunehub.cli.init:init",

@@ -136,7 +136,10 @@ class FakeHub:
             read=lambda: Candidate(record=record, rung="transfer", package="p 1"),
         )
 
-    def add(self, workload: WorkloadReport) -> None:
+    def begin_module(self) -> int:
+        return 1
+
+    def add(self, workload: WorkloadReport, _function: Any = None) -> None:
         self.workloads.append(workload)
 
     def failed(self, step: str, error: BaseException) -> None:

@@ -1,0 +1,96 @@
+"""`tunehub explain`: what a compile would do with a model, without generating code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import print_json
+from tunehub.settings import Layout
+
+if TYPE_CHECKING:
+    from tunehub.report import Report
+
+_REMEDY = "install what reads models: pip install 'tunehub[builder]'"
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.onnx", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
+@click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an open input.")
+@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
+@click.option(
+    "--misses",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append what no record serves to this file, for `tunehub tune --from-misses`.",
+)
+@registry_option
+@json_option
+def explain(
+    model: Path,
+    target: str | None,
+    shapes: Sequence[str],
+    require: str | None,
+    layout: Layout | None,
+    misses: Path | None,
+    registry: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Say for each workload of MODEL which record or template would serve it, and why no better one does.
+
+    No code is generated and nothing is measured: times are those of records, on the machine they were tuned on.
+    """
+    from tunehub import api
+
+    mod = _module(model, shapes)
+    report = api.explain(mod, target, registry=registry or None, require=require, layout=layout)
+    if misses is not None:
+        _save(report, misses)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(report)
+
+
+def _module(model: Path, shapes: Sequence[str]) -> Any:
+    """The model as a Relax module. Exit code 1 for a file that is no model, 2 for a wrong shape."""
+    try:
+        from tunehub_builder import networks
+        from tunehub_builder.networks import NetworkError
+        from tunehub_builder.recipe import parse_shape
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}") from None
+    try:
+        fixed = dict(map(parse_shape, shapes))
+    except ValueError as error:
+        raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
+    from tunehub.tvm_generation import require_relax
+
+    require_relax()
+    try:
+        return networks.from_onnx_file(model, shapes=fixed).relax_module()
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}") from None
+
+
+def _save(report: Report, misses: Path) -> None:
+    try:
+        count = report.save_misses(misses)
+    except OSError as error:
+        raise click.ClickException(f"--misses {misses}: {error.strerror}; give a file that you may write") from None
+    click.echo(f"{count} new misses in {misses}: tunehub tune --from-misses {misses} --work DIR", err=True)
+
+
+def _print(report: Report) -> None:
+    """The table; a pipe gets full lines."""
+    from rich.console import Console
+
+    console = Console()
+    Console(width=None if console.is_terminal else 400).print(report.table())

@@ -1,0 +1,131 @@
+"""A workload as text and back: TVM's JSON of an IRModule with one PrimFunc ``main`` (TVM 0.25 and newer).
+
+What is read back is compiled and run, so it is code. TVM's loader builds any object that it knows, and a PrimFunc can
+call any C function by name. Therefore the text is checked before TVM sees it: bounded size, nodes in the order in which
+they refer to each other, an allow-list of node types and of operations (``docs/adr/0013``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tunehub.exceptions import WorkloadTextError
+
+MAX_TEXT_BYTES = 8 << 20
+MAX_NODES = 200_000
+MAX_DEPTH = 3000  # TVM's loader and visitors recurse
+# Fields that are numbers and not the number of a node; the classes of buffers were renamed.
+_NUMBERS = {
+    "For": ("kind",),
+    "IterVar": ("iter_type",),
+    **dict.fromkeys(("Buffer", "BufferType"), ("data_alignment", "offset_factor", "buffer_type")),
+    **dict.fromkeys(("ShapeType", "TensorType", "ShapeStructInfo", "TensorStructInfo"), ("ndim",)),
+}
+# Values, containers, expressions, statements and types. Not: functions, modules, tensors, targets, source text.
+_TYPES = re.compile(
+    r"None|bool|int|float|DataType|ffi\.(String|SmallStr|Array|Map|Shape|DataType)"
+    r"|ir\.(Call|DictAttrs|FloatImm|IntImm|StringImm|GlobalVar|IRModule|Op|Range|SourceMap|TensorLoad|TensorRegion|Type"
+    r"|Var|(Func|Pointer|Prim|Tuple)Type)"
+    r"|prim\.\w+|s_tir\.\w+"
+    r"|tirx?\.(Add|And|Bind|Block|BlockRealize|Broadcast|Buffer\w*|Call|Cast|Div|EQ|Evaluate|FloorDiv|FloorMod|For|GE|GT"
+    r"|IfThenElse|IterVar|LE|LT|Let|LetStmt|MatchBufferRegion|Max|Min|Mod|Mul|NE|Not|Or|PrimFunc|Ramp|SBlock"
+    r"|SBlockRealize|Select|SeqStmt|Shuffle|SizeVar|StringImm|Sub|Tensor\w*|Var)"
+    r"|relax\.(expr\.ShapeExpr|(Func|Object|Prim|Shape|Tensor|Tuple)(Type|StructInfo))"
+)
+# Arithmetic: each computes its result from its arguments, and nothing else.
+_OPERATIONS = re.compile(
+    r"(prim|tirx?)\.(a?(cos|sin|tan)h?|atan2|bitwise_(and|not|or|xor)|ceil|clz|copysign|erf|exp|exp10|exp2|fabs|floor"
+    r"|fmod|hypot|if_then_else|infinity|isfinite|isinf|isnan|ldexp|likely|log|log10|log1p|log2|max_value|min_value"
+    r"|nearbyint|nextafter|popcount|pow|q_multiply_shift(_per_axis)?|reinterpret|round|rsqrt|shift_left|shift_right"
+    r"|sigmoid|sqrt|trunc)"
+)
+
+
+def workload_text(function: Any) -> str:
+    """TVM's JSON of the PrimFunc ``function``, as ``main`` of a module."""
+    import tvm
+
+    return str(tvm.ir.save_json(tvm.IRModule({"main": function.with_attr("global_symbol", "main")})))
+
+
+def workload_of(text: str) -> Any:
+    """The IRModule in ``text``. Raises WorkloadTextError: not what :func:`workload_text` writes, or not allowed."""
+    check_text(text)
+    import tvm
+
+    try:
+        mod = tvm.ir.load_json(text)
+    except Exception as error:  # TVM raises many kinds for a graph that it cannot build
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise WorkloadTextError(f"TVM {tvm.__version__} cannot read the function: {lines[-1][:200]}") from error
+    if not isinstance(mod, tvm.IRModule) or [str(v.name_hint) for v in mod.functions] != ["main"]:
+        raise WorkloadTextError("it is not a module with one function `main`")
+    if not isinstance(mod["main"], tvm.tirx.PrimFunc):
+        raise WorkloadTextError("`main` is not a PrimFunc")
+    return mod
+
+
+def check_text(text: str) -> None:
+    """Raise WorkloadTextError unless ``text`` is a graph of nodes that may be given to TVM."""
+    if len(text) > MAX_TEXT_BYTES:
+        raise WorkloadTextError(f"the function has more than {MAX_TEXT_BYTES} bytes")
+    try:
+        graph = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WorkloadTextError(f"the function is not JSON: {error}") from error
+    nodes = graph.get("nodes") if isinstance(graph, dict) else None
+    if not isinstance(nodes, list) or not nodes or set(graph) - {"root_index", "nodes", "metadata"}:
+        raise WorkloadTextError("the function is not a graph of TVM's nodes")
+    if len(nodes) > MAX_NODES:
+        raise WorkloadTextError(f"the function has more than {MAX_NODES} nodes")
+    if type(graph.get("root_index")) is not int or not 0 <= graph["root_index"] < len(nodes):
+        raise WorkloadTextError("the function's root is not one of its nodes")
+    depths: list[int] = []
+    for number, node in enumerate(nodes):
+        kind = _checked_kind(number, node)
+        depth = 0
+        for reference in _references(number, kind, node.get("data")):
+            if not 0 <= reference < number:  # TVM's loader follows a circle until the stack is full
+                raise WorkloadTextError(f"node {number} refers to node {reference}, which does not come before it")
+            depth = max(depth, depths[reference] + 1)
+        if depth > MAX_DEPTH:
+            raise WorkloadTextError(f"its nodes are more than {MAX_DEPTH} deep")
+        depths.append(depth)
+        _check_code(number, kind, node.get("data"), nodes)
+
+
+def _checked_kind(number: int, node: Any) -> str:
+    kind = node.get("type") if isinstance(node, dict) else None
+    if not isinstance(kind, str) or set(node) - {"type", "data"}:
+        raise WorkloadTextError(f"node {number} is not a node of TVM's")
+    if not _TYPES.fullmatch(kind):
+        raise WorkloadTextError(f"node {number} is a {kind[:80]}, which a workload has not")
+    return kind
+
+
+def _references(number: int, kind: str, data: Any) -> Iterator[int]:
+    """The nodes that a node refers to: the numbers in a container or object; a plain value has none."""
+    if kind in ("None", "bool", "int", "float"):
+        if isinstance(data, (list, dict)):
+            raise WorkloadTextError(f"node {number} is not a plain {kind}")
+        return
+    numbers = _NUMBERS.get(kind.rpartition(".")[2], ())
+    fields = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, value in fields:
+        if isinstance(value, (list, dict)):
+            raise WorkloadTextError(f"node {number} holds another one")
+        if type(value) is int and name not in numbers:
+            yield value
+
+
+def _check_code(number: int, kind: str, data: Any, nodes: list[Any]) -> None:
+    """A call is of an allowed operation, and not of a function by its name."""
+    if kind == "ir.Op" and not (isinstance(data, str) and _OPERATIONS.fullmatch(data)):
+        raise WorkloadTextError(f"node {number} is the operation {str(data)[:80]}, which is not allowed")
+    if kind.endswith(".Call"):
+        called = data.get("op") if isinstance(data, dict) else None
+        if type(called) is not int or nodes[called].get("type") != "ir.Op":
+            raise WorkloadTextError(f"node {number} calls something else than an operation")

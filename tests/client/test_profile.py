@@ -1,0 +1,36 @@
+"""Which workload the calls of a run are of."""
+
+from __future__ import annotations
+
+from tunehub.profile import CallTime, RunTimes, measured, module_of
+from tunehub.report import WorkloadReport
+
+WORKLOADS = tuple(
+    WorkloadReport(name=name, op=name, rung="default", module=module)
+    for module, name in ((1, "conv"), (1, "dense"), (2, "conv"), (2, "pool"), (3, "softmax"))
+)
+
+
+def test_the_module_with_most_of_the_calls_is_meant() -> None:
+    assert module_of(WORKLOADS, ["conv", "dense", "vm.builtin.copy"]) == 1
+    assert module_of(WORKLOADS, ["pool", "conv"]) == 2
+    assert module_of(WORKLOADS, ["conv"]) == 2  # either has it: the one that was compiled last
+    assert module_of(WORKLOADS, ["vm.builtin.copy"]) is None
+    assert module_of((), ["conv"]) is None
+
+
+def test_calls_are_those_of_the_run() -> None:
+    times = RunTimes(
+        calls={
+            "conv": CallTime(calls=3, seconds=0.6),
+            "vm.builtin.copy": CallTime(calls=1, seconds=0.1),
+            "packed": CallTime(calls=1, seconds=0.3),
+            "dense": CallTime(calls=0, seconds=0.0),
+        },
+        run_s=0.9,
+        runs=4,
+    )
+    found, profile = measured(WORKLOADS[:2], times)
+    assert [(item.count, item.measured_s) for item in found] == [(3, 0.6 / 3), (1, None)]
+    assert [(item.name, item.seconds) for item in profile.others] == [("packed", 0.3), ("vm.builtin.copy", 0.1)]
+    assert (profile.run_s, profile.runs, round(profile.others_s, 9)) == (0.9, 4, 0.4)
