@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from tunehub_builder.exceptions import BuilderError, UnknownTargetError
+from tunehub_builder.exceptions import BuilderError, TuningError, UnknownTargetError
 from tunehub_builder.recipe import (
     TEMPLATE,
     TRACKER,
@@ -135,6 +136,13 @@ def networks(as_json: bool) -> None:
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network of `tunehub networks`.")
 @click.option("--model", "models", multiple=True, type=_FILE, help="Your own ONNX file.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
+@click.option(
+    "--from-misses",
+    multiple=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Tune the misses that `report.save_misses` wrote, for their own target unless --target is given.",
+)
 @click.option("--recipe", "recipe_file", type=_FILE, help="TOML file with targets, networks and trials.")
 @click.option("--work", required=True, type=_FOLDER, help="Work directory; give it again to go on.")
 @click.option("--trials", type=_COUNT, help="Most trials of a workload's sketches  [64], or of its template.  [32]")
@@ -149,6 +157,7 @@ def tune(
     names: tuple[str, ...],
     models: tuple[Path, ...],
     shapes: tuple[str, ...],
+    from_misses: tuple[Path, ...],
     recipe_file: Path | None,
     work: Path,
     threads: int | None,
@@ -165,8 +174,9 @@ def tune(
         fixed = _shapes(shapes, models)
         files = tuple(ModelFile(path=str(path), input_shapes=fixed) for path in models)
         recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
-            targets=targets, networks=names, models=files, **options
+            targets=targets, networks=names, models=files, from_misses=tuple(map(str, from_misses)), **options
         )
+        recipe = _with_targets_of_misses(recipe)
         _require(recipe)
         summaries = _run_jobs(jobs(recipe, work), _resources(threads, workers))
     if as_json:
@@ -244,14 +254,23 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
 
 
 @click.command()
-@click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR|FILE|PACKAGE", type=click.Path(path_type=Path))
 @click.option("--work", type=_FOLDER, help="With FILE: the work directory that has the records' workloads.")
-@click.option("--model", "models", multiple=True, type=_FILE, help="TVM <= 0.19: an ONNX file that was tuned in DIR.")
+@click.option("--end-to-end", is_flag=True, help="Also judge whole networks; PACKAGE is judged by them alone.")
+@click.option("--network", "names", multiple=True, metavar="NAME", help="End to end: only this network.")
+@click.option("--model", "models", multiple=True, type=_FILE, help="End to end: an ONNX file, as was tuned in DIR.")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 def check(
-    path: Path, work: Path | None, models: tuple[Path, ...], threads: int | None, workers: int | None, as_json: bool
+    path: Path,
+    work: Path | None,
+    end_to_end: bool,
+    names: tuple[str, ...],
+    models: tuple[Path, ...],
+    threads: int | None,
+    workers: int | None,
+    as_json: bool,
 ) -> None:
     """Decide which records may be published; leave the machine alone meanwhile.
 
@@ -259,24 +278,45 @@ def check(
     verdicts are kept there for `pack`. FILE holds records as `distill -o` writes them: without --work only their format
     and their traces are checked. With FILE, any rejected record means exit code 1.
 
+    --end-to-end compiles the networks of DIR, or of a PACKAGE (.tunepkg), with TVM's default, with tunehub without
+    records and with the admitted ones, and runs them in turns. `pack` leaves records out that only rejected networks
+    call; a rejected network of a PACKAGE means exit code 1.
+
     With TVM 0.19 and older, the five best records of each workload are compared with the template's default, and then
     every network is run end to end: with TVM's default, with the best records, and with graph-level records.
     """
     from tunehub_builder import gate
 
+    _check_usage(path, end_to_end, names)
     with _errors():
         resources = _resources(threads, workers)
         if path.is_dir():
             with _resumable(path):
-                outcome = gate.check_work_directory(path, resources, models)
+                outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
+        elif end_to_end:
+            from tunehub_builder.network_gate import check_package
+
+            outcome = check_package(path, resources, names, models, sys.stderr)
         else:
             outcome = gate.check_file(path, work, resources)
     if as_json:
         click.echo(json.dumps(outcome.as_json(), indent=2))
     else:
         click.echo(outcome.text())
-    if outcome.rejected and not path.is_dir():
+    refused = outcome.rejected or any(not network.admitted for network in outcome.networks)
+    if refused and not path.is_dir():
         raise SystemExit(1)
+
+
+def _check_usage(path: Path, end_to_end: bool, names: Sequence[str]) -> None:
+    """Raise UsageError for options that do not go with what is checked."""
+    is_package = path.suffix == ".tunepkg" and not path.is_dir()
+    if names and not end_to_end:
+        raise click.UsageError("--network is for --end-to-end")
+    if is_package and not end_to_end:
+        raise click.UsageError("a package's records were judged when it was made; --end-to-end judges networks with it")
+    if end_to_end and not is_package and not path.is_dir():
+        raise click.UsageError("--end-to-end is for a work directory or a package (.tunepkg)")
 
 
 @click.command()
@@ -345,6 +385,8 @@ def _generation(recipe: Recipe) -> tuple[Callable[[Job], list[Any]], Callable[..
     if machine.generation() == "relay":
         from tunehub_builder.relay import sitting as relay
 
+        if recipe.from_misses:
+            raise TuningError("--from-misses needs TVM 0.25 or newer: misses hold functions of that generation")
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job
@@ -390,10 +432,11 @@ def _errors() -> Iterator[None]:
 
 def _as_click_error(error: Exception) -> click.ClickException | None:
     """The error for the user, None for one that nobody expected. What tells errors apart is imported only here."""
+    from tunehub.exceptions import UsageError
     from tunehub_builder.networks import NetworkError, UnknownNetworkError
     from tunehub_registry.exceptions import RegistryError
 
-    if isinstance(error, (UnknownTargetError, UnknownNetworkError)):
+    if isinstance(error, (UnknownTargetError, UnknownNetworkError, UsageError)):
         return click.UsageError(str(error))
     if isinstance(error, (BuilderError, NetworkError, RegistryError)):
         return click.ClickException(str(error))
@@ -426,11 +469,22 @@ def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int
         raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
 
 
+def _with_targets_of_misses(recipe: Recipe) -> Recipe:
+    """Without a target, that of the misses."""
+    if recipe.targets or not recipe.from_misses:
+        return recipe
+    from tunehub_builder.tuning.missed import targets_of
+
+    return recipe.overridden(targets=targets_of([Path(file) for file in recipe.from_misses]))
+
+
 def _require(recipe: Recipe) -> None:
     if not recipe.targets:
         raise click.UsageError("which target? Give --target host, or a --recipe")
-    if not recipe.networks and not recipe.models and not recipe.template:
-        raise click.UsageError("nothing to tune: give --network (see `tunehub networks`), --model or --recipe")
+    if not recipe.networks and not recipe.models and not recipe.template and not recipe.from_misses:
+        raise click.UsageError(
+            "nothing to tune: give --network (see `tunehub networks`), --model, --from-misses or --recipe"
+        )
     twice = {target for target in recipe.targets if recipe.targets.count(target) > 1}
     if twice:
         raise click.UsageError(f"the target {twice.pop()} is given twice")

@@ -6,7 +6,7 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,8 +49,8 @@ class NetworkResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a check found. `measured` is False when only formats and traces were looked at. `networks` are judged end
-    to end for TVM <= 0.19."""
+    """What a check found. `measured` is False when only formats and traces were looked at. `networks` are those that
+    were judged end to end."""
 
     admitted: int
     rejected: tuple[Rejection, ...]
@@ -62,11 +62,12 @@ class Outcome:
         """For people: every rejection, then the counts."""
         lines = [f"rejected {item.name} ({item.where}): {item.reason}" for item in self.rejected]
         how = "" if self.measured else " by format and trace only; give --work DIR to measure them"
-        lines.append(f"{self.admitted} admitted, {len(self.rejected)} rejected{how}")
+        if self.admitted or self.rejected or not self.networks:
+            lines.append(f"{self.admitted} admitted, {len(self.rejected)} rejected{how}")
         if self.speedups:
             mean = statistics.geometric_mean(self.speedups)
             lines.append(f"admitted records are {mean:.1f} times faster than the default (geometric mean)")
-        lines += map(_network_line, self.networks)
+        lines += map(network_line, self.networks)
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -82,10 +83,18 @@ class Outcome:
         }
 
 
-def check_work_directory(path: Path, resources: Resources, models: Sequence[Path] = ()) -> Outcome:
-    """Judge the finalists in a work directory; ``models``: the ONNX files that were tuned with TVM <= 0.19.
+def check_work_directory(
+    path: Path,
+    resources: Resources,
+    models: Sequence[Path] = (),
+    *,
+    end_to_end: bool = False,
+    networks: Sequence[str] = (),
+) -> Outcome:
+    """Judge the finalists in a work directory, and with ``end_to_end`` its networks with the records then admitted.
 
-    Raises WorkDirectoryError, TuningError, and with TVM <= 0.19 NetworkError.
+    ``models``: the ONNX files that were tuned; ``networks``: only these of the standard ones. With TVM <= 0.19 networks
+    are always judged. Raises WorkDirectoryError, TuningError, and for networks as ``network_gate.check_networks``.
     """
     with WorkDirectory(path).locked() as directory:
         run = directory.existing_run()
@@ -96,8 +105,13 @@ def check_work_directory(path: Path, resources: Resources, models: Sequence[Path
                 from tunehub_builder.relay.check import check_relay_directory
 
                 return _relay_outcome(check_relay_directory(directory, resources, models, stream))
-            verdicts = check_directory(directory, resources, _Shown(stream).show)
-    return _outcome(verdicts)
+            outcome = _outcome(check_directory(directory, resources, _Shown(stream).show))
+            if end_to_end:
+                from tunehub_builder.network_gate import check_networks
+
+                judged = check_networks(directory, resources, networks, models, stream)
+                outcome = replace(outcome, networks=judged)
+    return outcome
 
 
 def check_file(path: Path, work: Path | None, resources: Resources) -> Outcome:
@@ -224,7 +238,8 @@ def _relay_outcome(found: RelayOutcome) -> Outcome:
     )
 
 
-def _network_line(result: NetworkResult) -> str:
+def network_line(result: NetworkResult) -> str:
+    """One line on a network."""
     times = ""
     if result.default_s is not None and result.tuned_s is not None:
         ratio = result.default_s / result.tuned_s

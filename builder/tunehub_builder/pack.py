@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,14 +15,15 @@ from packaging.version import InvalidVersion, Version
 from tunehub.key_scheme import KEY_SCHEME
 from tunehub_builder.atomic_file import write_atomically
 from tunehub_builder.check import Verdict, evidence, static_reason, verdict_journal
-from tunehub_builder.distill import as_record
+from tunehub_builder.distill import Distilled, as_record, distill
+from tunehub_builder.end_to_end import NetworkVerdict, as_evidence, current, digest_of, network_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.sitting import META_SCHEDULE, TEMPLATE
 from tunehub_builder.tuning.journal import Journal, Trial
 from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory
 from tunehub_registry import index as registry_index
 from tunehub_registry.any_record import AnyRecord
-from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
+from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence, encode_evidence
 from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack, package_filename
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -107,12 +109,14 @@ def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvid
     file = f"records/{tuner}.jsonl"
     tasks = {task.exact: task for task in directory.tasks()}
     verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
+    networks = _network_verdicts(directory)
     admitted = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
+    admitted = [verdict for verdict in admitted if _outvoted(tasks[verdict.exact], networks) is None]
     if not admitted:
         raise nothing_admitted(directory, checked=bool(verdicts))
     records = [_record(verdict, _classified(tasks[verdict.exact])) for verdict in admitted]
-    lines: list[Evidence] = [*filter(None, (evidence(verdicts[exact]) for exact in sorted(verdicts)))]
-    lines += _measured_with(run, measured)
+    lines: list[Evidence] = [*_evidence(directory, verdicts, networks)]
+    lines += _measured_with(run, [*measured, *_measured_here(networks, measured)])
     return Contents(
         target=_descriptor(run, records),
         record_sets=(RecordSet(tuner=tuner, file=file, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),),
@@ -128,6 +132,56 @@ def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvid
     )
 
 
+def admitted_records(directory: WorkDirectory) -> list[AnyRecord]:
+    """The records that the gate admitted one by one, by their keys. Raises WorkDirectoryError for a damaged file."""
+    tasks = {task.exact: task for task in directory.tasks()}
+    verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
+    found = [verdicts[exact] for exact in sorted(verdicts) if _is_publishable(verdicts[exact])]
+    return [_record(verdict, _classified(tasks[verdict.exact])) for verdict in found]
+
+
+def _network_verdicts(directory: WorkDirectory) -> dict[str, NetworkVerdict]:
+    """What the end-to-end gate said of networks with the records that are admitted now."""
+    journal = network_journal(directory)
+    if not journal.path.exists():
+        return {}
+    return current(journal.entries(), digest_of(b"".join(map(encoded, admitted_records(directory)))))
+
+
+def _outvoted(task: TaskEntry, networks: Mapping[str, NetworkVerdict]) -> str | None:
+    """Why a record is not published though it is admitted: every network that calls it was rejected end to end."""
+    judged = [networks.get(name) for name in task.counts]
+    rejected = [verdict for verdict in judged if verdict is not None and not verdict.admitted]
+    if len(rejected) < len(judged) or not rejected:
+        return None
+    return f"{rejected[0].network} {rejected[0].reason}" + (f", and {len(rejected) - 1} more" if rejected[1:] else "")
+
+
+def _evidence(
+    directory: WorkDirectory, verdicts: Mapping[str, Verdict], networks: Mapping[str, NetworkVerdict]
+) -> Iterator[RecordEvidence]:
+    """What was measured of each workload; not admitted is also what :func:`_outvoted` leaves out."""
+    for entry in sorted(distill(directory), key=lambda entry: entry.task.exact):
+        verdict = verdicts.get(entry.task.exact)
+        line = evidence(verdict) if verdict is not None else None
+        if verdict is None or line is None:
+            continue
+        reason = _outvoted(entry.task, networks)
+        if line.admitted and reason is not None:
+            line = msgspec.structs.replace(line, admitted=False, reason=reason)
+        yield _with_own_choice(line, verdict, entry)
+
+
+def _with_own_choice(line: RecordEvidence, verdict: Verdict, entry: Distilled) -> RecordEvidence:
+    """``line`` with the time of the template's own knobs, if they raced in what the verdict is about."""
+    if verdict.choice is None or entry.preferred is None or entry.digest != verdict.digest:
+        return line
+    own_s = verdict.finalists[entry.preferred].run_s
+    if not own_s:
+        return line
+    return msgspec.structs.replace(line, template=verdict.choice.template, untuned_s=statistics.median(own_s))
+
+
 def _measured_with(run: Run, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
     """The times of networks that were tuned; those with templates say so, beside times with other records."""
     tuned = {network.name for network in run.networks}
@@ -135,6 +189,17 @@ def _measured_with(run: Run, measured: Iterable[NetworkEvidence]) -> list[Networ
     if run.tuner != TEMPLATE:
         return found
     return [msgspec.structs.replace(item, network=f"{item.network} ({TEMPLATE})") for item in found]
+
+
+def _measured_here(
+    networks: Mapping[str, NetworkVerdict], measured: Iterable[NetworkEvidence]
+) -> Iterator[NetworkEvidence]:
+    """What the end-to-end gate measured of networks that are not among ``measured``."""
+    known = {item.network for item in measured}
+    for name in sorted(networks.keys() - known):
+        line = as_evidence(networks[name])
+        if line is not None:
+            yield line
 
 
 def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError:

@@ -68,6 +68,7 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Recipe:
     """Targets and networks, and how to tune them.
 
+    ``from_misses``: files of misses, see ``tuning.missed``.
     ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``, of the tuner template ``trials`` is the most
     choices of knobs that are measured of a workload; with TVM <= 0.19 ``trials`` and what follows
     ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
@@ -78,6 +79,7 @@ class Recipe:
     targets: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     models: tuple[ModelFile, ...] = ()
+    from_misses: tuple[str, ...] = ()
     trials: int | None = None
     search_trials: int = 32
     seed: int = 0

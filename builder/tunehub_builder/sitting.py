@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tunehub_builder.networks import Network
     from tunehub_builder.progress import Progress
     from tunehub_builder.relay.networks import RelayNetwork
+    from tunehub_builder.tuning.missed import MissedWorkloads
     from tunehub_builder.tuning.tasks import TuningTask
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 
@@ -69,18 +70,20 @@ def check_options(recipe: Recipe) -> None:
         raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
 
 
-def find_networks(job: Job) -> list[Network]:
-    """The networks of a job. Raises NetworkError for an unknown name or a file that is no model, TuningError when two
-    have one name."""
+def find_networks(job: Job) -> list[Network | MissedWorkloads]:
+    """The networks of a job, and its files of misses. Raises NetworkError for an unknown name or a file that is no
+    model, MissesFileError for one that has no misses, TuningError when two have one name."""
     from tunehub_builder import networks
+    from tunehub_builder.tuning.missed import missed_workloads
 
-    found = [networks.get(name) for name in job.recipe.networks]
+    found: list[Network | MissedWorkloads] = [networks.get(name) for name in job.recipe.networks]
     found += [networks.from_onnx_file(model.path, shapes=model.input_shapes) for model in job.recipe.models]
+    found += [missed_workloads(Path(file)) for file in job.recipe.from_misses]
     check_names(found)
     return found
 
 
-def check_names(networks: Iterable[Network | RelayNetwork]) -> None:
+def check_names(networks: Iterable[Network | MissedWorkloads | RelayNetwork]) -> None:
     """Raise TuningError when two networks have one name."""
     names = [network.name for network in networks]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -92,7 +95,7 @@ def tune_job(
     directory: WorkDirectory,
     job: Job,
     target: machine.TuningTarget,
-    networks: Sequence[Network],
+    networks: Sequence[Network | MissedWorkloads],
     resources: Resources,
     show: Callable[[Progress], None],
 ) -> Summary:
@@ -119,6 +122,8 @@ def command_line(job: Job, resources: Resources, options: Sequence[str]) -> str:
         words += ["--network", name]
     for model in recipe.models:
         words += ["--model", Path(model.path).name, *_shape_words(model)]
+    for file in recipe.from_misses:
+        words += ["--from-misses", Path(file).name]
     words += options
     words += ["--seed", str(recipe.seed), "--threads", str(resources.threads), "--workers", str(resources.workers)]
     return shlex.join([*words, "--work", job.directory.resolve().name])
@@ -164,7 +169,7 @@ def begin(
     directory: WorkDirectory,
     job: Job,
     target: machine.TuningTarget,
-    networks: Iterable[Network | RelayNetwork],
+    networks: Iterable[Network | MissedWorkloads | RelayNetwork],
     resources: Resources,
     options: Options,
     words: Sequence[str],
@@ -210,7 +215,7 @@ def _with_sitting(run: Run, sitting: Sitting, networks: Iterable[NetworkEntry]) 
     return msgspec.structs.replace(run, networks=tuple(entries.values()), sittings=(*run.sittings, sitting))
 
 
-def _entry(network: Network | RelayNetwork) -> NetworkEntry:
+def _entry(network: Network | MissedWorkloads | RelayNetwork) -> NetworkEntry:
     return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=network.dtype)
 
 
@@ -223,20 +228,21 @@ def touched(run: Run) -> Run:
 
 
 def _extract(
-    directory: WorkDirectory, networks: Sequence[Network], target: machine.TuningTarget, method: _Method
+    directory: WorkDirectory,
+    networks: Sequence[Network | MissedWorkloads],
+    target: machine.TuningTarget,
+    method: _Method,
 ) -> tuple[list[TuningTask], tuple[str, ...]]:
     """The workloads of ``networks``, heaviest first, and notes; ``tasks.jsonl`` gets those that it does not have."""
-    import tvm
-
     from tunehub_builder.tuning.order import heaviest_first, most_operations_first
-    from tunehub_builder.tuning.tasks import extract_tasks
 
-    tvm_target = tvm.target.Target(target.config)
     entries = list(directory.tasks())
     found: list[TuningTask] = []
+    notes: list[str] = []
     without: set[str] = set()
     for network in networks:
-        tasks = extract_tasks([(network.name, network.relax_module())], tvm_target, layout=method.layout)
+        tasks, left_out = _tasks_of(network, target, method)
+        notes += left_out
         if method.tuner == TEMPLATE:
             tasks, others = _with_template(tasks)
             without.update(others)
@@ -244,8 +250,24 @@ def _extract(
         found += tasks
     directory.save_tasks(entries)
     ordered = (most_operations_first if method.tuner == TEMPLATE else heaviest_first)(_merged(found))
-    notes = (f"no template serves {', '.join(sorted(without))}: left as TVM compiles them",) if without else ()
-    return ordered, notes
+    if without:
+        notes.append(f"no template serves {', '.join(sorted(without))}: left as TVM compiles them")
+    return ordered, tuple(notes)
+
+
+def _tasks_of(
+    network: Network | MissedWorkloads, target: machine.TuningTarget, method: _Method
+) -> tuple[list[TuningTask], tuple[str, ...]]:
+    """The workloads of a network in the tuner's layouts, or those of a file of misses; notes on what is left out."""
+    import tvm
+
+    from tunehub_builder.tuning.missed import MissedWorkloads
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    if isinstance(network, MissedWorkloads):
+        return network.tasks(target.name)
+    tvm_target = tvm.target.Target(target.config)
+    return extract_tasks([(network.name, network.relax_module())], tvm_target, layout=method.layout), ()
 
 
 def _with_template(tasks: Iterable[TuningTask]) -> tuple[list[TuningTask], list[str]]:

@@ -46,13 +46,14 @@ def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: La
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
             name = str(variable.name_hint)
-            task = _task(network, name, function, counts[name])
+            task = task_of(network, name, function, counts[name])
             if task is not None:
                 tasks[task.exact] = _merged(tasks.get(task.exact), task)
     return list(tasks.values())
 
 
-def _task(network: str, name: str, function: Any, count: int) -> TuningTask | None:
+def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | None:
+    """The PrimFunc ``function`` as a task; None for what :func:`extract_tasks` leaves out."""
     import tvm
     from tvm import relax
 

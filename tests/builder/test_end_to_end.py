@@ -1,0 +1,213 @@
+"""The end-to-end gate: what decides on a network, and a small network that goes through it into a package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tunehub_builder import cli, end_to_end, network_gate
+from tunehub_builder.end_to_end import (
+    EndToEndOptions,
+    NetworkVerdict,
+    RecordFile,
+    Variant,
+    as_evidence,
+    cases,
+    current,
+    decide,
+    judge_networks,
+    network_journal,
+)
+from tunehub_builder.exceptions import BuilderError, PackingError
+from tunehub_builder.network_worker import NetworkSampleOptions
+from tunehub_builder.networks import UnknownNetworkError
+from tunehub_builder.pack import pack_directory
+from tunehub_builder.work_directory import WorkDirectory
+from tunehub_registry.evidence import NetworkEvidence, read_evidence
+from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.package import EVIDENCE, open_package
+
+GOOD = {
+    "default": Variant(run_s=(1.0, 1.1, 1.0), difference=0.0),
+    "plain": Variant(run_s=(0.011, 0.012, 0.011), difference=1e-6),
+    "tuned": Variant(run_s=(0.010, 0.010, 0.011), difference=2e-6, rungs={"exact": 3}),
+}
+QUICK = EndToEndOptions(
+    samples=NetworkSampleOptions(rounds=3, sample_s=0.01, warm_up_s=0.01, default_budget_s=0.2, patience_s=1.0)
+)
+
+
+def decided(**changes: Variant) -> NetworkVerdict:
+    return decide("net", "d", {**GOOD, **changes}, 2, EndToEndOptions())
+
+
+def test_a_network_that_gets_faster_is_admitted() -> None:
+    verdict = decided()
+    assert (verdict.admitted, verdict.reason, verdict.rungs) == (True, None, {"exact": 3})
+    evidence = as_evidence(verdict)
+    assert evidence == NetworkEvidence(
+        network="net", default_s=1.0, tuned_s=0.010, repeats=3, threads=2, output_max_rel_diff=2e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tuned": replace(GOOD["tuned"], run_s=(1.2, 1.2, 1.2))}, "0.833 times as fast as the default"),
+        ({"default": replace(GOOD["default"], run_s=(0.011, 0.2, 0.4))}, "within the noise"),
+        (
+            {"tuned": replace(GOOD["tuned"], run_s=(0.02, 0.02, 0.021))},
+            "takes 20 ms with the records and 11 ms without",
+        ),
+        ({"tuned": Variant(reason="its output differs", difference=0.1)}, "its output differs"),
+        ({"default": Variant(reason="does not build")}, "does not build"),
+    ],
+)
+def test_others_are_rejected_with_the_reason(changes: dict[str, Variant], reason: str) -> None:
+    verdict = decided(**changes)
+    assert not verdict.admitted
+    assert reason in (verdict.reason or "")
+    assert as_evidence(verdict) is None
+
+
+def test_without_a_plain_compile_the_default_decides() -> None:
+    assert decided(plain=Variant(reason="does not build")).admitted
+    assert decide("net", "d", {"default": GOOD["default"]}, 2, EndToEndOptions()).reason == "was not measured"
+
+
+def test_verdicts_on_other_records_do_not_count() -> None:
+    first, second = decided(), msgspec.structs.replace(decided(), digest="other")
+    assert current([first, second], "d") == {}
+    assert current([second, first], "d", threads=2) == {"net": first}
+    assert current([first], "d", threads=8) == {}
+
+
+def entry(name: str, source: str) -> NetworkEntry:
+    return NetworkEntry(name=name, source=source, inputs={"x": (1, 3)}, dtype="float32")
+
+
+def test_which_networks_are_measured(tmp_path: Path) -> None:
+    records = RecordFile(path=tmp_path / "r", target={"kind": "llvm"}, layout="keep")
+    entries = [
+        entry("squeezenet", "onnx"),
+        entry("misses", "misses in misses.jsonl"),
+        entry("resnet-18", "tvm.relay.testing.resnet"),
+    ]
+    assert [case.name for case in cases(entries, (), (), records)] == ["squeezenet"]
+    mine = [*entries, entry("mine", "onnx file mine.onnx")]
+    with pytest.raises(BuilderError, match="'mine' was tuned from a file: give it with --model FILE"):
+        cases(mine, (), (), records)
+    (case,) = cases(mine, (), [tmp_path / "mine.onnx"], records)
+    assert (case.name, case.file, case.shapes) == ("mine", str(tmp_path / "mine.onnx"), {"x": (1, 3)})
+    assert [c.name for c in cases(mine, ["vgg19"], [tmp_path / "new.onnx"], records)] == ["vgg19", "new"]
+    with pytest.raises(UnknownNetworkError):
+        cases(entries, ["resnet51"], (), records)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x.tunepkg"], "--end-to-end judges networks with it"),
+        (["records.jsonl", "--end-to-end"], "is for a work directory or a package"),
+        (["records.jsonl", "--network", "vgg19"], "--network is for --end-to-end"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli.check, arguments)
+    assert (result.exit_code, message in " ".join(result.output.split())) == (2, True), result.output
+
+
+def test_a_package_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    result = CliRunner().invoke(cli.check, [str(tmp_path / "x.tunepkg"), "--end-to-end"])
+    assert (result.exit_code, "No such file" in result.output) == (1, True), result.output
+
+
+@pytest.mark.slow
+def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model: Path, target: dict[str, Any]) -> None:
+    """Records that cannot be read end the compile, because the gate's hubs are strict."""
+    (tmp_path / "records.jsonl").write_bytes(b"no record\n")
+    records = RecordFile(path=tmp_path / "records.jsonl", target=target, layout="keep")
+    found = cases((), (), [tiny_model], records)
+    (verdict,) = judge_networks(found, records, threads=1, log=str(tmp_path / "log"), options=QUICK)
+    assert not verdict.admitted
+    assert "does not build (tuned)" in (verdict.reason or "")
+
+
+@pytest.mark.slow
+def test_from_tuning_to_a_package_with_the_networks_times(
+    tmp_path: Path,
+    blocked_model: Path,
+    command: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    monkeypatch.setattr(network_gate, "judge_due", partial(end_to_end.judge_due, options=QUICK))
+    monkeypatch.setattr(network_gate, "judge_networks", partial(judge_networks, options=QUICK))
+    work = tmp_path / "work"
+    alone = ["--threads", 1, "--workers", 1]
+    call = command(
+        "tune",
+        "--target",
+        "host",
+        "--model",
+        blocked_model,
+        "--tuner",
+        "template",
+        "--trials",
+        2,
+        "--work",
+        work,
+        *alone,
+    )
+    subprocess.run(call, capture_output=True, timeout=120, check=True)
+    options = ["--end-to-end", "--model", str(blocked_model), "--json", *map(str, alone)]
+    first = CliRunner().invoke(cli.check, [str(work), *options], catch_exceptions=False)
+    assert first.exit_code == 0, first.output
+    (network,) = json.loads(first.stdout)["networks"]
+    assert (network["network"], network["admitted"]) == ("tiny", True), network
+    again = CliRunner().invoke(cli.check, [str(work), *options], catch_exceptions=False)
+    assert json.loads(again.stdout)["networks"] == [network]  # not measured twice
+
+    built = pack_directory(WorkDirectory(work), "0.1.0")
+    package = tmp_path / "llvm.tunepkg"
+    package.write_bytes(built.data)
+    with open_package(package) as opened, opened.open(EVIDENCE) as stream:
+        lines = list(read_evidence(stream, EVIDENCE))
+    assert [line.network for line in lines if isinstance(line, NetworkEvidence)] == ["tiny (template)"]
+
+    judged = CliRunner().invoke(cli.check, [str(package), *options], catch_exceptions=False)
+    assert judged.exit_code == 0, judged.output
+    assert json.loads(judged.stdout)["networks"][0]["admitted"]
+
+    _reject(work)
+    with pytest.raises(PackingError, match="the gate admitted no record"):
+        pack_directory(WorkDirectory(work), "0.1.0")
+
+
+def _reject(work: Path) -> None:
+    journal = network_journal(WorkDirectory(work))
+    (verdict,) = journal.entries()
+    journal.append(msgspec.structs.replace(verdict, admitted=False, reason="takes longer"))
+
+
+def test_records_of_rejected_networks_say_why() -> None:
+    from tunehub_builder.pack import _outvoted
+    from tunehub_builder.work_directory import TaskEntry
+
+    task = TaskEntry(name="conv", exact="0" * 32, anchor=None, counts={"a": 1, "b": 1}, module="")
+    bad = msgspec.structs.replace(decided(), admitted=False, reason="takes longer")
+    assert _outvoted(task, {}) is None
+    assert _outvoted(task, {"a": bad}) is None  # b was not judged
+    assert _outvoted(task, {"a": bad, "b": decided()}) is None
+    assert _outvoted(task, {"a": bad, "b": bad}) == "net takes longer, and 1 more"
