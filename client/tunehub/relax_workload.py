@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunehub.exceptions import WorkloadTextError
@@ -35,6 +35,7 @@ _TYPES = re.compile(
     r"|SBlockRealize|Select|SeqStmt|Shuffle|SizeVar|StringImm|Sub|Tensor\w*|Var)"
     r"|relax\.(expr\.ShapeExpr|(Func|Object|Prim|Shape|Tensor|Tuple)(Type|StructInfo))"
 )
+_INLINE_INTEGERS = ("0.25.", "0.26.")  # releases whose IntImm has its value in its own node
 # Arithmetic: each computes its result from its arguments, and nothing else.
 _OPERATIONS = re.compile(
     r"(prim|tirx?)\.(a?(cos|sin|tan)h?|atan2|bitwise_(and|not|or|xor)|ceil|clz|copysign|erf|exp|exp10|exp2|fabs|floor"
@@ -53,9 +54,9 @@ def workload_text(function: Any) -> str:
 
 def workload_of(text: str) -> Any:
     """The IRModule in ``text``. Raises WorkloadTextError: not what :func:`workload_text` writes, or not allowed."""
-    check_text(text)
     import tvm
 
+    check_text(text, inline_integers=str(tvm.__version__).startswith(_INLINE_INTEGERS))
     try:
         mod = tvm.ir.load_json(text)
     except Exception as error:  # TVM raises many kinds for a graph that it cannot build
@@ -68,8 +69,11 @@ def workload_of(text: str) -> Any:
     return mod
 
 
-def check_text(text: str) -> None:
-    """Raise WorkloadTextError unless ``text`` is a graph of nodes that may be given to TVM."""
+def check_text(text: str, *, inline_integers: bool = False) -> None:
+    """Raise WorkloadTextError unless ``text`` is a graph of nodes that may be given to TVM.
+
+    ``inline_integers``: this TVM reads the value of an IntImm as a number, others as the number of a node.
+    """
     if len(text) > MAX_TEXT_BYTES:
         raise WorkloadTextError(f"the function has more than {MAX_TEXT_BYTES} bytes")
     try:
@@ -83,11 +87,12 @@ def check_text(text: str) -> None:
         raise WorkloadTextError(f"the function has more than {MAX_NODES} nodes")
     if type(graph.get("root_index")) is not int or not 0 <= graph["root_index"] < len(nodes):
         raise WorkloadTextError("the function's root is not one of its nodes")
+    numbers = {**_NUMBERS, "IntImm": ("value",)} if inline_integers else _NUMBERS
     depths: list[int] = []
     for number, node in enumerate(nodes):
         kind = _checked_kind(number, node)
         depth = 0
-        for reference in _references(number, kind, node.get("data")):
+        for reference in _references(number, kind, node.get("data"), numbers):
             if not 0 <= reference < number:  # TVM's loader follows a circle until the stack is full
                 raise WorkloadTextError(f"node {number} refers to node {reference}, which does not come before it")
             depth = max(depth, depths[reference] + 1)
@@ -106,18 +111,21 @@ def _checked_kind(number: int, node: Any) -> str:
     return kind
 
 
-def _references(number: int, kind: str, data: Any) -> Iterator[int]:
-    """The nodes that a node refers to: the numbers in a container or object; a plain value has none."""
+def _references(number: int, kind: str, data: Any, numbers: Mapping[str, tuple[str, ...]]) -> Iterator[int]:
+    """The nodes that a node refers to: the numbers in a container or object; a plain value has none.
+
+    ``numbers``: by class the fields that are numbers themselves.
+    """
     if kind in ("None", "bool", "int", "float"):
         if isinstance(data, (list, dict)):
             raise WorkloadTextError(f"node {number} is not a plain {kind}")
         return
-    numbers = _NUMBERS.get(kind.rpartition(".")[2], ())
+    plain = numbers.get(kind.rpartition(".")[2], ())
     fields = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for name, value in fields:
         if isinstance(value, (list, dict)):
             raise WorkloadTextError(f"node {number} holds another one")
-        if type(value) is int and name not in numbers:
+        if type(value) is int and name not in plain:
             yield value
 
 
