@@ -34,7 +34,7 @@ from benchmarks.table import Row
 from benchmarks.transfer_workloads import workloads
 from tunehub.host import physical_cores
 from tunehub.lookup import Candidate, Neighbour
-from tunehub.relax_class import OperatorClass
+from tunehub.relax_class import OperatorClass, class_of
 from tunehub.transfer_sources import WEIGHTS, Strategy, by_model, features, most_efficient, nearest
 from tunehub_builder import networks
 from tunehub_builder.comparison import Comparison, compare, use_threads
@@ -142,12 +142,12 @@ def _tasks(target: Any, *, knobs: bool) -> list[_Task]:
         if workload.held_out and counts[kind] > limit:
             continue
         made = extract_tasks([(workload.name, workload.make())], target, layout="auto" if knobs else "keep")
-        classed = [task for task in made if task.op_class is not None]
-        task = max(classed, key=lambda task: task.op_class.work if task.op_class else 0)
+        classed = [(task, own) for task in made if (own := class_of(task.mod)) is not None]
+        task, own = max(classed, key=lambda pair: pair[1].work)
         match = find(task.mod) if knobs else None
         expert = match is not None and match.template.NAME not in GENERAL_TEMPLATES
-        if task.op_class is not None and expert == knobs:
-            found.append(_Task(name=workload.name, held_out=workload.held_out, task=task, own=task.op_class))
+        if expert == knobs:
+            found.append(_Task(name=workload.name, held_out=workload.held_out, task=task, own=own))
     return found
 
 

@@ -104,6 +104,8 @@ def as_record(task: TaskEntry, trial: Trial, default_s: float | None = None) -> 
         "anchor": task.anchor,
         "op_class": task.op_class,
         "extents": task.extents,
+        "anchor_class": task.anchor_class,
+        "anchor_extents": task.anchor_extents,
         "op": task.name,
         "run_s": trial.run_s,
         "default_s": default_s,

@@ -238,15 +238,14 @@ def _is_publishable(verdict: Verdict) -> bool:
 
 
 def _classified(task: TaskEntry) -> TaskEntry:
-    """``task`` with its operator class, also when it was written down before there were classes."""
+    """``task`` with its classes, also when it was written down before there were any."""
     if task.op_class is not None:
         return task
     import tvm
 
-    from tunehub.relax_class import class_of
+    from tunehub_builder.tuning.tasks import class_fields
 
-    found = class_of(tvm.ir.load_json(task.module))
-    return task if found is None else msgspec.structs.replace(task, op_class=found.key, extents=found.extents)
+    return msgspec.structs.replace(task, **class_fields(tvm.ir.load_json(task.module)))
 
 
 def _record(verdict: Verdict, task: TaskEntry) -> AnyRecord:

@@ -303,8 +303,7 @@ def _task_entry(task: TuningTask, network: str) -> TaskEntry:
         anchor=task.anchor,
         counts={network: task.count},
         module=str(tvm.ir.save_json(task.mod)),
-        op_class=task.op_class.key if task.op_class else None,
-        extents=task.extents,
+        **task.classes,
     )
 
 

@@ -147,14 +147,13 @@ def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Any) -
     record = TemplateRecord(
         exact=task.exact,
         anchor=task.anchor,
-        op_class=task.op_class.key if task.op_class else None,
-        extents=task.extents,
         op=item.record.name,
         run_s=_times(item.record),
         source=f"AutoTVM, {item.file[-200:]}:{item.line}",
         template=template.NAME,
         version=template.VERSION,
         knobs=meaning.knobs,
+        **task.classes,
     )
     try:
         schedule = TemplateFit(task.mod, target).by_record(record)

@@ -72,7 +72,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One workload: its keys, how often each network calls it, and its IRModule as TVM's JSON.
 
-    `op_class` and `extents` are those of records; entries written before there were classes have none.
+    What follows are its classes, as records have them; entries written before there were classes have none.
     """
 
     name: str
@@ -82,6 +82,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     op_class: str | None = None
     extents: tuple[int, ...] = ()
+    anchor_class: str | None = None
+    anchor_extents: tuple[int, ...] = ()
 
 
 class WorkDirectory:

@@ -38,7 +38,8 @@ class Neighbour:
     """A record of the same operator class, not read yet: what it takes to choose one of many.
 
     `extents` are those of its workload, `run_s` and `default_s` its times in seconds there. `knobs` says that it holds
-    the knobs of a template. `read` gives the record, or None when it is not sound.
+    the knobs of a template, `anchored` that the class is that of the anchor block alone. `read` gives the record, or
+    None when it is not sound.
     """
 
     extents: tuple[int, ...]
@@ -47,6 +48,7 @@ class Neighbour:
     knobs: bool
     package: str
     read: Callable[[], Candidate | None]
+    anchored: bool = False
 
 
 class RecordLookup(Protocol):
@@ -59,7 +61,7 @@ class RecordLookup(Protocol):
         """Sound records for workloads with the same anchor block, best first; none for a malformed key."""
 
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
-        """Records for workloads of the same operator class, the greatest speed-up first; none for a malformed key."""
+        """Records of this class, of functions or of anchor blocks, the greatest speed-up first; none for a bad key."""
 
 
 class EmptyLookup:
@@ -129,7 +131,7 @@ class IndexLookup:
     def _neighbour(self, member: ClassMember, key: str) -> Neighbour:
         def read() -> Candidate | None:
             lines = self._index.ask(lambda index: [index.line(member.line)])
-            return self._candidate(lines[0], key, "transfer") if lines else None
+            return self._candidate(lines[0], key, "transfer", member.anchored) if lines else None
 
         return Neighbour(
             extents=member.extents,
@@ -138,6 +140,7 @@ class IndexLookup:
             knobs=member.record_set in self._knob_sets,
             package=self._package,
             read=read,
+            anchored=member.anchored,
         )
 
     def _rung(self, rung: Rung) -> Rung:

@@ -28,7 +28,7 @@ from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 5
+INDEX_FORMAT = 6
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
 _KEY_DIGITS = frozenset("0123456789abcdef")
@@ -41,7 +41,8 @@ CREATE TABLE meta(stamp TEXT NOT NULL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
                   first_bad TEXT);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
-                     run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT);
+                     run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT,
+                     anchor_class TEXT, anchor_extents TEXT);
 CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
 """
 _INDEXES = """
@@ -49,10 +50,12 @@ CREATE INDEX by_exact ON records(exact, run_s);
 CREATE INDEX by_anchor ON records(anchor, ratio) WHERE anchor IS NOT NULL;
 CREATE INDEX by_op ON records(op, run_s);
 CREATE INDEX by_class ON records(class, ratio) WHERE class IS NOT NULL;
+CREATE INDEX by_anchor_class ON records(anchor_class, ratio) WHERE anchor_class IS NOT NULL;
 """
 
 _Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 _Seconds = Annotated[float, Meta(gt=0.0)]
+_Extents = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)]
 _UNKNOWN_RATIO = 1e9
 
 
@@ -70,7 +73,9 @@ class _Keys(msgspec.Struct, frozen=True):
     default_s: _Seconds | None = None
     template: str | None = None
     op_class: str | None = None
-    extents: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)] = ()
+    extents: _Extents = ()
+    anchor_class: _Key | None = None
+    anchor_extents: _Extents = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,11 +125,15 @@ class IndexedLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassMember:
-    """What the index knows of a record of an operator class: `line` asks for the rest. Times in seconds."""
+    """What the index knows of a record of an operator class: `line` asks for the rest. Times in seconds.
+
+    `anchored`: the class is that of its anchor block alone, and so are the extents.
+    """
 
     line: int
     record_set: int
     extents: tuple[int, ...]
+    anchored: bool
     run_s: float
     default_s: float | None
 
@@ -156,22 +165,27 @@ class RecordIndex:
         return self._lines("anchor", "ratio", key, sets)
 
     def members(self, key: str, sets: Iterable[int]) -> list[ClassMember]:
-        """At most `MAX_MEMBERS` records of this operator class, the greatest speed-up first. Raises
-        IndexDamagedError."""
+        """At most `MAX_MEMBERS` records of this class, of functions or of anchor blocks, the greatest speed-up first.
+
+        Raises IndexDamagedError.
+        """
         if not is_key(key):
             return []
         wanted = tuple(sets)
+        marks = ",".join("?" * len(wanted))
         query = (
-            "SELECT line, record_set, extents, run_s, ratio FROM records WHERE class = ? "
-            f"AND record_set IN ({','.join('?' * len(wanted))}) ORDER BY ratio, line LIMIT {MAX_MEMBERS}"
+            "SELECT line, record_set, extents, 0, run_s, ratio FROM records "
+            f"WHERE class = ? AND record_set IN ({marks}) UNION ALL "
+            "SELECT line, record_set, anchor_extents, 1, run_s, ratio FROM records "
+            f"WHERE anchor_class = ? AND record_set IN ({marks}) ORDER BY ratio, line LIMIT {MAX_MEMBERS}"
         )
         try:
             return [
                 ClassMember(
-                    line=line, record_set=record_set, extents=tuple(map(int, extents.split())), run_s=run_s,
-                    default_s=run_s / ratio if ratio < _UNKNOWN_RATIO else None,
+                    line=line, record_set=record_set, extents=tuple(map(int, extents.split())),
+                    anchored=bool(anchored), run_s=run_s, default_s=run_s / ratio if ratio < _UNKNOWN_RATIO else None,
                 )
-                for line, record_set, extents, run_s, ratio in self._ask(query, (key, *wanted))
+                for line, record_set, extents, anchored, run_s, ratio in self._ask(query, (key, *wanted) * 2)
             ]  # fmt: skip
         except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             raise IndexDamagedError(str(error)) from error
@@ -314,8 +328,8 @@ def _fill(
         rows = _ROWS.get(info.tuner, _no_rows)(source, tally)
         while batch := list(islice(rows, _BATCH)):
             connection.executemany(
-                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body, class, extents) "
-                "VALUES (?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body, class, extents, "
+                "anchor_class, anchor_extents) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
                 batch,
             )
         values = (info.id, info.tuner, info.tvm, info.key_scheme, tally.good, tally.bad, tally.first_bad)
@@ -331,7 +345,7 @@ def _fill(
 
 
 _Row = tuple[object, ...]
-_NO_CLASS = (None, None)
+_NO_CLASS = (None, None, None, None)
 
 
 @dataclass(slots=True)
@@ -364,10 +378,14 @@ def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         run_s = sum(keys.run_s) / len(keys.run_s)
         # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
         ratio = run_s / keys.default_s if keys.default_s else _UNKNOWN_RATIO + run_s
-        of_class = (keys.op_class, " ".join(map(str, keys.extents)))
-        classed = of_class if is_key(keys.op_class) and keys.extents else _NO_CLASS
         columns = (keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
-        yield (source.info.id, *columns, *classed)
+        own, anchors = _class(keys.op_class, keys.extents), _class(keys.anchor_class, keys.anchor_extents)
+        yield (source.info.id, *columns, *own, *anchors)
+
+
+def _class(key: str | None, extents: tuple[int, ...]) -> tuple[str | None, str | None]:
+    """The columns of a class; a label that is no key, or a class without extents, is none."""
+    return (key, " ".join(map(str, extents))) if is_key(key) and extents else (None, None)
 
 
 def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.exceptions import TunehubError
-from tunehub.relax_class import class_of
+from tunehub.relax_class import anchor_class_of, class_of
 from tunehub.relax_guard import (
     anchor_writes_parameter,
     changes_layout,
@@ -20,7 +20,7 @@ from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_postprocess import postprocess
 from tunehub.relax_template import TemplateFit
 from tunehub.relax_traces import import_trace
-from tunehub.relax_transfer import transfer
+from tunehub.relax_transfer import fitted_to_anchor, is_tensorized, transfer
 from tunehub.transfer_sources import Transfers, predicted_s, promising
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import required_features
@@ -148,13 +148,19 @@ def _by_neighbours(
 
 
 def _chosen(mod: Any, lookup: RecordLookup, transfers: Transfers, *, knobs: bool) -> list[tuple[Neighbour, float]]:
-    """The neighbours to try, best first, and the seconds that each promises; either those with knobs or with traces."""
+    """The neighbours to try, best first, and the seconds that each promises; either those with knobs or with traces.
+
+    Those of the function's class; when none promises anything, those of its anchor block's.
+    """
     strategy = transfers.knobs if knobs else transfers.traces
-    own = class_of(mod) if strategy is not None else None
-    if own is None or strategy is None:
-        return []
-    found = promising(own, [other for other in lookup.by_class(own.key) if other.knobs == knobs])
-    return [(other, predicted_s(own, other)) for other in strategy(own, found)[: transfers.attempts]]
+    for find in (class_of, anchor_class_of) if strategy is not None else ():
+        own = find(mod)
+        known = lookup.by_class(own.key) if own is not None else ()
+        if own is not None and strategy is not None and known:
+            found = strategy(own, promising(own, [other for other in known if other.knobs == knobs]))
+            if found:
+                return [(other, predicted_s(own, other)) for other in found[: transfers.attempts]]
+    return []
 
 
 def schedule_function(
@@ -194,18 +200,28 @@ def apply_exact(mod: Any, trace: Any) -> Any:
     return schedule
 
 
-def apply_transfer(mod: Any, trace: Any, target: Any) -> Any:
-    """Return the schedule of ``mod`` after the ``trace`` of a function of the same class with other extents.
+def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False) -> Any:
+    """Return the schedule of ``mod`` after the ``trace`` of a function of the same class with other extents;
+    ``anchored``: of another function whose anchor block is of the same class.
 
     Raises GuardError as :func:`apply_exact`, also for tiles or unrolling that do not suit, and what
     :func:`tunehub.relax_transfer.transfer` raises.
     """
-    schedule = _replayed(mod, transfer(mod, trace, target))
+    schedule = _replayed(mod, (_transfer_around_anchor if anchored else transfer)(mod, trace, target))
     scheduled = schedule.mod["main"]
     if target.kind.name == "llvm":
         check_tiles(scheduled)
     check_operations(scheduled)
     return schedule
+
+
+def _transfer_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
+    from tvm.s_tir import analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    if block is None:
+        raise ValueError("the function has no anchor block")
+    return _apply_design(mod, fitted_to_anchor(trace.simplified(remove_postproc=True), block), target)
 
 
 def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
@@ -237,10 +253,10 @@ def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = 
 
 
 def _apply_design(mod: Any, design: Any, target: Any) -> Any:
-    """The schedule after ``design`` and TVM's postprocessing for CPUs."""
+    """The schedule after ``design`` and TVM's postprocessing."""
     buffered = changes_layout(design) and anchor_writes_parameter(mod)
     schedule = _apply_around_anchor(mod, design, target, buffered=buffered)
-    postprocess(schedule, mod, target)
+    postprocess(schedule, mod, target, tensorized=is_tensorized(design))
     return schedule
 
 
@@ -266,7 +282,7 @@ def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped:
 
 def _by_trace(mod: Any, candidate: Candidate, trace: Any, target: Any) -> Any:
     if candidate.rung == "transfer":
-        return apply_transfer(mod, trace, target)
+        return apply_transfer(mod, trace, target, anchored=candidate.anchored)
     if not (candidate.rung == "anchor" or candidate.anchored):
         return apply_exact(mod, trace)
     schedule = apply_anchor(mod, trace, target)

@@ -3,12 +3,14 @@
 The design part of the trace is replayed. Wherever it decides on a tile, the loop's extent here is asked for and the
 nearest tile that divides it is taken (:mod:`tunehub.transfer_tiles`); unrolling and places of computation stay as they
 are. What TVM's postprocessing adds (threads, vectors, packed weights) is made anew, because it depends on extents.
+A trace of a function with the same anchor block is adapted before it is replayed, by the extents of that block.
 Nothing is compiled or measured. The idea of replaying with clamped decisions: Gibson and Cano, "Transfer-Tuning",
 PACT 2022 (arXiv 2201.05587).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tunehub.relax_guard import layout_provider
@@ -30,9 +32,71 @@ def transfer(mod: Any, trace: Any, target: Any) -> Any:
     """
     design = trace.simplified(remove_postproc=True)
     schedule = _replayed(mod, design)
-    tensorized = any("auto_tensorize" in str(attr) for inst in design.insts for attr in inst.attrs)
-    postprocess(schedule, mod, target, tensorized=tensorized)
+    postprocess(schedule, mod, target, tensorized=is_tensorized(design))
     return schedule
+
+
+def is_tensorized(design: Any) -> bool:
+    """Whether postprocessing has to look for tensor intrinsics."""
+    return any("auto_tensorize" in str(attr) for inst in design.insts for attr in inst.attrs)
+
+
+def fitted_to_anchor(design: Any, block: Any) -> Any:
+    """``design`` (a ``tvm.s_tir.Trace``) with tiles for the loops of ``block``, the anchor of the function at hand.
+
+    Loops that are not made of the anchor's keep their decisions; TVM makes those that do not divide trivial.
+    """
+    from tvm.s_tir import Trace
+
+    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars])
+    decisions = dict(design.decisions)
+    instructions = []
+    for instruction in design.insts:
+        fitted, decision = loops.follow(instruction, decisions.pop(instruction, None))
+        instructions.append(fitted)
+        if decision is not None:
+            decisions[fitted] = decision
+    return Trace(instructions, decisions)
+
+
+class _AnchorLoops:
+    """The extents of an anchor's loops through the steps of a design, as far as they follow from those of its axes."""
+
+    def __init__(self, name: str, extents: list[int]) -> None:
+        self._name, self._axes = name, extents
+        self._anchors: set[Any] = set()
+        self._extents: dict[Any, int] = {}
+        self._factors: dict[Any, int] = {}
+
+    def follow(self, instruction: Any, decision: Any) -> tuple[Any, Any]:
+        """The instruction and its decision, both as they suit the extents here."""
+        kind, inputs, outputs = instruction.kind.name, instruction.inputs, list(instruction.outputs)
+        if kind == "GetSBlock" and str(instruction.attrs[0]) == self._name:
+            self._anchors.update(outputs)
+        elif kind == "GetLoops" and inputs[0] in self._anchors and not self._extents:
+            if len(outputs) == len(self._axes):
+                self._extents.update(zip(outputs, self._axes, strict=True))
+        elif kind == "SamplePerfectTile" and inputs[0] in self._extents:
+            tile = perfect_tile(self._extents[inputs[0]], tuple(map(int, decision)), int(instruction.attrs[1]))
+            self._factors.update(zip(outputs, tile, strict=True))
+            return instruction, list(tile)
+        elif kind == "Split" and inputs[0] in self._extents:
+            return self._split(instruction, outputs), decision
+        elif kind == "Fuse" and all(loop in self._extents for loop in inputs):
+            self._extents[outputs[0]] = math.prod(self._extents[loop] for loop in inputs)
+        return instruction, decision
+
+    def _split(self, instruction: Any, outputs: list[Any]) -> Any:
+        extent = self._extents[instruction.inputs[0]]
+        factors = [_number(value) for value in instruction.inputs[1:]]
+        if ... not in factors:
+            refitted = refitted_split(extent, factors)
+            if refitted is not None:
+                instruction, factors = _with_factors(instruction, refitted), list(refitted)
+        known = [self._factors.get(v) if f is ... else f for f, v in zip(factors, instruction.inputs[1:], strict=True)]
+        open_part = extent // math.prod(factor or 1 for factor in known)
+        self._extents.update(zip(outputs, [factor or open_part for factor in known], strict=True))
+        return instruction
 
 
 def _replayed(mod: Any, design: Any) -> Any:

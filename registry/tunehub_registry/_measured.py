@@ -19,12 +19,15 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `op_class` names the operator class, the same computation at other shapes (a key like the others), and `extents` are
     those of this workload in the order that the class fixes: with them a record can be adapted to other shapes. Records
     written before there were classes have neither; one without `extents`, or whose `op_class` is no key, has no class.
+    `anchor_class` and `anchor_extents` are those of the workload's anchor block alone.
     """
 
     exact: _fields.Key
     anchor: _fields.Key | None = None
     op_class: _fields.Label | None = None
     extents: _fields.Extents = ()
+    anchor_class: _fields.Key | None = None
+    anchor_extents: _fields.Extents = ()
     op: Annotated[str, Meta(max_length=1024)]
     run_s: Annotated[tuple[_fields.Seconds, ...], Meta(min_length=1, max_length=1000)]
     default_s: _fields.Seconds | None = None

@@ -97,6 +97,7 @@ def test_a_package_says_how_it_was_made_and_where_nothing(
     own = class_of(tvm.ir.load_json(task.module))
     assert task.op_class is None  # written down before there were classes
     assert own is not None and (record.op_class, record.extents) == (own.key, own.extents)
+    assert record.anchor_class is not None and record.anchor_extents == own.extents  # the product is all there is
     assert [(line["exact"] == task.exact, line["admitted"]) for line in evidence] in (
         [(True, True), (False, False)],
         [(False, False), (True, True)],

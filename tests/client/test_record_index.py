@@ -87,6 +87,13 @@ def test_members_of_a_class_with_what_it_takes_to_choose() -> None:
         index.line(99)
 
 
+def test_members_by_the_class_of_the_anchor_alone() -> None:
+    anchors = {"anchor_class": key(88), "anchor_extents": (64, 3)}
+    index = in_memory(lines(of_class(1, **anchors, default_s=9.0), of_class(2, op_class=None, **anchors), of_class(3)))
+    assert [(m.extents, m.anchored) for m in index.members(key(88), [0])] == [((64, 3), True)] * 2
+    assert [(m.extents, m.anchored) for m in index.members(key(77), [0])] == [((1, 64, 3), False), ((3, 64, 3), False)]
+
+
 @pytest.mark.parametrize("changes", [{"op_class": "matmul"}, {"op_class": None}, {"extents": ()}])
 def test_records_without_a_class_are_records_all_the_same(changes: dict[str, Any]) -> None:
     index = in_memory(lines(of_class(1, **changes)))

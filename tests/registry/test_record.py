@@ -39,6 +39,7 @@ def test_round_trip_is_canonical(record: ScheduleRecord) -> None:
         ("extents", [0], "$.extents[0]"),
         ("extents", [2**32], "$.extents[0]"),
         ("extents", [1] * 513, "$.extents"),
+        ("anchor_class", "matmul", "$.anchor_class"),
     ],
 )
 def test_errors_carry_the_path(record: ScheduleRecord, field: str, value: Any, where: str) -> None:
@@ -98,6 +99,8 @@ RECORDS = st.builds(
     anchor=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
     op_class=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
     extents=st.lists(st.integers(1, 2**31), max_size=30).map(tuple),
+    anchor_class=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
+    anchor_extents=st.lists(st.integers(1, 2**31), max_size=30).map(tuple),
     op=st.text(st.characters(codec="utf-8"), max_size=20),
     trace=st.tuples(st.just([["GetSBlock", [], ["C", "main"], ["b0"]]]), st.just([])),
     run_s=st.lists(TIMES, min_size=1, max_size=3).map(tuple),

@@ -84,7 +84,7 @@ def test_classes_are_those_of_every_release(name: str, key: str, target: Any) ->
     from tunehub_builder.tuning.tasks import extract_tasks
 
     (task,) = extract_tasks([(name, getattr(made.Nets(), name)())], target)
-    assert task.op_class.key == key
+    assert task.classes["op_class"] == key
 
 
 @pytest.mark.parametrize("name", ["conv_pointwise", "matmul_bias"])
@@ -94,7 +94,7 @@ def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: 
     from tunehub_builder.tuning.tasks import buffer_shapes, extract_tasks
 
     (task,) = extract_tasks([(name, made.OtherShapes().build(name))], target)
-    assert task.op_class.key == CLASSES[name]
+    assert task.classes["op_class"] == CLASSES[name]
     scheduled = apply_transfer(task.mod, import_trace(list(records[name].trace)), target).mod
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(-1, 1, shape).astype("float32") for shape, _ in buffer_shapes(task.mod["main"])]

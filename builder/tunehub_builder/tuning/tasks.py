@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunehub.relax_class import OperatorClass, class_of
+from tunehub.relax_class import anchor_class_of, class_of
 from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_nodes import buffer_kind, parameters
 from tunehub.relax_pipeline import call_counts, prepare
@@ -17,7 +17,7 @@ from tunehub.settings import Layout
 class TuningTask:
     """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
 
-    ``op_class`` is None where no record could serve another shape.
+    ``classes``: the fields of records by which they are found for other shapes, see :func:`class_fields`.
     """
 
     name: str
@@ -26,12 +26,7 @@ class TuningTask:
     count: int
     networks: tuple[str, ...]
     mod: Any = field(repr=False, compare=False)
-    op_class: OperatorClass | None = None
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """Those that the class leaves out, as records hold them."""
-        return () if self.op_class is None else self.op_class.extents
+    classes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep") -> list[TuningTask]:
@@ -70,8 +65,19 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
         count=count,
         networks=(network,),
         mod=mod,
-        op_class=class_of(mod),
+        classes=class_fields(mod),
     )
+
+
+def class_fields(mod: Any) -> dict[str, Any]:
+    """The classes of a function (an IRModule with ``main``) and of its anchor block, with extents, as in records."""
+    own, anchors = class_of(mod), anchor_class_of(mod)
+    return {
+        "op_class": None if own is None else own.key,
+        "extents": () if own is None else own.extents,
+        "anchor_class": None if anchors is None else anchors.key,
+        "anchor_extents": () if anchors is None else anchors.extents,
+    }
 
 
 def _merged(known: TuningTask | None, task: TuningTask) -> TuningTask:

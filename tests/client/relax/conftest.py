@@ -124,16 +124,19 @@ class FakeHub:
         return tuple(Candidate(record=r, rung="anchor", package="p 1", anchored=True) for r in same)
 
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
-        return tuple(self._neighbour(record) for record in self.records if record.op_class == key)
+        same = [self._neighbour(record, False) for record in self.records if record.op_class == key]
+        anchored = [self._neighbour(record, True) for record in self.records if record.anchor_class == key]
+        return tuple(same + anchored)
 
-    def _neighbour(self, record: Any) -> Neighbour:
+    def _neighbour(self, record: Any, anchored: bool) -> Neighbour:
         return Neighbour(
-            extents=record.extents,
+            extents=record.anchor_extents if anchored else record.extents,
             run_s=record.mean_s,
             default_s=record.default_s,
             knobs=hasattr(record, "knobs"),
             package="p 1",
-            read=lambda: Candidate(record=record, rung="transfer", package="p 1"),
+            read=lambda: Candidate(record=record, rung="transfer", package="p 1", anchored=anchored),
+            anchored=anchored,
         )
 
     def begin_module(self) -> int:
@@ -193,8 +196,7 @@ def make_record() -> Callable[..., ScheduleRecord]:
     def record(task: Any, trace: Any, **changes: Any) -> ScheduleRecord:
         values: dict[str, Any] = {
             "exact": task.exact, "anchor": task.anchor, "op": task.name, "trace": (trace[0], trace[1]),
-            "run_s": (1e-3,), "default_s": 1e-1, "source": "sketch", "extents": task.extents,
-            "op_class": task.op_class.key if task.op_class else None, **changes,
+            "run_s": (1e-3,), "default_s": 1e-1, "source": "sketch", **task.classes, **changes,
         }  # fmt: skip
         return ScheduleRecord(**values)
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tunehub.relax_class import OperatorClass, class_of
+from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
 
 from .conftest import Nets
 from .transfer_cases import KINDS, case
@@ -101,7 +101,19 @@ def test_extents_by_block(tasks_of: Any) -> None:
     assert own.work == 16 * 100 * 72
     assert own.same_shape(own.extents) == own.shape
     assert own.same_shape(own.extents[1:]) is None
-    assert (task.op_class, task.extents) == (own, own.extents)
+    anchors = anchor_class_of(task.mod)
+    assert anchors is not None and anchors.shape == own.shape[1:2]
+    assert (task.classes["op_class"], task.classes["extents"]) == (own.key, own.extents)
+    assert (task.classes["anchor_class"], task.classes["anchor_extents"]) == (anchors.key, anchors.extents)
+
+
+def test_the_anchors_class_does_not_depend_on_what_is_around_it(tasks_of: Any) -> None:
+    modules = [NETS.conv(), NETS.conv(bias=False), NETS.conv(4, 6, 9, relu=False), NETS.residual()]
+    found = [anchor_class_of(task.mod) for mod in modules for task in tasks_of(mod)]
+    assert len({each.key for each in found if each}) == 1
+    assert len({class_of(task.mod) and class_of(task.mod).key for mod in modules for task in tasks_of(mod)}) > 3  # type: ignore[union-attr]
+    (chain,) = tasks_of(one(lambda x: op.exp(x), 3, 4))
+    assert anchor_class_of(chain.mod) is None
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple), min_size=1, max_size=5).map(tuple))

@@ -15,11 +15,12 @@ import tvm
 
 from tunehub import templates
 from tunehub.exceptions import RecordUnusableError
-from tunehub.relax_class import class_of
+from tunehub.relax_class import anchor_class_of
 from tunehub.relax_guard import check_function
 from tunehub.relax_schedule import apply_transfer, schedule_function
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub.transfer_sources import Transfers, nearest
+from tunehub_builder.tuning.tasks import class_fields
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
@@ -100,6 +101,41 @@ def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any) -> None:
     assert done >= 0.8 * (done + sum(refusals.values())), refusals
 
 
+EPILOGUES = (("conv3x3", "conv3x3_plain"), ("conv3x3_plain", "conv3x3"), ("dense", "dense_plain"))
+
+
+def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any) -> None:
+    served = 0
+    for number in range(-(-PAIRS // 4)):
+        kinds = EPILOGUES[number % len(EPILOGUES)]
+        source, other = case(kinds[0], 2000 + number), case(kinds[1], number)
+        classes = [anchor_class_of(each.mod) for each in (source, other)]
+        assert classes[0] is not None and classes[1] is not None
+        assert classes[0].key == classes[1].key
+        trace = import_trace(source_trace(source, host, number))
+        try:
+            scheduled = apply_transfer(other.mod, trace, host, anchored=True).mod
+            check_function(scheduled["main"], other.mod["main"], host)
+        except Exception as error:
+            logging.getLogger(__name__).info("%s -> %s: %s", source.shapes, other.shapes, error)
+            continue
+        served += 1
+        found, expected = (outputs(mod, host, other.shapes) for mod in (scheduled, other.mod))
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4, err_msg=f"{kinds} {number}")
+    assert served >= 0.6 * (PAIRS // 4)
+
+
+def test_a_neighbour_with_another_epilogue_serves_when_there_is_no_closer_one(host: Any, make_hub: Any) -> None:
+    source, other = case("conv3x3_plain", 1), case("conv3x3", 2)
+    record = record_of(source, searched_trace(source.mod, host, 0), op="plain")
+    outcome, scheduled = schedule_function(other.mod["main"], host, make_hub([record]))
+    assert (outcome.rung, outcome.source, outcome.skipped) == ("transfer", "plain", ())
+    found = outputs(tvm.IRModule({"main": scheduled}), host, other.shapes)
+    np.testing.assert_allclose(found, outputs(other.mod, host, other.shapes), rtol=1e-3, atol=1e-4)
+    closer = record_of(case("conv3x3", 1), searched_trace(case("conv3x3", 1).mod, host, 0), op="closer")
+    assert schedule_function(other.mod["main"], host, make_hub([record, closer]))[0].source == "closer"
+
+
 def conv2d(channels: int, size: int, outputs: int) -> Any:
     x, w = (
         tvm.te.placeholder(shape, "float32", name=name)
@@ -142,11 +178,9 @@ def test_threads_and_shared_memory_of_a_gpu_fit_or_the_transfer_is_refused() -> 
 
 
 def record_of(source: Case, trace: Any, **changes: Any) -> ScheduleRecord:
-    own = class_of(source.mod)
-    assert own is not None
     fields: dict[str, Any] = {
         "exact": "a" * 32, "op": "tuned", "trace": (trace[0], trace[1]), "run_s": (1e-6,), "default_s": 1e-1,
-        "source": "test", "op_class": own.key, "extents": own.extents, **changes,
+        "source": "test", **class_fields(source.mod), **changes,
     }  # fmt: skip
     return ScheduleRecord(**fields)
 
@@ -176,9 +210,11 @@ def test_the_next_source_is_tried_when_one_does_not_fit(host: Any, make_hub: Any
 @pytest.mark.parametrize(
     "changes",
     [{"default_s": 1e-6}, {"extents": (1, 2)}, {"extents": ()}, {"op_class": "matmul"}, {"op_class": None}],
+    ids=str,
 )
 def test_what_promises_nothing_is_not_tried(changes: dict[str, Any], host: Any, make_hub: Any) -> None:
     source, other = case("conv3x3", 1), case("conv3x3", 2)
+    changes = {"anchor_class": None, **changes}
     hub = make_hub([record_of(source, searched_trace(source.mod, host, 0), **changes)])
     outcome, _ = schedule_function(other.mod["main"], host, hub)
     assert outcome.rung != "transfer" and outcome.skipped == ()
@@ -191,13 +227,12 @@ def test_a_template_for_the_operator_comes_before(host: Any, make_hub: Any) -> N
 
 
 def knobs_of(source: Case, target: Any, **changes: Any) -> TemplateRecord:
-    match, own = templates.find(source.mod), class_of(source.mod)
-    assert match is not None and own is not None
+    match = templates.find(source.mod)
+    assert match is not None
     knobs = match.template.default_knobs(match.workload, templates.machine_of(target))
     return TemplateRecord(
-        exact="a" * 32, op="tuned", run_s=(1e-6,), default_s=1e-1, source="test", op_class=own.key,
-        extents=own.extents, template=match.template.NAME, version=match.template.VERSION,
-        knobs={**msgspec.to_builtins(knobs), **changes},
+        exact="a" * 32, op="tuned", run_s=(1e-6,), default_s=1e-1, source="test", template=match.template.NAME,
+        version=match.template.VERSION, knobs={**msgspec.to_builtins(knobs), **changes}, **class_fields(source.mod),
     )  # fmt: skip
 
 

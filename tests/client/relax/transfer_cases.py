@@ -85,6 +85,11 @@ def _dense(rng: random.Random) -> Described:
     return lambda x, w, b: topi.nn.relu(topi.add(topi.nn.matmul(x, w), b)), [(rows, depth), (depth, width), (width,)]
 
 
+def _dense_plain(rng: random.Random) -> Described:
+    rows, depth, width = _pick(rng), _pick(rng), _pick(rng)
+    return lambda x, w: topi.nn.matmul(x, w), [(rows, depth), (depth, width)]
+
+
 def _transposed_dense(rng: random.Random) -> Described:
     rows, depth, width = _pick(rng), _pick(rng), _pick(rng)
     return lambda x, w: topi.nn.matmul(x, w, transpose_b=True), [(rows, depth), (width, depth)]
@@ -123,6 +128,7 @@ KINDS: dict[str, Callable[[random.Random], Described]] = {
     "grouped": _grouped,
     "depthwise": _depthwise,
     "dense": _dense,
+    "dense_plain": _dense_plain,
     "transposed_dense": _transposed_dense,
     "batched": _batched,
     "softmax": _softmax,
