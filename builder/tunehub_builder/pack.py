@@ -239,7 +239,7 @@ def _is_publishable(verdict: Verdict) -> bool:
 
 def _classified(task: TaskEntry) -> TaskEntry:
     """``task`` with its classes, also when it was written down before there were any."""
-    if task.op_class is not None:
+    if task.op_class is not None and task.anchor_class is not None:
         return task
     import tvm
 

@@ -1,0 +1,371 @@
+"""The measurements of the benchmark ``transfer``: what each strategy makes of a workload, compared and timed.
+
+A *problem* is a workload that may not use its own record, with the records of others and, to compare with, its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from benchmarks.transfer_workloads import workloads
+from tunehub.lookup import Candidate, Neighbour
+from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
+from tunehub.transfer_sources import Strategy, by_model, features, most_efficient, nearest
+from tunehub_builder.distill import as_record, best_trials
+from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
+from tunehub_builder.tuning.worker import packed, unpacked
+from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_registry.template_record import TemplateRecord
+
+STRATEGIES: dict[str, Strategy] = {"nearest": nearest, "most_efficient": most_efficient, "by_model": by_model}
+MEASURED = 8
+_ATTEMPTS, _ROUNDS, _TRIALS = 3, 7, 64
+_OF_A_SOURCE = 2  # its fastest trials: four sources make eight candidates to measure
+_LIMIT_S = 600.0
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem's schedules by the name of who made them: seconds of a run, relative difference from the default's
+    output, seconds that making it took.
+
+    ``neighbours`` could be used. ``samples``: of those measured the model's features, the time without any loss, and
+    the time found.
+    """
+
+    exact: str
+    name: str
+    neighbours: int
+    run_s: dict[str, float]
+    difference: dict[str, float]
+    made_s: dict[str, float]
+    samples: tuple[tuple[tuple[float, float, float], float, float], ...] = ()
+
+
+@dataclass(kw_only=True)
+class Item:
+    """A workload with its classes. ``group``: those of one group are no neighbours of each other."""
+
+    name: str
+    exact: str
+    mod: Any
+    group: str
+    own: OperatorClass | None
+    anchors: OperatorClass | None
+
+    @classmethod
+    def of(cls, name: str, exact: str, mod: Any, group: str) -> Item:
+        """The workload ``mod`` (one PrimFunc ``main``)."""
+        return cls(name=name, exact=exact, mod=mod, group=group, own=class_of(mod), anchors=anchor_class_of(mod))
+
+
+@dataclass(kw_only=True)
+class Problem:
+    """``own``: the class by which the ``neighbours`` were found, None when there are none."""
+
+    item: Item
+    own: OperatorClass | None
+    neighbours: list[Neighbour]
+    tuned: Trial
+
+
+@dataclass(kw_only=True)
+class _Made:
+    candidates: dict[str, Any] = field(default_factory=dict)
+    made_s: dict[str, float] = field(default_factory=dict)
+
+
+def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Timed]:
+    """Tune the workloads of :mod:`benchmarks.transfer_workloads` in ``folder``, and time those that are held out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = _tasks(target, knobs=knobs)
+    with _pool(folder, target, threads, knobs=knobs) as pool:
+        _tune(folder, [task for task, _ in tasks], target, pool, knobs=knobs)
+        best, _ = best_trials(Journal(folder).trials(), _OF_A_SOURCE)
+        items = [item for _, item in tasks]
+        problems = (_problem(item, items, best) for item in items if item.group == "held out")
+        return _solved(problems, folder, target, pool, knobs=knobs)
+
+
+def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[bool, list[Timed]]:
+    """Leave out each network of a work directory of ``tunehub tune``: its workloads get the others' records.
+
+    Nothing is tuned. Also returns whether the directory is one of the tuner ``template``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    work = WorkDirectory(directory)
+    knobs = work.existing_run().tuner == "template"
+    best, _ = best_trials(Journal(directory).trials(), 1)
+    problems = _left_out_problems(list(work.tasks()), best)
+    with _pool(folder, target, threads, knobs=knobs) as pool:
+        return knobs, _solved(problems, folder, target, pool, knobs=knobs)
+
+
+def _left_out_problems(entries: Sequence[TaskEntry], best: dict[str, list[Trial]]) -> Iterator[Problem]:
+    import tvm
+
+    limit, counts = _limit(), defaultdict[str, int](int)
+    tuned = [entry for entry in entries if best.get(entry.exact)]
+    items = [Item.of(entry.name, entry.exact, tvm.ir.load_json(entry.module), "") for entry in tuned]
+    for entry, item in zip(tuned, items, strict=True):
+        network = min(entry.counts)
+        if len(entry.counts) > 1 or counts[network] >= limit:
+            continue  # one that several networks have is served by its own record in any of them
+        counts[network] += 1
+        others = [other for other, its in zip(items, tuned, strict=True) if network not in its.counts]
+        yield _problem(item, others, best)
+
+
+def _limit() -> int:
+    return int(os.environ.get("TUNEHUB_TRANSFER_LIMIT", "1000"))
+
+
+def _problem(item: Item, others: Iterable[Item], best: dict[str, list[Trial]]) -> Problem:
+    """With the neighbours of its class, else those of its anchor's: as a compile looks for them."""
+    tuned = best[item.exact][0] if best.get(item.exact) else Trial(task=item.exact, source="none")
+    sources = [other for other in others if other is not item and other.group != "held out"]
+    for anchored, own in enumerate((item.own, item.anchors)):
+        found = [_neighbour(other, trial, bool(anchored)) for other in sources for trial in best.get(other.exact, [])
+                 if own is not None and _class(other, bool(anchored)) == own.key]  # fmt: skip
+        if found:
+            return Problem(item=item, own=own, neighbours=found, tuned=tuned)
+    return Problem(item=item, own=None, neighbours=[], tuned=tuned)
+
+
+def _class(item: Item, anchored: bool) -> str | None:
+    found = item.anchors if anchored else item.own
+    return None if found is None else found.key
+
+
+def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
+    """What a lookup gives, without the default's time: no strategy uses it."""
+    record = as_record(TaskEntry(name=item.name, exact=item.exact, anchor=None, counts={}, module=""), trial)
+    found = item.anchors if anchored else item.own
+    candidate = Candidate(record=record, rung="transfer", package=item.name, anchored=anchored)
+    return Neighbour(
+        extents=() if found is None else found.extents, run_s=record.mean_s, default_s=None,
+        knobs=trial.choice is not None, package=item.name, read=lambda: candidate, anchored=anchored,
+    )  # fmt: skip
+
+
+def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
+    """The heaviest function of each workload: layout transforms around it are no workloads here."""
+    from tunehub.relax_schedule import GENERAL_TEMPLATES
+    from tunehub.templates import find
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    limit, counts, found = _limit(), defaultdict[str, int](int), []
+    kinds = os.environ.get("TUNEHUB_TRANSFER_KINDS")
+    for workload in workloads():
+        kind = workload.name.rpartition("_")[0]
+        counts[kind] += workload.held_out
+        if (kinds is not None and kind not in kinds.split(",")) or (workload.held_out and counts[kind] > limit):
+            continue
+        made = extract_tasks([(workload.name, workload.make())], target, layout="auto" if knobs else "keep")
+        group = "held out" if workload.held_out else "sources"
+        pairs = [(task, Item.of(workload.name, task.exact, task.mod, group)) for task in made]
+        task, item = max(pairs, key=lambda pair: pair[1].own.work if pair[1].own else 0)
+        match = find(task.mod) if knobs else None
+        if (match is not None and match.template.NAME not in GENERAL_TEMPLATES) == knobs:
+            found.append((task, item))
+    return found
+
+
+def _pool(folder: Path, target: Any, threads: int, *, knobs: bool) -> Any:
+    from tunehub_builder.tuning.knob_worker import KnobSession
+    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+
+    options = PoolOptions(workers=threads, threads=threads, log=str(folder / "native.log"))
+    return WorkerPool(options, str(target), make_session=KnobSession if knobs else None)
+
+
+def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: bool) -> None:
+    from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions, tune
+
+    trials = int(os.environ.get("TUNEHUB_TRANSFER_TRIALS", str(_TRIALS)))
+    options = KnobOptions(trials=trials) if knobs else TunerOptions(trials=trials, search_trials=trials // 2)
+    tune(tasks, target, folder, pool, options)
+
+
+# -- schedules
+
+
+def _solved(problems: Iterable[Problem], folder: Path, target: Any, pool: Any, *, knobs: bool) -> list[Timed]:
+    """Those that ``results.jsonl`` does not have are measured now."""
+    results = LineJournal(folder / "results.jsonl", Timed)
+    results.heal()
+    known = {entry.exact: entry for entry in results.entries()}
+    solved = []
+    for problem in problems:
+        if problem.item.exact not in known:
+            made = (_by_knobs if knobs else _by_traces)(problem, target)
+            if problem.tuned.run_s:
+                made.candidates["tuned"] = problem.tuned.candidate
+            timed = _timed(problem, made, pool, target)
+            if timed is None:
+                continue
+            results.append(timed)
+            known[problem.item.exact] = timed
+        solved.append(known[problem.item.exact])
+    return solved
+
+
+def _by_traces(problem: Problem, target: Any) -> _Made:
+    """One schedule by each strategy, those that are measured, and what a template makes of the layout as it is."""
+    made = _Made()
+    _make(made, "rule", [None], lambda _: _templated(problem.item, target))
+    if problem.own is not None:
+        for number, neighbour in enumerate(by_model(problem.own, problem.neighbours)[:MEASURED]):
+            _make(made, f"measured {number}", [neighbour], lambda other: _transferred(problem.item, other, target))
+        for name, strategy in STRATEGIES.items():
+            chosen = strategy(problem.own, problem.neighbours)[:_ATTEMPTS]
+            _make(made, name, chosen, lambda other: _transferred(problem.item, other, target))
+    return made
+
+
+def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
+    """The adapted trace; whatever TVM raises when it does not fit."""
+    from tunehub.relax_guard import check_function
+    from tunehub.relax_schedule import apply_transfer
+    from tunehub.relax_traces import export_trace, import_trace
+    from tunehub_registry.record import ScheduleRecord
+
+    record = _record(neighbour)
+    assert isinstance(record, ScheduleRecord)
+    trace = import_trace(list(record.trace))
+    schedule = apply_transfer(item.mod, trace, target, anchored=neighbour.anchored)
+    check_function(schedule.mod["main"], item.mod["main"], target)
+    return export_trace(schedule.trace)
+
+
+def _templated(item: Item, target: Any) -> Any:
+    """The trace of the schedule by a template's own knobs; an error when none fits."""
+    from tunehub.relax_template import TemplateFit
+    from tunehub.relax_traces import export_trace
+
+    fit = TemplateFit(item.mod, target)
+    if fit.match is None:
+        raise LookupError("no template fits")
+    return export_trace(fit.by_default(fit.match).trace)
+
+
+def _by_knobs(problem: Problem, target: Any) -> _Made:
+    """The template's rule, the knobs of the source that each strategy chooses, and those that are measured."""
+    from tunehub_builder.tuning.knob_search import space_of
+
+    made, item = _Made(), problem.item
+    _make(made, "rule", [None], lambda _: space_of(item.mod, target)[0])
+    rule = made.candidates.get("rule")
+    if rule is None or problem.own is None:
+        return made
+    for number, neighbour in enumerate(by_model(problem.own, problem.neighbours)[: MEASURED - 1]):
+        _make(made, f"measured {number}", [neighbour], lambda other: _fitting(item, other, target))
+    for name, strategy in STRATEGIES.items():
+        chosen = [*strategy(problem.own, problem.neighbours)[:_ATTEMPTS], None]
+        _make(made, name, chosen, lambda other: rule if other is None else _fitting(item, other, target))
+    return made
+
+
+def _fitting(item: Item, neighbour: Neighbour, target: Any) -> KnobChoice:
+    """The knobs of a source; KnobError when they do not fit."""
+    from tunehub.relax_template import TemplateFit
+
+    record = _record(neighbour)
+    assert isinstance(record, TemplateRecord)
+    TemplateFit(item.mod, target).by_record(record)
+    return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
+
+
+def _record(neighbour: Neighbour) -> Any:
+    candidate = neighbour.read()
+    assert candidate is not None
+    return candidate.record
+
+
+def _make(made: _Made, name: str, sources: Sequence[Any], make: Callable[[Any], Any]) -> None:
+    """The first candidate that can be made of ``sources``, in this order."""
+    began = time.perf_counter()
+    for source in sources:
+        try:
+            made.candidates[name] = make(source)
+            made.made_s[name] = time.perf_counter() - began
+            return
+        except Exception:  # TVM raises many kinds for a trace that does not fit
+            continue
+
+
+# -- measurements
+
+
+def _timed(problem: Problem, made: _Made, pool: Any, target: Any) -> Timed | None:
+    """Compare and time all candidates beside the default, in turns, in one worker; None when its process ends."""
+    import tvm
+
+    worker, item = pool.workers[0], problem.item
+    worker.load(item.exact, tvm.ir.save_json(item.mod))
+    places, candidates = _once(made.candidates)
+    kind, errors = worker.ask(("build_case", item.exact, str(target), candidates), _LIMIT_S)
+    if kind != "ok" or errors[0] is not None:
+        return None
+    built = {i for i, error in enumerate(errors[1:]) if error is None}
+    found = {i: worker.ask(("difference", unpacked(i), 0), _LIMIT_S) for i in built}
+    run_s = _in_turns(worker, {-1: 0, **{i: packed(i) for i in built}})
+    if run_s is None or any(kind != "ok" for kind, _ in found.values()):
+        return None
+    names = {name: i for name, i in places.items() if i in built}
+    times = {"default": run_s[-1], **{name: run_s[i] for name, i in names.items()}}
+    return Timed(
+        exact=item.exact, name=item.name, neighbours=len(problem.neighbours), run_s=times,
+        difference={name: float(found[i][1]) for name, i in names.items()}, made_s=made.made_s,
+        samples=_samples(problem, times),
+    )  # fmt: skip
+
+
+def _once(candidates: dict[str, Any]) -> tuple[dict[str, int], list[Any]]:
+    """Each different candidate once, and its place by name: strategies often agree."""
+    different: dict[bytes, int] = {}
+    places: dict[str, int] = {}
+    kept: list[Any] = []
+    for name, candidate in candidates.items():
+        text = msgspec.json.encode(candidate)
+        if text not in different:
+            different[text] = len(kept)
+            kept.append(candidate)
+        places[name] = different[text]
+    return places, kept
+
+
+def _samples(problem: Problem, times: dict[str, float]) -> tuple[tuple[tuple[float, float, float], float, float], ...]:
+    own = problem.own
+    if own is None:
+        return ()
+    found = []
+    for number, other in enumerate(by_model(own, problem.neighbours)[:MEASURED]):
+        work = max(map(math.prod, own.same_shape(other.extents) or ((1,),)))
+        if f"measured {number}" in times:
+            found.append((features(own, other.extents), own.work * other.run_s / work, times[f"measured {number}"]))
+    return tuple(found)
+
+
+def _in_turns(worker: Any, numbers: dict[int, int]) -> dict[int, float] | None:
+    """Median seconds of each; in every round each runs for about 10 ms, slow ones once in all."""
+    samples: dict[int, list[float]] = defaultdict(list)
+    for place, number in [(p, n) for _ in range(_ROUNDS + 1) for p, n in numbers.items()]:
+        known = samples[place]
+        if len(known) > 1 and known[0] > 0.1:
+            continue
+        runs = max(1, int(0.01 / max(known[0], 1e-7))) if known else 1
+        kind, value = worker.ask(("time", number, runs), _LIMIT_S)
+        if kind != "ok":
+            return None
+        known.append(float(value))
+    return {place: median(values[1:]) for place, values in samples.items()}
