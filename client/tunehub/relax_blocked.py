@@ -233,7 +233,7 @@ def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, g
     filled = _fill(_fill(weight, 0, out_block), 1, in_block or 1)
     outputs, inputs, kh, kw = filled.shape
     split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
-    packed = split.transpose(0, 2, 4, 5, 3, 1)
+    packed: Array = split.transpose(0, 2, 4, 5, 3, 1)
     return packed if in_block else packed[:, :, :, :, 0]
 
 

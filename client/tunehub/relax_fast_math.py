@@ -123,7 +123,12 @@ def softmax(data: Any, axis: int) -> Any:
 
     def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
         k = te.reduce_axis((0, extent), "k")
-        return te.compute(kept, lambda *i: reducer(tensor[(*i[:axis], k, *i[axis:])], axis=k), name=name)
+
+        def whole(*i: Any) -> Any:
+            place = (*i[:axis], k, *i[axis:])
+            return reducer(tensor[place], axis=k)
+
+        return te.compute(kept, whole, name=name)
 
     def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
         if not in_vectors:
@@ -131,8 +136,9 @@ def softmax(data: Any, axis: int) -> Any:
         k = te.reduce_axis((0, -(-length // _LANES)), "k")
 
         def side(*i: Any) -> Any:
-            place = k * _LANES + i[-1]
-            return reducer(tirx.if_then_else(place < length, tensor[(*i[:-1], place)], neutral), axis=k)
+            last = k * _LANES + i[-1]
+            place = (*i[:-1], last)
+            return reducer(tirx.if_then_else(last < length, tensor[place], neutral), axis=k)
 
         return reduced(te.compute((*kept, _LANES), side, name=f"{name}_side"), reducer, _LANES, name)
 
