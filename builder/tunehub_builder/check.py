@@ -6,7 +6,7 @@ turns, so that a slow phase of the machine hits all of them, and are compared by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -44,6 +44,13 @@ class GateOptions:
     default_budget_s: float = 1.0
     build_limit_s: float = 240.0
     run_limit_s: float = 120.0
+
+
+def options_for(target: Mapping[str, Any]) -> GateOptions:
+    """The gate's options for a target: a GPU's times are steady, and its kernels short."""
+    if target.get("kind") == "cuda":
+        return GateOptions(rounds=9, sample_s=0.002, default_budget_s=0.1)
+    return GateOptions()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,7 +114,7 @@ def check_directory(
     known = {verdict.exact: verdict for verdict in journal.entries()}
     due = [entry for entry in entries if is_due(entry, known.get(entry.task.exact), resources.threads)]
     with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as workers:
-        verdicts = judge_all(due, workers.workers, run.target, resources.threads, options or GateOptions())
+        verdicts = judge_all(due, workers.workers, run.target, resources.threads, options or options_for(run.target))
         for position, verdict in enumerate(verdicts, 1):
             journal.append(verdict)
             known[verdict.exact] = verdict

@@ -132,7 +132,7 @@ def networks(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--target", "targets", multiple=True, metavar="NAME", help="host, or llvm-CPU as LLVM names the CPU.")
+@click.option("--target", "targets", multiple=True, metavar="NAME", help="host, cuda, or llvm-CPU as LLVM names it.")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network of `tunehub networks`.")
 @click.option("--model", "models", multiple=True, type=_FILE, help="Your own ONNX file.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
@@ -148,6 +148,7 @@ def networks(as_json: bool) -> None:
 @click.option("--trials", type=_COUNT, help="Most trials of a workload's sketches  [64], or of its template.  [32]")
 @click.option("--search-trials", type=_COUNT, help="Most trials of MetaSchedule's search per workload.  [32]")
 @click.option("--seed", type=_COUNT, help="Seed of the search.  [0]")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="On a GPU: end after so many minutes.")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")

@@ -27,7 +27,8 @@ class UnknownTargetError(TuningError):
 
     def __init__(self, name: str, alike: Sequence[str]) -> None:
         super().__init__(
-            f"unknown target {name!r}: expected 'host' or 'llvm-' and LLVM's name of a CPU, such as {', '.join(alike)}"
+            f"unknown target {name!r}: expected 'host', 'cuda', or 'llvm-' and LLVM's name of a CPU, such as "
+            f"{', '.join(alike)}"
         )
         self.name = name
         self.alike = tuple(alike)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tunehub_builder.check import GateOptions, Verdict, check_directory, judge_all, static_reason
+from tunehub_builder.check import Verdict, check_directory, judge_all, options_for, static_reason
 from tunehub_builder.distill import Distilled, as_trial
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.machine import tvm_versions
@@ -164,7 +164,7 @@ def _measured(
 ) -> Iterator[Verdict]:
     shown = _Shown(stream)
     with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
-        verdicts = judge_all(entries, pool.workers, run.target, resources.threads, GateOptions())
+        verdicts = judge_all(entries, pool.workers, run.target, resources.threads, options_for(run.target))
         for position, verdict in enumerate(verdicts, 1):
             shown.show(verdict, position, len(entries))
             yield verdict

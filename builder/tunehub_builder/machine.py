@@ -57,9 +57,27 @@ def find_target(name: str, *, remote: bool = False) -> TuningTarget:
         from tunehub_builder.relay.target import find_relay_target
 
         return find_relay_target(name, remote=remote)
+    if name == "cuda" or name.startswith("cuda-"):
+        return find_gpu(name)
     found = find_cpu(name)
     config = {"kind": "llvm", "mcpu": found.model, "num-cores": physical_cores()}
     return TuningTarget(name=f"llvm-{found.model}", config=config, vector=_vector(found.features))
+
+
+def find_gpu(name: str) -> TuningTarget:
+    """The GPU of this machine, as ``cuda`` or by its package's name (``cuda-h200``).
+
+    Raises UnsuitableTargetError when the machine has none, or another one.
+    """
+    from tunehub.cuda_host import find_gpus
+
+    gpus = find_gpus()
+    if not gpus:
+        raise UnsuitableTargetError(name, "this machine has no CUDA GPU that its driver knows")
+    gpu = gpus[0]
+    if name not in ("cuda", f"cuda-{gpu.model}"):
+        raise UnsuitableTargetError(name, f"this machine has a {gpu.name} (cuda-{gpu.model})")
+    return TuningTarget(name=f"cuda-{gpu.model}", config=gpu.tvm_config())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +104,16 @@ def find_cpu(name: str, *, remote: bool = False) -> Cpu:
     return Cpu(model, frozenset(features))
 
 
-def describe_machine() -> dict[str, str | int | float]:
-    """The hardware and the family of the operating system, as a package's manifest states them."""
+def describe_machine(target: TuningTarget | None = None) -> dict[str, str | int | float]:
+    """The hardware and the family of the operating system, as a package's manifest states them.
+
+    For a ``target`` that is a GPU also what its driver says of that.
+    """
     import psutil
 
+    from tunehub.cuda_host import find_gpus
+
+    gpus = find_gpus()[:1] if target is not None and target.config.get("kind") == "cuda" else ()
     kernel = re.match(r"\d+\.\d+", platform.release())
     return {
         "cpu": _cpu_model(),
@@ -100,6 +124,7 @@ def describe_machine() -> dict[str, str | int | float]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "os": f"{platform.system()} {kernel.group() if kernel else ''}".strip(),
         "python": platform.python_version(),
+        **(gpus[0].facts() if gpus else {}),
     }
 
 

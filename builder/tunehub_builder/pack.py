@@ -32,6 +32,7 @@ from tunehub_registry.template_record import encode_template_record
 from tunehub_registry.trace_rules import required_features
 
 TVM_VERSIONS = ">=0.25,<0.28"
+CUDA_LEAST = "sm_80"  # whose limits the records keep, and whose asynchronous copies they may use
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,6 +302,10 @@ def _descriptor(run: Run, records: Iterable[AnyRecord]) -> TargetDescriptor:
     traces = [list(record.trace) for record in records if isinstance(record, ScheduleRecord)]
     needed = frozenset[str]().union(*map(required_features, traces))
     descriptor: TargetDescriptor = descriptor_of(run.target)
+    if descriptor.kind == "cuda":
+        needed |= {CUDA_LEAST}
+        gpu = str(run.sittings[-1].machine.get("gpu", ""))
+        descriptor = msgspec.structs.replace(descriptor, aliases=(gpu,) if gpu else ())
     return msgspec.structs.replace(descriptor, required_features=tuple(sorted(needed)))
 
 

@@ -49,6 +49,7 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trials: Annotated[int, Meta(ge=0)] | None = None
     search_trials: Annotated[int, Meta(ge=0)] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    minutes: Annotated[float, Meta(gt=0)] | None = None
     models: tuple[ModelFile, ...] = msgspec.field(default=(), name="model")
     tuner: Tuner | None = None
     algorithm: Algorithm | None = None
@@ -73,7 +74,7 @@ class Recipe:
     choices of knobs that are measured of a workload; with TVM <= 0.19 ``trials`` and what follows
     ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
     installed TVM. ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
-    ``HOST:PORT`` of a tracker where the device ``rpc_key`` is.
+    ``HOST:PORT`` of a tracker where the device ``rpc_key`` is. ``minutes``: when a sitting on a GPU ends.
     """
 
     targets: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class Recipe:
     trials: int | None = None
     search_trials: int = 32
     seed: int = 0
+    minutes: float | None = None
     tuner: Tuner | None = None
     algorithm: Algorithm = "xgb"
     early_stopping: int | None = None

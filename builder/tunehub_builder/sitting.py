@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tunehub_builder.networks import Network
     from tunehub_builder.progress import Progress
     from tunehub_builder.relay.networks import RelayNetwork
+    from tunehub_builder.tuning.cuda_tuner import CudaOptions
     from tunehub_builder.tuning.missed import MissedWorkloads
     from tunehub_builder.tuning.tasks import TuningTask
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
@@ -108,7 +109,8 @@ def tune_job(
     run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
     try:
         tasks, notes = _extract(directory, networks, target, method)
-        return replace(_tune(directory, tasks, run, method, resources, show), notes=notes)
+        summary = _tune(directory, tasks, run, method, resources, show)
+        return replace(summary, notes=(*notes, *summary.notes))
     finally:
         with suppress(WorkDirectoryError):  # on a full disk the first error says more
             directory.save_run(touched(run))
@@ -139,7 +141,7 @@ class _Method:
     """How a tuner works: what its sittings note, its ``words`` on the command line, the layouts of its networks."""
 
     tuner: str | None
-    options: TunerOptions | KnobOptions
+    options: TunerOptions | KnobOptions | CudaOptions
     noted: Options
     words: Sequence[str]
     layout: Layout
@@ -149,6 +151,10 @@ def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _M
     from tunehub_builder.tuning.proposals import proposals
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 
+    if target.config.get("kind") == "cuda":
+        return _cuda_method(recipe)
+    if recipe.minutes is not None:
+        raise TuningError("--minutes is for GPUs; on a CPU a run can be ended at any time, and goes on")
     if recipe.tuner == TEMPLATE:
         proposed = proposals(directory)
         knobs = KnobOptions(proposed=proposed)
@@ -162,6 +168,21 @@ def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _M
     options = TunerOptions(trials=trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
     noted = {"trials": trials, "search_trials": options.search_trials, "batch": options.batch, "vector": options.vector}
     words = ["--trials", str(trials), "--search-trials", str(recipe.search_trials)]
+    return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
+
+
+def _cuda_method(recipe: Recipe) -> _Method:
+    from tunehub_builder.tuning.cuda_tuner import CudaOptions
+
+    if recipe.tuner == TEMPLATE:
+        raise TuningError(f"--tuner {TEMPLATE} is for CPUs; leave it out")
+    options = CudaOptions(minutes=recipe.minutes, seed=recipe.seed)
+    options = options if recipe.trials is None else replace(options, trials=recipe.trials)
+    noted: Options = {"trials": options.trials, "batch": options.batch}
+    words = ["--trials", str(options.trials)]
+    if recipe.minutes is not None:
+        noted["minutes"] = recipe.minutes
+        words += ["--minutes", f"{recipe.minutes:g}"]
     return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
 
 
@@ -200,7 +221,7 @@ def begin(
         threads=resources.threads,
         networks=tuple(network.name for network in found),
         options={**options, "workers": resources.workers},
-        machine=machine.describe_machine(),
+        machine=machine.describe_machine(target),
     )
     run = _with_sitting(known or new, sitting, found)
     directory.save_run(run)
@@ -317,6 +338,7 @@ def _tune(
 ) -> Summary:
     import tvm
 
+    from tunehub_builder.tuning.cuda_tuner import CudaOptions
     from tunehub_builder.tuning.tuner import tune
     from tunehub_builder.workers import worker_pool
 
@@ -328,8 +350,12 @@ def _tune(
             directory.save_run(touched(run))
         show(progress)
 
-    with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
-        tune(tasks, tvm.target.Target(run.target), directory.path, pool, method.options, step)
+    notes: tuple[str, ...] = ()
+    if isinstance(method.options, CudaOptions):
+        notes = _tune_on_gpu(directory, tasks, run, method.options, resources, step)
+    else:
+        with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
+            tune(tasks, tvm.target.Target(run.target), directory.path, pool, method.options, step)
     end = last[0] if last else None
     return Summary(
         target=run.target_name,
@@ -339,7 +365,24 @@ def _tune(
         failed=end.failed if end else 0,
         measured_now=end.measured_now if end else 0,
         elapsed_s=end.elapsed_s if end else 0.0,
+        notes=notes,
     )
+
+
+def _tune_on_gpu(
+    directory: WorkDirectory,
+    tasks: Sequence[TuningTask],
+    run: Run,
+    options: CudaOptions,
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> tuple[str, ...]:
+    from tunehub_builder.tuning.cuda_tuner import tune_on_gpu
+    from tunehub_builder.tuning.pool import PoolOptions
+
+    counts = {entry.exact: entry.counts for entry in directory.tasks()}
+    pool = PoolOptions(workers=resources.workers, threads=1, build_limit_s=20.0, log=str(directory.log))
+    return tune_on_gpu(tasks, counts, run.target, directory.path, pool, options, show)
 
 
 def _now() -> str:

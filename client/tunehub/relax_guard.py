@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tunehub.cuda_limits import LaunchLimits, excess_shared_memory, excess_threads, limits_of
+from tunehub.cuda_locals import foreign_read
 from tunehub.relax_index import evaluate
 from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
 from tunehub.relax_traces import export_index_map
@@ -39,7 +41,6 @@ MAX_LANES = {"cpu": 1024, "gpu": 16}
 MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
 MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
-MAX_THREADS = 1024  # per block: the limit of every NVIDIA GPU so far
 MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
 _WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
 _WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
@@ -83,15 +84,25 @@ def check_features(features: frozenset[str], target: Any) -> None:
 
 def check_function(scheduled: Any, original: Any, target: Any) -> None:
     """Raise GuardError unless ``scheduled`` keeps the parameters of ``original`` and code can be generated for it."""
+    check_statements(scheduled, original, target)
+    if target.kind.name != "llvm":
+        too_much = excess_shared_memory(scheduled, limits_of(target))
+        if too_much is not None:
+            raise GuardError(too_much)
+
+
+def check_statements(scheduled: Any, original: Any, target: Any) -> None:
+    """The part of :func:`check_function` that needs no lowering."""
     before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
     if before != after:
         raise GuardError("the record changes the parameters of the function")
     device = "cpu" if target.kind.name == "llvm" else "gpu"
+    limits = limits_of(target)
     statements = list(_walk(scheduled.body, _Path()))
     for node, path in statements:
         _check_annotations(node, scheduled, device)
         if type(node).__name__ == "For":
-            _check_loop(node, path, device)
+            _check_loop(node, path, device, limits)
         elif type(node).__name__ in _LEAVES:
             _check_code_size(path)
             if path.partitioned and _reads_indices(node):
@@ -99,6 +110,8 @@ def check_function(scheduled: Any, original: Any, target: Any) -> None:
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
+    if device == "gpu" and (wrong := foreign_read(scheduled)) is not None:
+        raise GuardError(wrong)
 
 
 def check_tiles(scheduled: Any) -> None:
@@ -223,7 +236,9 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
 def _inside(loop: Any, path: _Path) -> _Path:
     extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
     kind = int(loop.kind)
-    path = path._replace(iterations=path.iterations * extent)
+    tag = str(loop.thread_binding.thread_tag) if kind == _BOUND else ""
+    if not any(tag == outer for outer, _ in path.threads):  # loops bound to one tag share its threads
+        path = path._replace(iterations=path.iterations * extent)
     if int(loop.annotations.get("pragma_unroll_explicit", 0)):
         path = path._replace(unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
     if int(loop.annotations.get(_PARTITION, 0)):
@@ -237,11 +252,11 @@ def _inside(loop: Any, path: _Path) -> _Path:
     if kind == _UNROLLED:
         return path._replace(copies=path.copies * extent)
     if kind == _BOUND:
-        return path._replace(threads=(*path.threads, (str(loop.thread_binding.thread_tag), extent)))
+        return path._replace(threads=(*path.threads, (tag, extent)))
     return path
 
 
-def _check_loop(loop: Any, path: _Path, device: str) -> None:
+def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
     if kind in (_PARALLEL, _VECTORIZED) and type(loop.extent).__name__ != "IntImm":
         raise GuardError("a vector or parallel loop of unknown extent")
@@ -252,9 +267,17 @@ def _check_loop(loop: Any, path: _Path, device: str) -> None:
     if kind == _BOUND:
         if device == "cpu":
             raise GuardError("the record binds loops to GPU threads")
-        inner = _inside(loop, path).threads
-        if math.prod(extent for tag, extent in inner if tag.startswith("threadIdx")) > MAX_THREADS:
-            raise GuardError(f"a block has more than {MAX_THREADS} threads")
+        too_many = excess_threads(_widest(_inside(loop, path).threads), limits)
+        if too_many is not None:
+            raise GuardError(too_many)
+
+
+def _widest(threads: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The extent by thread tag: loops that are nested and bound to one tag share its threads."""
+    widest: dict[str, int] = {}
+    for tag, extent in threads:
+        widest[tag] = max(extent, widest.get(tag, 1))
+    return widest
 
 
 def _check_code_size(path: _Path) -> None:
@@ -264,8 +287,9 @@ def _check_code_size(path: _Path) -> None:
 
 
 def _copies(path: _Path) -> int:
+    """How often a statement stands in the code: TVM copies it for virtual threads first, then unrolls up to a step."""
     virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
-    return path.copies * virtual * max(1, min(path.steps, path.unroll_step))
+    return path.copies * max(virtual, min(virtual * path.steps, path.unroll_step))
 
 
 def _operations(node: Any, most: int) -> int:

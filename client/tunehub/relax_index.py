@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,16 @@ _OPERATIONS: dict[str, Any] = {
 }
 
 
-def evaluate(expression: Any, values: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _name(variable: Any) -> Any:
+    return variable.name
+
+
+def evaluate(
+    expression: Any, values: Mapping[Any, npt.NDArray[Any]], key: Callable[[Any], Any] = _name
+) -> npt.NDArray[Any]:
     """Return the value of ``expression`` (a PrimExpr) for arrays of values of its variables, by their names.
+
+    ``key``: what variables are called in ``values``, where one name may stand for several.
 
     Raises KeyError for an expression with anything but ``+ - * // %`` of variables and integers.
     """
@@ -26,8 +34,9 @@ def evaluate(expression: Any, values: Mapping[str, npt.NDArray[Any]]) -> npt.NDA
     if kind == "IntImm":
         return np.asarray(int(expression.value))
     if kind == "Cast":
-        return evaluate(expression.value, values)
+        return evaluate(expression.value, values, key)
     if kind == "Var":
-        return values[expression.name]
-    result: npt.NDArray[Any] = _OPERATIONS[kind](evaluate(expression.a, values), evaluate(expression.b, values))
+        return values[key(expression)]
+    operands = (evaluate(operand, values, key) for operand in (expression.a, expression.b))
+    result: npt.NDArray[Any] = _OPERATIONS[kind](*operands)
     return result

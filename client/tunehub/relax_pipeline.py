@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _IS_SCHEDULED = "tirx.is_scheduled"
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
 
 
@@ -273,7 +274,10 @@ def _finish(mod: Any, target: Any, hub: Hub) -> Any:
         mod = _split_packing(mod)
         passes = [pack_weights]
     else:
+        from tunehub.cuda_default import checked
+
         passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
+        passes = [checked(each) for each in passes] if target.kind.name == "cuda" else passes
     with target:
         return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
 
@@ -298,13 +302,14 @@ def _split_packing(mod: Any) -> Any:
 
 
 def _lowering_passes(target: Any) -> list[Any]:
+    from importlib import import_module
+
     from tvm import relax
 
-    if target.kind.name == "llvm":  # 0.27: relax.pipeline.dataflow_lower_passes fails for llvm, its module does not
-        from tvm.relax.backend.cpu_generic import pipeline
-
-        return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
-    return [*relax.pipeline.dataflow_lower_passes(target), *relax.pipeline.finalize_passes(target)]
+    package = _BACKENDS.get(target.kind.name)
+    # relax.pipeline.dataflow_lower_passes fails for these: their packages do not export it, only the module has it.
+    pipeline = relax.pipeline if package is None else import_module(f"tvm.relax.backend.{package}.pipeline")
+    return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
 
 
 def _simplifying_passes(mod: Any) -> list[Any]:

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import getpass
 import platform
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tunehub import host
+from tunehub.cuda_host import Gpu
 from tunehub_builder import machine
 from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
+from tunehub_builder.tuning import cuda_worker
 
 
 def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
@@ -19,7 +22,7 @@ def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
     assert found.vector in (4, 8, 16)
 
 
-@pytest.mark.parametrize("name", ["", "llvm", "llvm-", "znver5", "llvm-nonsense", "cuda-h100", "llvm-../../x"])
+@pytest.mark.parametrize("name", ["", "llvm", "llvm-", "znver5", "llvm-nonsense", "llvm-../../x"])
 @pytest.mark.usefixtures("tvm")
 def test_unknown_targets_are_refused(name: str) -> None:
     with pytest.raises(UnknownTargetError, match="expected 'host'"):
@@ -56,3 +59,49 @@ def test_the_description_names_hardware_only() -> None:
     assert platform.node() not in text.split()
     assert getpass.getuser() not in text.split()
     assert described["physical_cores"] >= 1  # type: ignore[operator]
+
+
+def _gpus(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    found = tuple(Gpu(name=name, arch="sm_90", driver="580.1") for name in names)
+    monkeypatch.setattr("tunehub.cuda_host.find_gpus", lambda: found)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda-h200"])
+def test_a_gpu_is_found_by_its_kind_or_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpus(monkeypatch, "NVIDIA H200")
+    found = machine.find_target(name)
+    assert (found.name, found.config["arch"], found.config["max_shared_memory_per_block"]) == (
+        "cuda-h200",
+        "sm_90",
+        49152,
+    )
+    assert machine.describe_machine(found)["gpu_driver"] == "580.1"
+    assert "gpu" not in machine.describe_machine()
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [((), "no CUDA GPU"), (("NVIDIA H100 80GB HBM3",), r"has a NVIDIA H100 80GB HBM3 \(cuda-h100\)")],
+)
+def test_a_gpu_that_is_not_here_is_refused(
+    names: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _gpus(monkeypatch, *names)
+    with pytest.raises(UnsuitableTargetError, match=reason):
+        machine.find_target("cuda-h200")
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"), [(None, ("0", "1")), ("", ()), ("1", ("1",)), (" GPU-ab, GPU-cd ", ("GPU-ab", "GPU-cd"))]
+)
+def test_work_is_spread_over_the_gpus_that_may_be_used(
+    named: str | None, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _gpus(monkeypatch, "NVIDIA H200", "NVIDIA H200")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert cuda_worker.visible_gpus() == expected
+    devices = [make.args for make in cuda_worker.makers(tmp_path, 4)]  # type: ignore[attr-defined]
+    assert len({lock for lock, _ in devices}) == max(1, len(expected))
+    assert [device for _, device in devices][: len(expected)] == list(expected)

@@ -119,7 +119,7 @@ def test_the_search_of_another_tuner_is_refused(invoke: Callable[..., Any], tmp_
     ("arguments", "message"),
     [
         (["--target", "llvm-znver55", "--network", "squeezenet"], "unknown target 'llvm-znver55'.*llvm-znver5"),
-        (["--target", "cuda-h200", "--network", "squeezenet"], "unknown target 'cuda-h200': expected 'host'"),
+        (["--target", "rocm-mi300", "--network", "squeezenet"], "unknown target 'rocm-mi300': expected 'host'"),
         (["--target", "host", "--network", "resnet51"], "unknown network 'resnet51'.*resnet50"),
         (["--target", "host"], "nothing to tune"),
         (["--network", "squeezenet"], "which target"),
@@ -145,6 +145,10 @@ def test_what_cannot_be_done_is_exit_code_1(invoke: Callable[..., Any], tmp_path
     assert (result.exit_code, "holds other files" in result.output) == (1, True)
     result = invoke("--recipe", tmp_path / "none.toml", "--work", tmp_path / "work")
     assert (result.exit_code, "none.toml: No such file" in result.output) == (1, True)
+    result = invoke("--target", "cuda-gt9", "--network", "squeezenet", "--work", tmp_path / "work")
+    assert (result.exit_code, "cannot tune for cuda-gt9" in result.output) == (1, True)
+    result = invoke("--target", "host", "--network", "squeezenet", "--minutes", "1", "--work", tmp_path / "work")
+    assert (result.exit_code, "--minutes is for GPUs" in result.output) == (1, True)
 
 
 def test_the_networks_are_listed() -> None:

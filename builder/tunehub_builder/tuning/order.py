@@ -13,17 +13,17 @@ def heaviest_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
     """Convolutions and matrix products (what a sketch serves) first, each group by operations × calls."""
 
     def weight(task: TuningTask) -> tuple[bool, float, str]:
-        return sketch.loops_of(task.mod) is None, -task.count * _operations(task.mod), task.exact
+        return sketch.loops_of(task.mod) is None, -task.count * operations(task.mod), task.exact
 
     return sorted(tasks, key=weight)
 
 
 def most_operations_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
     """By operations × calls alone."""
-    return sorted(tasks, key=lambda task: (-task.count * _operations(task.mod), task.exact))
+    return sorted(tasks, key=lambda task: (-task.count * operations(task.mod), task.exact))
 
 
-def _operations(mod: Any) -> float:
+def operations(mod: Any) -> float:
     """Arithmetic operations of one call, 0 where TVM cannot count them."""
     from tvm.s_tir.analysis import estimate_tir_flops
 

@@ -142,6 +142,19 @@ class WorkerPool:
                 position = position - 1 if worker.alive else 0
 
 
+def warm_up(workers: Sequence[Worker], target: Any) -> None:
+    """Let all processes import TVM and find their device at the same time; their sessions have a ``warm_up``.
+
+    Raises TuningError when one cannot.
+    """
+    for worker in workers:
+        worker.send(("warm_up", target))
+    for worker in workers:
+        kind, value = worker.receive(_START_LIMIT_S, "start")
+        if kind != "ok":
+            raise TuningError(f"a worker process cannot start: {value}")
+
+
 def _ready(running: dict[Worker, int], limit_s: float) -> list[Worker]:
     """Wait until at least one worker has answered, died or used up its time; return those."""
     now = monotonic()

@@ -1,0 +1,192 @@
+"""The search for CUDA, in processes of its own: TVM's rules and cost model, with candidates that can be launched.
+
+Of a hundred choices of tiles that MetaSchedule makes by chance, one passes its own check for GPUs, and finding a
+population takes its evolutionary search half a minute of CPU time. Most fail on the threads of a block alone. Here the
+tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds (:mod:`tunehub_builder.tuning.
+cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from tunehub.relax_guard import GuardError, check_statements
+from tunehub.relax_traces import export_trace, import_trace
+from tunehub_builder.tuning.cuda_tiles import drawn, varied
+from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics, takes_half
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.search import load_cpu_intrinsics, trace_id
+
+FIRST = 16  # candidates of a workload that nothing is known of
+_NICENESS = 5  # building and measuring go first
+_CHOICE = 2  # candidates that are made for each that is proposed
+_ATTEMPTS = 3  # for each that is made
+_PARENTS = 12  # the fastest trials, which are varied
+_AT_RANDOM = 0.2  # of what is made
+_MOST_LEARNT = 256  # earlier trials that teach the model
+
+
+class CudaSearch:
+    """Proposes for one workload."""
+
+    def __init__(self, mod: Any, target: Any, *, seed: int, threads: int) -> None:
+        """``threads`` are for the cost model."""
+        from tvm.s_tir import meta_schedule as ms
+
+        _load_intrinsics(mod)
+        kind = "cuda-tensorcore" if takes_half(mod["main"]) else "cuda"
+        generator = ms.space_generator.PostOrderApply(
+            f_block_filter=None,
+            sch_rules=ms.ScheduleRule.create(kind),
+            postprocs=ms.Postproc.create(kind),
+            mutator_probs={},
+        )
+        self._mod, self._target, self._random = mod, target, Random(seed)
+        self._context = ms.TuneContext(
+            mod=mod, target=target, space_generator=generator, rand_state=seed, num_threads=1
+        ).clone()
+        self._postprocs = list(self._context.space_generator.postprocs)
+        self._designs = [schedule.trace for schedule in self._context.generate_design_space()]
+        self._arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+        self._model = ms.cost_model.XGBModel(num_warmup_samples=FIRST, num_tuning_cores=threads)
+        self._made: dict[str, Any] = {}
+        self._known: set[str] = set()
+        self._told = 0
+
+    def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
+        """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
+        self._learn(trials[self._told :])
+        self._told = len(trials)
+        if not trials:
+            return self._best(self._make((), min(limit, FIRST)), FIRST)
+        measured = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)
+        parents = [import_trace(trial.trace) for trial in measured[:_PARENTS]]
+        return self._best(self._make(parents, _CHOICE * limit), limit)
+
+    def _make(self, parents: Sequence[Any], count: int) -> dict[str, Any]:
+        """At most ``count`` schedules by the text of their traces."""
+        made: dict[str, Any] = {}
+        for _ in range(_ATTEMPTS * count):
+            if len(made) >= count or not self._designs:
+                break
+            trace = self._random_trace() if self._by_chance(parents) else varied(self._parent(parents), self._random)
+            schedule = None if trace is None else self._schedule(trace)
+            if schedule is not None:
+                text = trace_id(export_trace(schedule.trace))
+                if text not in self._known:
+                    made.setdefault(text, schedule)
+        return made
+
+    def _by_chance(self, parents: Sequence[Any]) -> bool:
+        return not parents or self._random.random() < _AT_RANDOM
+
+    def _random_trace(self) -> Any:
+        return drawn(self._random.choice(self._designs), self._random)
+
+    def _parent(self, parents: Sequence[Any]) -> Any:
+        """One of the fastest; the first more often."""
+        return parents[min(self._random.randrange(len(parents)), self._random.randrange(len(parents)))]
+
+    def _schedule(self, trace: Any) -> Any:
+        """The workload as ``trace`` says, after TVM's postprocessors; None when these or the client refuse it."""
+        from tvm.s_tir import Schedule
+
+        try:
+            schedule = Schedule(self._mod, seed=1, debug_mask="none", error_render_level="none")
+            trace.apply_to_schedule(schedule, remove_postproc=True)
+            schedule.enter_postproc()
+            if not all(postproc.apply(schedule) for postproc in self._postprocs):
+                return None
+            check_statements(schedule.mod["main"], self._mod["main"], self._target)
+        except (GuardError, RuntimeError, ValueError, TypeError):  # of a primitive that does not take its place
+            return None
+        return schedule
+
+    def _best(self, made: dict[str, Any], limit: int) -> list[Any]:
+        """Those of ``made`` that the model finds best."""
+        if not made:
+            return []
+        candidates = {text: self._candidate(schedule) for text, schedule in made.items()}
+        scores = self._model.predict(self._context, list(candidates.values()))
+        order = sorted(zip(scores, candidates, strict=True), key=lambda pair: -float(pair[0]))[:limit]
+        for _, text in order:
+            self._known.add(text)
+            self._made[text] = candidates[text]
+        return [json.loads(text) for _, text in order]
+
+    def _learn(self, news: Iterable[Trial]) -> None:
+        """Teach the model the trials that succeeded; those of earlier sittings are applied again for it."""
+        from tvm.s_tir import meta_schedule as ms
+
+        candidates: list[Any] = []
+        results: list[Any] = []
+        for trial in news:
+            text = trace_id(trial.trace)
+            self._known.add(text)
+            own = self._made.pop(text, None)
+            if trial.run_s and (own is not None or len(candidates) < _MOST_LEARNT):
+                candidates.append(own or self._candidate(self._applied(trial.trace)))
+                results.append(ms.runner.RunnerResult(list(trial.run_s), None))
+        if candidates:
+            self._model.update(self._context, candidates, results)
+
+    def _applied(self, trace: Any) -> Any:
+        from tvm.s_tir import Schedule
+
+        schedule = Schedule(self._mod, debug_mask="none", error_render_level="none")
+        import_trace(trace).apply_to_schedule(schedule, remove_postproc=False)
+        return schedule
+
+    def _candidate(self, schedule: Any) -> Any:
+        from tvm.s_tir import meta_schedule as ms
+
+        return ms.MeasureCandidate(schedule, self._arguments)
+
+
+class SearchSession:
+    """What a worker that proposes remembers: the search of each workload and its trials so far."""
+
+    def __init__(self, threads: int) -> None:
+        """``threads`` are for the cost models; the process gives way to those that build."""
+        self._threads = threads
+        self._modules: dict[str, Any] = {}
+        self._searches: dict[str, tuple[CudaSearch, list[Trial]]] = {}
+        os.nice(_NICENESS)
+
+    def warm_up(self, _target: Any) -> None:
+        """Import TVM and what the search needs."""
+        from tvm.s_tir import meta_schedule  # noqa: F401
+
+        load_cpu_intrinsics()
+
+    def task(self, task: str, module: str) -> None:
+        """Remember the workload ``task``, an IRModule as TVM's JSON."""
+        import tvm
+
+        self._modules[task] = tvm.ir.load_json(module)
+
+    def propose(self, task: str, target: Any, news: list[Trial], limit: int, seed: int) -> list[Any]:
+        """At most ``limit`` candidates; ``news``: the trials since the last call. None are left: an empty list."""
+        import tvm
+
+        if task not in self._searches:
+            wanted = tvm.target.Target(target)
+            self._searches[task] = (CudaSearch(self._modules[task], wanted, seed=seed, threads=self._threads), [])
+        search, trials = self._searches[task]
+        trials += news
+        return search.propose(trials, limit)
+
+    def forget(self, task: str) -> None:
+        """Free what the search of a workload holds."""
+        self._searches.pop(task, None)
+
+
+def _load_intrinsics(mod: Any) -> None:
+    if takes_half(mod["main"]):
+        load_cuda_intrinsics()
+    else:
+        load_cpu_intrinsics()

@@ -1,0 +1,101 @@
+"""What a CUDA GPU can launch, and whether a scheduled function keeps to it.
+
+A kernel that asks for more than the device has compiles without a word and fails when it is launched. A record is
+therefore held to the limits that every GPU from compute capability 8.0 on shares, and to the device's own where these
+are tighter. Registers need no rule here: TVM states the number of threads of a block in ``__launch_bounds__``, and the
+assembler keeps to the registers that so many threads may have.
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchLimits:
+    """The most of everything in one launch: threads of a block, bytes of its static shared memory, extents by axis."""
+
+    threads: int = 1024
+    shared_memory: int = 48 << 10
+    block: tuple[int, int, int] = (1024, 1024, 64)
+    grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
+
+
+SM_80 = LaunchLimits()
+
+
+def limits_of(target: Any) -> LaunchLimits:
+    """The limits for ``target``: those of sm_80, or what the target itself states where that is less."""
+    attrs: Mapping[str, Any] = target.attrs
+    threads = [int(attrs[name]) for name in ("max_threads_per_block", "max_num_threads") if attrs.get(name)]
+    shared = attrs.get("max_shared_memory_per_block")
+    return LaunchLimits(
+        threads=min([SM_80.threads, *threads]),
+        shared_memory=min(SM_80.shared_memory, int(shared)) if shared else SM_80.shared_memory,
+    )
+
+
+def excess_threads(threads: Mapping[str, int], limits: LaunchLimits) -> str | None:
+    """Why blocks or the grid are too large, or None. ``threads``: the extent by thread tag, as ``threadIdx.x``."""
+    count = 1
+    for tag, extent in threads.items():
+        what = _PREFIX.get(tag.partition(".")[0])
+        if what is None:
+            continue
+        most = getattr(limits, what)["xyz".index(tag[-1])]
+        if extent > most:
+            return f"{tag} has {extent} values, more than {most}"
+        count *= extent if what == "block" else 1
+    return f"a block has more than {limits.threads} threads" if count > limits.threads else None
+
+
+def excess_shared_memory(function: Any, limits: LaunchLimits) -> str | None:
+    """Why the kernels of ``function`` take too much shared memory, or None.
+
+    How much they take shows only once TVM has cut every buffer down to the part that a block uses: the function is
+    lowered as far as that, in some 10 ms.
+    """
+    import tvm
+    from tvm.s_tir import analysis
+
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    for lowered in _lowering()(module).functions.values():
+        if not analysis.verify_gpu_code(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
+            return f"a block takes more than {limits.shared_memory} bytes of shared memory"
+    return None
+
+
+def _lowering() -> Any:
+    """The passes of TVM's own pipeline (``s_tir/pipeline.py``) up to the one that shares memory among buffers."""
+    import tvm
+    from tvm import s_tir, tirx
+
+    first = s_tir.transform
+    return tvm.transform.Sequential(
+        [
+            first.CanonicalizeLoop(),
+            first.LowerCrossThreadReduction(),
+            first.LowerInitBlock(),
+            first.PlanAndUpdateBufferAllocationLocation(),
+            first.ConvertBlocksToOpaque(),
+            first.LiftThreadBinding(),
+            first.ManifestSharedMemoryLocalStage(),
+            first.CompactBufferAllocation(),
+            first.LowerAutoCopy(),
+            first.UnifyThreadBinding(),
+            first.LowerMatchBuffer(),
+            first.InjectSoftwarePipeline(),
+            first.TransformMmaBufferLayout(),
+            first.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.VectorizeLoop(True),
+            first.InjectVirtualThread(),
+            first.InjectDoubleBuffer(),
+            tirx.transform.StorageRewrite(),
+        ]
+    )
