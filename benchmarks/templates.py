@@ -2,7 +2,8 @@
 
 The workloads are layers of the demo's and other common networks. Each is a convolution or matrix product with bias and
 relu, weights packed, in the blocked layout that a network keeps between layers; onnxruntime runs a model of that one
-layer, with plain input and output. Tuned knobs are the best of all that the template proposes.
+layer, with plain input and output. Tuned knobs are the best of all that the template proposes. MetaSchedule's record is
+the best published trace for the layer in the plain layout, where there is one.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class Timed:
     tuned_ms: float
     onnxruntime_ms: float
     tvm_default_ms: float
+    meta_schedule_ms: float | None
 
 
 def run() -> list[Row]:
@@ -134,7 +136,9 @@ def time_layer(layer: Layer, target: Any, threads: int) -> Timed:
     runners = [_runner(match.template.apply(mod, match.workload, knobs).mod, target, arrays, result) for knobs in space]
     best = min(runners, key=lambda runner: _shortest(runner, _SAMPLE_S))
     naive = _naive(layer, plain, target)
-    default_s, best_s, onnxruntime_s = _in_turns([runners[0], best, _onnxruntime(layer, plain, threads)])
+    traced = _meta_schedule(layer, plain, target)
+    contenders = [runners[0], best, _onnxruntime(layer, plain, threads), *([traced] if traced else [])]
+    default_s, best_s, onnxruntime_s, *traced_s = _in_turns(contenders)
     return Timed(
         layer=layer,
         flops=float(match.workload.flops),
@@ -142,6 +146,7 @@ def time_layer(layer: Layer, target: Any, threads: int) -> Timed:
         tuned_ms=min(best_s, default_s) * 1e3,
         onnxruntime_ms=onnxruntime_s * 1e3,
         tvm_default_ms=_shortest(naive, _SAMPLE_S) * 1e3,
+        meta_schedule_ms=traced_s[0] * 1e3 if traced_s else None,
     )
 
 
@@ -165,20 +170,38 @@ def _summary(timed: list[Timed]) -> list[Row]:
     ratios = [item.default_knobs_ms / item.onnxruntime_ms for item in timed]
     tuned = [item.tuned_ms / item.onnxruntime_ms for item in timed]
     slower = sum(item.default_knobs_ms > item.tvm_default_ms for item in timed)
+    traced = [item.default_knobs_ms / item.meta_schedule_ms for item in timed if item.meta_schedule_ms]
     return [
         Row(name="default_knobs_of_tuned", value=median(shares), unit="ratio", note="median of speeds"),
         Row(name="default_knobs_of_tuned_p10", value=quantiles(shares, n=10)[0], unit="ratio"),
         Row(name="slower_than_default", value=slower, unit="count", note=f"of {len(timed)}, TVM's default schedule"),
+        *([_traced_row(traced)] if traced else []),
         Row(name="default_geomean_vs_onnxruntime", value=_geomean(ratios), unit="ratio", note="template ÷ onnxruntime"),
         Row(name="tuned_geomean_vs_onnxruntime", value=_geomean(tuned), unit="ratio", note="template ÷ onnxruntime"),
         Row(name="layers_slower_than_onnxruntime", value=sum(r > 1 for r in tuned), unit="count", note="tuned"),
     ]
 
 
+def _traced_row(ratios: list[float]) -> Row:
+    note = f"template's default knobs ÷ MetaSchedule's record, {len(ratios)} layers with one"
+    return Row(name="default_geomean_vs_meta_schedule", value=_geomean(ratios), unit="ratio", note=note)
+
+
 def _rows(item: Timed) -> list[Row]:
+    """GFLOP/s with default knobs, tuned ones, MetaSchedule's record and in onnxruntime, and two ratios."""
     name = item.layer.name
+    speeds = {
+        "default_knobs": item.default_knobs_ms,
+        "tuned": item.tuned_ms,
+        "meta_schedule": item.meta_schedule_ms,
+        "onnxruntime": item.onnxruntime_ms,
+    }
     return [
-        Row(name=f"{name}_template_gflops", value=item.flops / item.tuned_ms / 1e6, unit="GFLOP/s", note="tuned"),
+        *(
+            Row(name=f"{name}_{how}_gflops", value=item.flops / ms / 1e6, unit="GFLOP/s")
+            for how, ms in speeds.items()
+            if ms is not None
+        ),
         Row(name=f"{name}_default_knobs_of_tuned", value=item.tuned_ms / item.default_knobs_ms, unit="ratio"),
         Row(name=f"{name}_vs_onnxruntime", value=item.tuned_ms / item.onnxruntime_ms, unit="ratio", note="tuned"),
     ]
@@ -276,6 +299,47 @@ def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], list[Any
         return topi.nn.relu(topi.add(operator(x, w, strides, padding, (1, 1)), topi.reshape(b, (layer.outputs, 1, 1))))
 
     return _runner(*_with_target(_function(make, plain), target))
+
+
+def _meta_schedule(layer: Layer, plain: list[Any], target: Any) -> Callable[[], list[Any]] | None:
+    """The layer in the plain layout by the best published trace; None when none serves it."""
+    import tvm
+    from tvm import relax
+
+    import tunehub
+
+    with tunehub.context(target, layout="keep") as hub:
+        executable = tvm.compile(_relax_layer(layer, plain), target)
+    if any(workload.template or not workload.hit for workload in hub.report().workloads):
+        return None
+    run, data = relax.VirtualMachine(executable, tvm.cpu())["main"], tvm.runtime.tensor(plain[0])
+
+    def call() -> list[Any]:
+        run(data)
+        return []
+
+    return call
+
+
+def _relax_layer(layer: Layer, plain: list[Any]) -> Any:
+    from tvm import relax
+
+    data, weight, bias = plain
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(data.shape, "float32"))
+    if layer.kind == "dense":
+        product, shift = relax.op.matmul(x, relax.const(weight)), bias
+    else:
+        groups = layer.channels if layer.kind == "depthwise" else 1
+        padding = (*layer.padding, *layer.padding)
+        product = relax.op.nn.conv2d(x, relax.const(weight), strides=layer.stride, padding=padding, groups=groups)
+        shift = bias.reshape(1, -1, 1, 1)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            added = builder.emit(relax.op.add(builder.emit(product), relax.const(shift)))
+            result = builder.emit_output(relax.op.nn.relu(added))
+        builder.emit_func_output(result)
+    return builder.get()
 
 
 def _with_target(function: tuple[Any, list[Any], tuple[int, ...]], target: Any) -> tuple[Any, Any, list[Any], Any]:
