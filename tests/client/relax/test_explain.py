@@ -28,7 +28,8 @@ def _no_code(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_explaining_generates_no_code(nets: Any, target: Any, make_hub: Any) -> None:
     hub = make_hub()
     explain_module(nets.residual(), target, hub)
-    assert hub.rungs() == ["default", "default"]
+    assert len(hub.rungs()) == 2
+    assert set(hub.rungs()) <= {"template", "default"}
     assert not hub.failures
 
 
