@@ -65,11 +65,11 @@ def test_one_record_serves_the_other_epilogue_by_its_anchor(
     assert sorted(hub.rungs()) == ["anchor", "exact"], [w.skipped for w in hub.workloads]
 
 
-def test_without_records_everything_is_default(net: Any, data: Any, target: Any, run: Any, make_hub: Any) -> None:
+def test_without_records_no_record_serves(net: Any, data: Any, target: Any, run: Any, make_hub: Any) -> None:
     hub = make_hub()
     found = run(compile_module(net, target, hub), data)
     np.testing.assert_allclose(found, run(tvm.compile(net, target), data), rtol=1e-4, atol=1e-4)
-    assert hub.rungs() == ["default", "default"]
+    assert set(hub.rungs()) <= {"template", "default"}
 
 
 def test_inside_the_block_and_outside(net: Any, target: Any, make_hub: Any, originals: tuple[Any, Any]) -> None:
