@@ -280,10 +280,10 @@ class Report:
         return table(self)
 
     def print(self) -> None:
-        """Print the table on standard output."""
-        from rich.console import Console
+        """Print the table on standard output; a pipe or file gets whole lines."""
+        from tunehub.report_text import print_report
 
-        Console().print(self.table())
+        print_report(self)
 
     def __str__(self) -> str:
         return self.summary()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
 MIN_TRIALS = 1000
+_WIDE = 400
 _SMALL_GAIN = 1.005  # nobody tunes for less
 
 
@@ -33,6 +34,7 @@ def summary(report: Report) -> str:
 
 def table(report: Report) -> Table:
     """A row for each workload, in the order of compiling; the summary above, notes below."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     numbers = ["predicted ms", "measured ms", "share", "× default"]
@@ -42,13 +44,22 @@ def table(report: Report) -> Table:
     if len({item.module for item in report.workloads}) > 1:
         headings.insert(0, "module")
     texts = ("workload", "rung", "record of", "remarks")
-    made = Table(title=summary(report), title_justify="left", caption="\n".join(report.notes) or None)
+    notes = "\n".join(report.notes) or None
+    made = Table(title=summary(report), title_justify="left", caption=notes, caption_justify="left", box=SIMPLE_HEAD)
     for heading in headings:
         made.add_column(heading, justify="left" if heading in texts else "right")
     for item in report.workloads:
         cells = _cells(report, item)
         made.add_row(*(cells[heading] for heading in headings))
     return made
+
+
+def print_report(report: Report) -> None:
+    """Print :func:`table`. Where there is no terminal to be as wide as, lines are as long as they have to be."""
+    from rich.console import Console
+
+    console = Console()
+    Console(width=None if console.is_terminal else _WIDE).print(table(report))
 
 
 def _cells(report: Report, item: WorkloadReport) -> dict[str, str]:

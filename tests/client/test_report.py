@@ -110,6 +110,7 @@ def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for word in ("conv", "dense", "softmax", "exact", "a note"):
         assert word in shown
+    assert "llvm-znver5 0.1.0: x: does not fit" in shown  # a pipe gets whole lines
     assert REPORT.table().row_count == 4
     assert "measured ms" not in {column.header for column in REPORT.table().columns}
     assert "measured ms" in {column.header for column in PROFILED.table().columns}

@@ -54,7 +54,7 @@ def explain(
     if as_json:
         print_json(report.to_json())
     else:
-        _print(report)
+        report.print()
 
 
 def _module(model: Path, shapes: Sequence[str]) -> Any:
@@ -86,11 +86,3 @@ def _save(report: Report, misses: Path) -> None:
     except OSError as error:
         raise click.ClickException(f"--misses {misses}: {error.strerror}; give a file that you may write") from None
     click.echo(f"{count} new misses in {misses}: tunehub tune --from-misses {misses} --work DIR", err=True)
-
-
-def _print(report: Report) -> None:
-    """The table; a pipe gets full lines."""
-    from rich.console import Console
-
-    console = Console()
-    Console(width=None if console.is_terminal else 400).print(report.table())
