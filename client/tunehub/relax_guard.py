@@ -135,6 +135,20 @@ def check_tiles(scheduled: Any) -> None:
             raise GuardError("a tile writes beyond its end, where other threads write")
 
 
+def check_exact(scheduled: Any) -> None:
+    """Raise GuardError when results are written more often than there are elements of a parameter.
+
+    Stricter than :func:`check_tiles`, for tiles that divide their loops: there is no remainder to allow for. A tile of
+    two fused loops that holds parts of a row writes all of the row, the sums that others have not finished included.
+    """
+    own = parameters(scheduled)
+    for node, path in _walk(scheduled.body, _Path()):
+        if type(node).__name__ == "BufferStore" and not path.reducing:
+            buffer = buffer_of(node)
+            if any(buffer.same_as(parameter) for parameter in own) and path.iterations > math.prod(_shape(buffer)):
+                raise GuardError("a tile writes results of its neighbours, too")
+
+
 def check_operations(scheduled: Any) -> None:
     """Raise GuardError when long statements are unrolled often.
 

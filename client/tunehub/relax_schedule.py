@@ -10,10 +10,10 @@ from tunehub.relax_class import anchor_class_of, class_of
 from tunehub.relax_guard import (
     anchor_writes_parameter,
     changes_layout,
+    check_exact,
     check_features,
     check_function,
     check_operations,
-    check_tiles,
     layout_provider,
 )
 from tunehub.relax_keys import anchor_key, workload_key
@@ -209,8 +209,7 @@ def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False)
     """
     schedule = _replayed(mod, (_transfer_around_anchor if anchored else transfer)(mod, trace, target))
     scheduled = schedule.mod["main"]
-    if target.kind.name == "llvm":
-        check_tiles(scheduled)
+    check_exact(scheduled)
     check_operations(scheduled)
     return schedule
 

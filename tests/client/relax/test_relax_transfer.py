@@ -16,7 +16,7 @@ import tvm
 from tunehub import templates
 from tunehub.exceptions import RecordUnusableError
 from tunehub.relax_class import anchor_class_of
-from tunehub.relax_guard import check_function
+from tunehub.relax_guard import GuardError, check_function
 from tunehub.relax_schedule import apply_transfer, schedule_function
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub.transfer_sources import Transfers, nearest
@@ -99,6 +99,14 @@ def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any) -> None:
     done = sum(counts.values())
     logging.getLogger(__name__).info("%d transferred: %s; refused: %s", done, dict(counts), dict(refusals))
     assert done >= 0.8 * (done + sum(refusals.values())), refusals
+
+
+def test_a_tile_that_holds_parts_of_rows_is_refused(host: Any) -> None:
+    """The sketch tiles rows and columns as one loop; the epilogue would write sums that are not finished."""
+    source, other = case("conv1x1", 1105), case("conv1x1", 317)
+    trace = import_trace(source_trace(source, host, 105))
+    with pytest.raises(GuardError, match="results of its neighbours"):
+        apply_transfer(other.mod, trace, host)
 
 
 EPILOGUES = (("conv3x3", "conv3x3_plain"), ("conv3x3_plain", "conv3x3"), ("dense", "dense_plain"))
