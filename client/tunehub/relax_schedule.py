@@ -220,7 +220,9 @@ def _transfer_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
     block = analysis.find_anchor_sblock(mod)
     if block is None:
         raise ValueError("the function has no anchor block")
-    return _apply_design(mod, fitted_to_anchor(trace.simplified(remove_postproc=True), block), target)
+    design = fitted_to_anchor(trace.simplified(remove_postproc=True), block)
+    fused = any(instruction.kind.name == "GetConsumers" for instruction in design.insts)
+    return _apply_design(mod, design, target, epilogue=fused)
 
 
 def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
@@ -251,9 +253,9 @@ def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = 
     return schedule
 
 
-def _apply_design(mod: Any, design: Any, target: Any) -> Any:
-    """The schedule after ``design`` and TVM's postprocessing."""
-    buffered = changes_layout(design) and anchor_writes_parameter(mod)
+def _apply_design(mod: Any, design: Any, target: Any, *, epilogue: bool = False) -> Any:
+    """The schedule after ``design`` and TVM's postprocessing; ``epilogue``: the design needs something to fuse."""
+    buffered = (epilogue or changes_layout(design)) and anchor_writes_parameter(mod)
     schedule = _apply_around_anchor(mod, design, target, buffered=buffered)
     postprocess(schedule, mod, target, tensorized=is_tensorized(design))
     return schedule
