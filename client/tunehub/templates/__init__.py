@@ -33,7 +33,8 @@ __all__ = [
     "template",
 ]
 
-NAMES = ("conv2d", "depthwise", "dense", "pooling", "last_axis", "elementwise")  # in the order in which they are asked
+# in the order in which they are asked
+NAMES = ("conv2d", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
 
 
 class Template(Protocol):

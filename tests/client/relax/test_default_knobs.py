@@ -70,6 +70,26 @@ def _conv_nhwc(b: Any, x: Any) -> Any:
     return b.emit(op.nn.conv2d(x, _ones(3, 3, 8, 16), data_layout="NHWC", kernel_layout="HWIO"))
 
 
+def _conv_nhwc_padded(b: Any, x: Any) -> Any:
+    y = b.emit(op.nn.conv2d(x, _ones(3, 3, 8, 19), padding=1, strides=2, data_layout="NHWC", kernel_layout="HWIO"))
+    return b.emit(op.nn.relu(y))
+
+
+def _conv1d_strided(b: Any, x: Any) -> Any:
+    return b.emit(op.nn.gelu(b.emit(op.nn.conv1d(x, _ones(32, 8, 3), strides=2, padding=1))))
+
+
+def _local_response(b: Any, x: Any) -> Any:
+    squares = b.emit(op.expand_dims(b.emit(op.multiply(x, x)), 1))
+    mean = b.emit(op.nn.avg_pool3d(squares, (5, 1, 1), (1, 1, 1), (2, 0, 0), count_include_pad=True))
+    return b.emit(op.divide(x, b.emit(op.squeeze(b.emit(op.add(mean, relax.const(1.0))), [1]))))
+
+
+def _small_products(b: Any, x: Any) -> Any:
+    wide = b.emit(op.astype(x, "int32"))
+    return b.emit(op.matmul(wide, b.emit(op.permute_dims(wide))))
+
+
 # name -> (shape of the input, its type, what is computed)
 OPERATORS: dict[str, tuple[Shape, str, Callable[[Any, Any], Any]]] = {
     "chain": ((3, 17, 5), "float32", _residual),
@@ -141,6 +161,36 @@ OPERATORS: dict[str, tuple[Shape, str, Callable[[Any, Any], Any]]] = {
     "conv1d": ((1, 8, 37), "float32", lambda b, x: b.emit(op.nn.conv1d(x, _ones(16, 8, 3), padding=1))),
     "conv_transposed": ((1, 8, 7, 7), "float32", lambda b, x: b.emit(op.nn.conv2d_transpose(x, _ones(8, 16, 3, 3)))),
     "conv3d": ((1, 2, 5, 6, 7), "float32", lambda b, x: b.emit(op.nn.conv3d(x, _ones(4, 2, 3, 3, 3)))),
+    "conv1d_strided": ((1, 8, 41), "float32", _conv1d_strided),
+    "conv_transposed_strided": (
+        (1, 8, 7, 5),
+        "float32",
+        lambda b, x: b.emit(op.nn.conv2d_transpose(x, _ones(8, 16, 4, 4), strides=2, padding=1)),
+    ),
+    "conv1d_transposed": (
+        (1, 8, 13),
+        "float32",
+        lambda b, x: b.emit(op.nn.conv1d_transpose(x, _ones(8, 17, 4), strides=2)),
+    ),
+    "local_response": ((1, 24, 13, 13), "float32", _local_response),
+    "max_pool_of_volumes": (
+        (1, 3, 8, 9, 16),
+        "float32",
+        lambda b, x: b.emit(op.nn.max_pool3d(x, (2, 2, 2), (1, 1, 1))),
+    ),
+    "average_pool_of_rows": (
+        (1, 3, 37),
+        "float32",
+        lambda b, x: b.emit(op.nn.avg_pool1d(x, (3,), (2,), (1,), count_include_pad=True)),
+    ),
+    "sum_of_leading": ((5, 7, 33), "float32", lambda b, x: b.emit(op.sum(x, [0, 1]))),
+    "sum_of_many": ((197, 101, 7), "float32", lambda b, x: b.emit(op.sum(x, [0, 1]))),
+    "sum_of_all_of_many": ((197, 101, 7), "float32", lambda b, x: b.emit(op.mean(x))),
+    "minimum_of_middle": ((5, 17, 33), "float32", lambda b, x: b.emit(op.min(x, [1], keepdims=True))),
+    "maximum_of_bytes": ((5, 17, 70), "int8", lambda b, x: b.emit(op.max(x, [0, 1]))),
+    "sum_of_moved": ((5, 17, 33), "float32", lambda b, x: b.emit(op.sum(b.emit(op.permute_dims(x, [2, 0, 1])), [1]))),
+    "matmul_of_integers": ((9, 37), "int8", _small_products),
+    "conv_of_rows_padded": ((1, 9, 11, 8), "float32", _conv_nhwc_padded),
     "conv_of_rows": ((1, 9, 9, 8), "float32", _conv_nhwc),
     "matmul_of_a_prime": ((3, 19, 23), "float32", lambda b, x: b.emit(op.matmul(x, _ones(3, 23, 37)))),
     "grouped_conv": ((1, 68, 7, 9), "float32", lambda b, x: b.emit(op.nn.conv2d(x, _ones(68, 17, 1, 1), groups=4))),

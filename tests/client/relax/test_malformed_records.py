@@ -356,6 +356,6 @@ def test_the_compile_is_right_and_the_report_says_why(name: str, outcomes: dict[
     if why is None:
         assert outcome["rung"] == "user", outcome["reasons"]
         return
-    assert outcome["rung"] == "default", outcome
+    assert outcome["rung"] in ("template", "transfer"), outcome  # what serves without this record
     reasons = [reason for reason in outcome["reasons"] if "mcpu" not in reason and "no package" not in reason]
     assert re.search(why, "\n".join(reasons)), outcome["reasons"]
