@@ -140,12 +140,17 @@ def check_exact(scheduled: Any) -> None:
 
     Stricter than :func:`check_tiles`, for tiles that divide their loops: there is no remainder to allow for. A tile of
     two fused loops that holds parts of a row writes all of the row, the sums that others have not finished included.
+    Loops without a reduction may have a remainder: TVM cuts them into vectors.
     """
-    own = parameters(scheduled)
-    for node, path in _walk(scheduled.body, _Path()):
-        if type(node).__name__ == "BufferStore" and not path.reducing:
+    own, body = parameters(scheduled), scheduled.body.block.body
+    for nest in body.seq if type(body).__name__ == "SeqStmt" else (body,):
+        stores = [(node, path) for node, path in _walk(nest, _Path()) if type(node).__name__ == "BufferStore"]
+        if not any(path.reducing for _, path in stores):
+            continue
+        for node, path in stores:
             buffer = buffer_of(node)
-            if any(buffer.same_as(parameter) for parameter in own) and path.iterations > math.prod(_shape(buffer)):
+            written = not path.reducing and any(buffer.same_as(parameter) for parameter in own)
+            if written and path.iterations > math.prod(_shape(buffer)):
                 raise GuardError("a tile writes results of its neighbours, too")
 
 
