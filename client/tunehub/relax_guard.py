@@ -277,8 +277,8 @@ def _inside(loop: Any, path: _Path) -> _Path:
 
 def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
-    if kind in (_PARALLEL, _VECTORIZED) and type(loop.extent).__name__ != "IntImm":
-        raise GuardError("a vector or parallel loop of unknown extent")
+    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED) and type(loop.extent).__name__ != "IntImm":
+        raise GuardError("a vector, unrolled or parallel loop of unknown extent")
     if kind == _PARALLEL and (path.parallel or device == "gpu"):
         raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
     if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
