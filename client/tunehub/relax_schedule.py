@@ -14,6 +14,7 @@ from tunehub.relax_guard import (
     check_features,
     check_function,
     check_operations,
+    check_tiles,
     layout_provider,
 )
 from tunehub.relax_keys import anchor_key, workload_key
@@ -287,6 +288,8 @@ def _by_trace(mod: Any, candidate: Candidate, trace: Any, target: Any) -> Any:
     if not (candidate.rung == "anchor" or candidate.anchored):
         return apply_exact(mod, trace)
     schedule = apply_anchor(mod, trace, target)
+    if target.kind.name == "llvm":
+        check_tiles(schedule.mod["main"])  # the trace knew another epilogue, which may write what other tiles write
     check_operations(schedule.mod["main"])
     return schedule
 

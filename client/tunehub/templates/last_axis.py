@@ -82,6 +82,8 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     allowed |= {(sums, (-(-length // side),)), (lead, (side,))} if apart else {(lead, (length,))}
     if length == 1 or any((_without_ones(block.spatial), block.reduction) not in allowed for block in blocks):
         return None
+    if not apart and not all(_reads_rows(block, row) for block in reductions):
+        return None
     return Workload(lead=lead, length=length, blocks=blocks, side=side)
 
 
@@ -203,6 +205,14 @@ def _vectorize_sums(schedule: Any, block: Any, lanes: Any, steps: Any) -> None:
 
 def _parallel(workload: Workload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.bytes_moved, machine) and size_of(workload.lead) > 1
+
+
+def _reads_rows(block: Block, row: tuple[int, ...]) -> bool:
+    """True when a reduction runs along what lies side by side, and reads each element once.
+
+    A sum over another axis has operands that end with a different one; those of a matrix product are smaller.
+    """
+    return any(size_of(shape) == size_of(row) and _without_ones(shape)[-1:] == row[-1:] for shape in block.reads)
 
 
 def _without_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
