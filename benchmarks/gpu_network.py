@@ -1,0 +1,212 @@
+"""One network on this machine's GPU, in a process of its own: compiled beside the others, measured alone.
+
+``python -m benchmarks.gpu_network NETWORK --lock FILE [--records FILE] [--dtype float16]`` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+_WARM_UP = 3
+_SAMPLE_S = 0.05
+_GRAPHS = {"relax.backend.use_cuda_graph": True}
+
+
+@click.command()
+@click.argument("name", metavar="NETWORK")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option("--lock", required=True, help="Whoever holds this file locked measures.")
+@click.option("--records", help="A file of records in place of a package.")
+@click.option("--rounds", default=7, show_default=True)
+@click.option("--without-torch", is_flag=True)
+def main(name: str, dtype: str, lock: str, records: str | None, rounds: int, without_torch: bool) -> None:
+    """Measure NETWORK."""
+    click.echo(json.dumps(measure(name, dtype, lock, records, rounds=rounds, with_torch=not without_torch)))
+
+
+def measure(
+    name: str, dtype: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True
+) -> dict[str, Any]:
+    """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart."""
+    import tvm
+
+    import tunehub
+    from tunehub.cuda_host import find_gpus
+    from tunehub_builder import networks
+
+    network = networks.get(name)
+    module, inputs = _in(dtype, network.relax_module()), network.sample_inputs()
+    target = tvm.target.Target(find_gpus()[0].tvm_config())
+    compiled = _Compiled()
+    compiled.add("default", lambda: tvm.compile(module, target), with_graphs=False)
+    with tunehub.context(target, **({"user_records": records} if records else {})) as hub:
+        compiled.add("tunehub", lambda: tvm.compile(module, target), with_graphs=True)
+    with _alone(lock):
+        runners = compiled.runners(lambda executable: _tvm_runner(executable, inputs))
+        if with_torch:
+            try:
+                runners.update(_torch_runners(network, inputs, dtype))
+            except Exception as error:
+                compiled.errors["torch"] = f"{type(error).__name__}: {error}"[:300]
+        outputs = {label: run() for label, run in runners.items()}
+        times = _interleaved(runners, rounds)
+    return {
+        "network": name,
+        "dtype": dtype,
+        "ms": times,
+        "compile_s": compiled.seconds,
+        "errors": compiled.errors,
+        "rungs": hub.report().rung_counts(),
+        "difference": {
+            label: _difference(outputs["tunehub"], output) for label, output in outputs.items() if label != "tunehub"
+        },
+    }
+
+
+class _Compiled:
+    """Executables by label, each with and without CUDA graphs; recording one is TVM's business and may fail."""
+
+    def __init__(self) -> None:
+        self._executables: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+        self.errors: dict[str, str] = {}
+
+    def add(self, label: str, compile_it: Callable[[], Any], *, with_graphs: bool) -> None:
+        import tvm
+
+        for name, config in ((label, {}), (f"{label}_graphs", _GRAPHS)) if with_graphs else ((label, {}),):
+            began = time.perf_counter()
+            with tvm.transform.PassContext(opt_level=3, config=config):
+                self._executables[name] = compile_it()
+            self.seconds[name] = time.perf_counter() - began
+
+    def runners(self, make: Callable[[Any], _Runner]) -> dict[str, _Runner]:
+        """Those that run; the errors of the others are kept."""
+        found = {}
+        for name, executable in self._executables.items():
+            try:
+                runner = make(executable)
+                runner()
+                found[name] = runner
+            except Exception as error:
+                if not name.endswith("_graphs"):
+                    raise
+                self.errors[name] = str(error).strip().splitlines()[-1][:300]
+        return found
+
+
+def _in(dtype: str, module: Any) -> Any:
+    """The network in this element type: TVM casts what is safe to cast."""
+    from tvm import relax
+
+    return module if dtype == "float32" else relax.transform.ToMixedPrecision(out_dtype=dtype)(module)
+
+
+class _Runner:
+    """``run()`` gives the output as an array; ``launch`` runs without waiting, ``wait`` waits."""
+
+    def __init__(self, launch: Callable[[], Any], wait: Callable[[], None], array: Callable[[Any], Any]) -> None:
+        self.launch, self.wait, self._array = launch, wait, array
+
+    def __call__(self) -> Any:
+        result = self.launch()
+        self.wait()
+        return self._array(result)
+
+
+def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> _Runner:
+    import tvm
+    from tvm import relax
+
+    device = tvm.cuda(0)
+    machine = relax.VirtualMachine(executable, device)
+    arguments = [tvm.runtime.tensor(value, device) for value in inputs.values()]
+    main = machine["main"]
+    return _Runner(lambda: main(*arguments), device.sync, lambda r: (r if hasattr(r, "numpy") else r[0]).numpy())
+
+
+def _torch_runners(network: Any, inputs: dict[str, Any], dtype: str) -> dict[str, _Runner]:
+    """Eager, and the same recorded as one CUDA graph. cuDNN chooses its algorithms by trying them.
+
+    Of float32, that is: its short form TF32, with 10 bits of mantissa, is another computation.
+    """
+    import torch
+
+    from benchmarks.torch_network import TorchNetwork
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    kind = getattr(torch, dtype)
+    model = TorchNetwork(network.onnx_model(), "cuda", kind)
+    arguments = [torch.from_numpy(value).cuda() for value in inputs.values()]
+    arguments = [value.to(kind) if value.is_floating_point() else value for value in arguments]
+
+    def eager() -> Any:
+        with torch.inference_mode():
+            return model(*arguments)
+
+    for _ in range(_WARM_UP):
+        eager()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        recorded = model(*arguments)
+
+    def replay() -> Any:
+        graph.replay()
+        return recorded
+
+    def array(value: Any) -> Any:
+        return value.float().cpu().numpy()
+
+    wait = torch.cuda.synchronize
+    return {"torch": _Runner(eager, wait, array), "torch_graphs": _Runner(replay, wait, array)}
+
+
+def _interleaved(runners: dict[str, _Runner], rounds: int) -> dict[str, float]:
+    samples: dict[str, list[float]] = {label: [] for label in runners}
+    for _ in range(rounds):
+        for label, runner in runners.items():
+            once = _seconds(runner, _WARM_UP)
+            samples[label].append(_seconds(runner, max(5, int(_SAMPLE_S / once))))
+    return {label: median(values) * 1e3 for label, values in samples.items()}
+
+
+def _seconds(runner: _Runner, runs: int) -> float:
+    """Of one run, of ``runs`` that are launched one after the other: what a caller sees who does not wait for each."""
+    runner.wait()
+    began = time.perf_counter()
+    for _ in range(runs):
+        runner.launch()
+    runner.wait()
+    return (time.perf_counter() - began) / runs
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """The largest difference over the largest value."""
+    import numpy as np
+
+    scale = max(float(np.max(np.abs(theirs))), 1e-30)
+    return float(np.max(np.abs(ours.astype("float64") - theirs.astype("float64"))) / scale)
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    import fcntl
+
+    with Path(path).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())
