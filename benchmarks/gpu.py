@@ -1,0 +1,104 @@
+"""Networks on this machine's GPU: TVM's default, tunehub, and PyTorch, eager and recorded as a CUDA graph.
+
+Each network runs in a process of its own (:mod:`benchmarks.gpu_network`), one after the other on the GPU. Results are
+kept under ``benchmarks/results``, with what the driver says of the GPU: ``gpu-DATE.json``, and ``gpu-latest.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import Row
+
+NETWORKS = ("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base")
+RESULTS = Path(__file__).parent / "results"
+
+
+def run() -> list[Row]:
+    """Measure every network and keep the results. Raises RuntimeError without a GPU."""
+    from tunehub.cuda_host import find_gpus
+
+    gpus = find_gpus()
+    if not gpus:
+        raise RuntimeError("nvidia-smi lists no GPU; this benchmark runs on the machine of the GPU")
+    with tempfile.NamedTemporaryFile() as lock:
+        items = [_measured(name, lock.name) for name in NETWORKS]
+    now = datetime.now(timezone.utc)
+    result = summary(items, {**gpus[0].facts(), "date": now.strftime("%Y-%m-%d")})
+    keep(result, RESULTS)
+    return rows(result)
+
+
+def summary(items: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
+    """What is kept: ``facts`` of the GPU, each network, and geometric means.
+
+    ``geomean_vs_default``: how many times faster than TVM's default, both without CUDA graphs;
+    ``geomean_vs_torch_graphs``: tunehub's share of PyTorch's time, both with them.
+    """
+    good = [item for item in items if "ms" in item]
+    return {
+        **facts,
+        "geomean_vs_default": _geomean(item["ms"]["default"] / item["ms"]["tunehub"] for item in good),
+        "geomean_vs_torch_graphs": _geomean(
+            _best(item["ms"], "tunehub") / item["ms"]["torch_graphs"] for item in good if "torch_graphs" in item["ms"]
+        ),
+        "networks": list(items),
+    }
+
+
+def rows(result: dict[str, Any]) -> list[Row]:
+    """The rows of a result; one for each way of running a network."""
+    means = (
+        ("geomean_vs_default", "times", "default ÷ tunehub, without CUDA graphs"),
+        ("geomean_vs_torch_graphs", "ratio", "tunehub ÷ PyTorch, both with CUDA graphs"),
+    )
+    found = [
+        Row(name=name, value=result[name], unit=unit, note=note)
+        for name, unit, note in means
+        if result[name] is not None
+    ]
+    run = sum("ms" in item for item in result["networks"])
+    found.append(Row(name="networks", value=run, unit="count", note=f"that ran, of {len(result['networks'])}"))
+    for item in result["networks"]:
+        suffix = "" if item.get("dtype", "float32") == "float32" else f"_{item['dtype']}"
+        found += [
+            Row(name=f"{item['network']}{suffix}_{way}_ms", value=ms, unit="ms")
+            for way, ms in item.get("ms", {}).items()
+        ]
+    return found
+
+
+def keep(result: dict[str, Any], folder: Path) -> None:
+    """Write the result under its date and as the latest. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    text = json.dumps(result, indent=1, sort_keys=True) + "\n"
+    for name in (f"gpu-{result['date']}.json", "gpu-latest.json"):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _measured(name: str, lock: str) -> dict[str, Any]:
+    """One network; a process that fails leaves its error."""
+    command = [sys.executable, "-m", "benchmarks.gpu_network", name, "--lock", lock]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        return {"network": name, "error": (answer.stderr.strip().splitlines() or ["no message"])[-1][:300]}
+    found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _best(ms: dict[str, float], way: str) -> float:
+    """With CUDA graphs, or without where recording one failed."""
+    return ms.get(f"{way}_graphs", ms[way])
+
+
+def _geomean(values: Iterable[float]) -> float | None:
+    logs = [log(value) for value in values]
+    return exp(sum(logs) / len(logs)) if logs else None
