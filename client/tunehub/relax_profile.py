@@ -6,6 +6,7 @@ which a kernel that is timed alone does not; what the instrument costs itself, s
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +84,7 @@ def _medians(runs: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, CallTim
 
 def _warm_up(run: Callable[[], None]) -> None:
     end = time.perf_counter() + _WARM_UP_S
-    for number in range(10**9):
+    for number in itertools.count():
         if number >= _WARM_UP_RUNS and time.perf_counter() >= end:
             return
         run()

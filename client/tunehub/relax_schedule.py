@@ -154,13 +154,16 @@ def _chosen(mod: Any, lookup: RecordLookup, transfers: Transfers, *, knobs: bool
     Those of the function's class; when none promises anything, those of its anchor block's.
     """
     strategy = transfers.knobs if knobs else transfers.traces
-    for find in (class_of, anchor_class_of) if strategy is not None else ():
+    if strategy is None:
+        return []
+    for find in (class_of, anchor_class_of):
         own = find(mod)
-        known = lookup.by_class(own.key) if own is not None else ()
-        if own is not None and strategy is not None and known:
-            found = strategy(own, promising(own, [other for other in known if other.knobs == knobs]))
-            if found:
-                return [(other, predicted_s(own, other)) for other in found[: transfers.attempts]]
+        if own is None:
+            continue
+        known = [other for other in lookup.by_class(own.key) if other.knobs == knobs]
+        found = strategy(own, promising(own, known))
+        if found:
+            return [(other, predicted_s(own, other)) for other in found[: transfers.attempts]]
     return []
 
 
