@@ -31,12 +31,13 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.fusion import unroll_and_vectorize
 from tunehub.templates.loop_plan import WIDE, Packing, Stage, inline_cheap, stages_of
+from tunehub.templates.register_tile import LATENCY
 
 _MAX_BLOCKS, _MAX_ROWS = 32, 8
 _LITTLE = 2048  # steps of a reduction that take no longer than TVM's own loops
 _PIECES = 16  # of a reduction that threads share, where there are fewer results
-_LATENCY = 4.0  # cycles of a multiply-add
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _MAX_WASTE = 2.0  # what check_tiles admits
 _RAGGED = (1.0, 1.05, 1.3)  # loops with remainders: each doubles the code, and takes 10 ms to schedule
@@ -198,10 +199,10 @@ def _cost(stage: Stage, tile: tuple[int, int, int], vector: int) -> tuple[float,
     nest, along, vectors = stage.nest, stage.vector or 0, -(-width // vector)
     moves = 1.5 * _parts(width, vector)
     loads = sum((moves if read[along] else 0.5) * (rows if read[row] else 1) for read in nest.reads)
-    step = max(rows * vectors / 2, loads / 2, _LATENCY)
+    step = max(rows * vectors / 2, loads / 2, LATENCY)
     whole, rest = divmod(stage.length, width)
     again = size_of(nest.reduction) / (stage.length if stage.kind == "dots" else 1)
-    join = width * max(rows, _LATENCY) if stage.kind == "dots" else 0.0
+    join = width * max(rows, LATENCY) if stage.kind == "dots" else 0.0
     cycles = step * (whole + _parts(rest, vector) / vectors) * again + join
     tiles = -(-nest.extents[row] // rows) / nest.extents[row] if rows > 1 else 1.0
     ragged = (1 if rest else 0) + (1 if rows > 1 and nest.extents[row] % rows else 0)
@@ -294,12 +295,12 @@ def _columns(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
     schedule.reorder(*outer, *inner, *steps, *tile)
     shared = schedule.fuse(*outer) if outer else schedule.add_unit_loop(inner[0])
     schedule.reverse_compute_at(last, inner[-1] if inner else shared, preserve_unit_loops=True)
-    _unroll_and_vectorize(schedule, tile)
+    unroll_and_vectorize(schedule, tile)
     _finish_tile(schedule, stage, last, len(spatial))
     if knobs.parallel:
         schedule.parallel(shared if outer else inner[0])
     initial = schedule.decompose_reduction(block, steps[0])
-    _unroll_and_vectorize(schedule, schedule.get_loops(initial)[-len(tile) :])
+    unroll_and_vectorize(schedule, schedule.get_loops(initial)[-len(tile) :])
     for loop in inner:
         schedule.annotate(loop, "pragma_loop_partition_hint", 1)
 
@@ -384,9 +385,9 @@ def _dots(schedule: Any, stage: Stage, knobs: LoopsKnobs, rows: int) -> None:
         schedule.reverse_compute_at(schedule.get_sblock(stage.follower), outer, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(outer)
-    _unroll_and_vectorize(schedule, tile)
+    unroll_and_vectorize(schedule, tile)
     initial = schedule.decompose_reduction(parts, steps[0])
-    _unroll_and_vectorize(schedule, schedule.get_loops(initial)[-len(tile) :])
+    unroll_and_vectorize(schedule, schedule.get_loops(initial)[-len(tile) :])
 
 
 def _side_by_side(schedule: Any, stage: Stage, knobs: LoopsKnobs, tiles: int) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -428,14 +429,7 @@ def _finish_tile(schedule: Any, stage: Stage, last: Any, count: int) -> None:
     loops = schedule.get_loops(last)[-count:]
     vector = loops.pop(stage.first)
     schedule.reorder(*loops, vector)
-    _unroll_and_vectorize(schedule, [*loops, vector])
-
-
-def _unroll_and_vectorize(schedule: Any, loops: list[Any]) -> None:
-    *unrolled, vector = loops
-    for loop in unrolled:
-        schedule.unroll(loop)
-    schedule.vectorize(vector)
+    unroll_and_vectorize(schedule, [*loops, vector])
 
 
 _RULES = {"map": _map, "columns": _columns, "dots": _dots, "serial": _serial}

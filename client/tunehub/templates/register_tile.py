@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunehub.templates.base import Machine, divisors
 
-_LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
+LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
 _MOST_BLOCKS = 15
 
 
@@ -36,7 +36,7 @@ def cost(choice: tuple[int, int, int], lanes: int, machine: Machine, *, shared: 
 
     def step(width: int) -> float:
         loads = width * (1 if shared else blocks) + 1.5 * blocks * vectors
-        return max(width * blocks * vectors / 2, _LATENCY, loads / 2)
+        return max(width * blocks * vectors / 2, LATENCY, loads / 2)
 
     whole, rest = divmod(row, columns)
     return (whole * step(columns) + (step(rest) if rest else 0.0)) / (blocks * row)
