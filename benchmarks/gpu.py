@@ -12,8 +12,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.table import Row
@@ -100,5 +100,5 @@ def _best(ms: dict[str, float], way: str) -> float:
 
 
 def _geomean(values: Iterable[float]) -> float | None:
-    logs = [log(value) for value in values]
-    return exp(sum(logs) / len(logs)) if logs else None
+    found = list(values)
+    return geometric_mean(found) if found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
+from statistics import geometric_mean
 
 from benchmarks.table import Row
 from tunehub.host import physical_cores
@@ -50,7 +50,7 @@ def _summary(measured: list[_Measured]) -> list[Row]:
     return [
         Row(
             name="tuned_geomean_vs_onnxruntime",
-            value=_geomean(shares),
+            value=geometric_mean(shares),
             unit="ratio",
             note=f"tunehub ÷ onnxruntime, {len(items)} networks",
         ),
@@ -60,10 +60,10 @@ def _summary(measured: list[_Measured]) -> list[Row]:
             unit="count",
             note=f"of {len(items)}",
         ),
-        Row(name="geomean_vs_default", value=_geomean([i.default_ms / i.tunehub_ms for i in demo]), unit="times"),
+        Row(name="geomean_vs_default", value=geometric_mean([i.default_ms / i.tunehub_ms for i in demo]), unit="times"),
         Row(
             name="geomean_vs_onnxruntime",
-            value=_geomean([_share(i) for i in demo]),
+            value=geometric_mean([_share(i) for i in demo]),
             unit="ratio",
             note="demo's networks",
         ),
@@ -96,7 +96,3 @@ def _rungs(item: Comparison) -> str:
 
 def _share(item: Comparison) -> float:
     return item.tunehub_ms / item.onnxruntime_ms
-
-
-def _geomean(values: list[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import geometric_mean, median, quantiles
 from typing import Any
 
 import numpy as np
@@ -176,15 +176,25 @@ def _summary(timed: list[Timed]) -> list[Row]:
         Row(name="default_knobs_of_tuned_p10", value=quantiles(shares, n=10)[0], unit="ratio"),
         Row(name="slower_than_default", value=slower, unit="count", note=f"of {len(timed)}, TVM's default schedule"),
         *([_traced_row(traced)] if traced else []),
-        Row(name="default_geomean_vs_onnxruntime", value=_geomean(ratios), unit="ratio", note="template ÷ onnxruntime"),
-        Row(name="tuned_geomean_vs_onnxruntime", value=_geomean(tuned), unit="ratio", note="template ÷ onnxruntime"),
+        Row(
+            name="default_geomean_vs_onnxruntime",
+            value=geometric_mean(ratios),
+            unit="ratio",
+            note="template ÷ onnxruntime",
+        ),
+        Row(
+            name="tuned_geomean_vs_onnxruntime",
+            value=geometric_mean(tuned),
+            unit="ratio",
+            note="template ÷ onnxruntime",
+        ),
         Row(name="layers_slower_than_onnxruntime", value=sum(r > 1 for r in tuned), unit="count", note="tuned"),
     ]
 
 
 def _traced_row(ratios: list[float]) -> Row:
     note = f"template's default knobs ÷ MetaSchedule's record, {len(ratios)} layers with one"
-    return Row(name="default_geomean_vs_meta_schedule", value=_geomean(ratios), unit="ratio", note=note)
+    return Row(name="default_geomean_vs_meta_schedule", value=geometric_mean(ratios), unit="ratio", note=note)
 
 
 def _rows(item: Timed) -> list[Row]:
@@ -205,10 +215,6 @@ def _rows(item: Timed) -> list[Row]:
         Row(name=f"{name}_default_knobs_of_tuned", value=item.tuned_ms / item.default_knobs_ms, unit="ratio"),
         Row(name=f"{name}_vs_onnxruntime", value=item.tuned_ms / item.onnxruntime_ms, unit="ratio", note="tuned"),
     ]
-
-
-def _geomean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _plain_inputs(layer: Layer) -> list[Any]:

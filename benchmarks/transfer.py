@@ -24,6 +24,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -177,4 +178,4 @@ def _quantile(values: Sequence[float], part: float) -> float:
 
 
 def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+    return geometric_mean(values) if values else 0.0

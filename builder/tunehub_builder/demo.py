@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from math import exp, log
+from statistics import geometric_mean
 from typing import Any
 
 import click
@@ -49,8 +49,8 @@ def summarize(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     rows = [{k: v for k, v in asdict(item).items() if k != "report"} for item in _without_reports(comparisons)]
     return {
         "networks": rows,
-        "geomean_vs_default": _geomean(row["default_ms"] / row["tunehub_ms"] for row in rows),
-        "geomean_vs_onnxruntime": _geomean(row["tunehub_ms"] / row["onnxruntime_ms"] for row in rows),
+        "geomean_vs_default": geometric_mean(row["default_ms"] / row["tunehub_ms"] for row in rows),
+        "geomean_vs_onnxruntime": geometric_mean(row["tunehub_ms"] / row["onnxruntime_ms"] for row in rows),
     }
 
 
@@ -58,11 +58,6 @@ def _without_reports(comparisons: Sequence[Comparison]) -> Iterable[Comparison]:
     from dataclasses import replace
 
     return (replace(item, report=None) for item in comparisons)
-
-
-def _geomean(values: Iterable[float]) -> float:
-    logs = [log(value) for value in values]
-    return exp(sum(logs) / len(logs))
 
 
 def _print_row(item: Comparison) -> None:

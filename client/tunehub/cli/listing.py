@@ -89,7 +89,7 @@ def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
 
 def _evidence(package: Any) -> dict[str, Any]:
     """A summary of the evidence: records by count and speed-up, networks as they are."""
-    from math import exp, log
+    from statistics import geometric_mean
 
     import msgspec
 
@@ -109,7 +109,7 @@ def _evidence(package: Any) -> dict[str, Any]:
                 speedups.append(line.speedup)
             else:
                 refused += 1
-    geomean = exp(sum(map(log, speedups)) / len(speedups)) if speedups else None
+    geomean = geometric_mean(speedups) if speedups else None
     records = {"admitted": len(speedups), "refused": refused, "bad_lines": bad, "geomean_speedup": geomean}
     return {"records": records, "networks": networks}
 
