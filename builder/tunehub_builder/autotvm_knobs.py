@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from tunehub.divisors import divisors
 from tunehub_builder.autotvm_v01 import UntranslatableError
 from tunehub_registry.template_record import KnobValue
 from tunehub_registry.tuning_log import LogRecord
@@ -233,7 +234,7 @@ def _dense_pack(arguments: Sequence[Any], knobs: Mapping[str, Any], sizes: tuple
     if rows % row or depth % step:
         _refuse(f"tile_y, tile_k: tasks of {row} rows and steps of {step} do not divide {rows} and {depth}")
     blocks = tile_x // block
-    unrolled = max((d for d in _divisors(step, MAX_STEPS) if d * columns * blocks <= MAX_UNROLLED), default=1)
+    unrolled = max((d for d in divisors(step, MAX_STEPS) if d * columns * blocks <= MAX_UNROLLED), default=1)
     notes = [f"tile_k {step}: {unrolled} steps are unrolled here"] if unrolled != step else []
     if tasks_outputs > 1:
         notes.append(f"tile_x: a task has the outputs of one tile here, not of {tasks_outputs}")
@@ -319,10 +320,6 @@ def _flag(knobs: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         _refuse(f"{name}: {value!r:.40} is neither true nor false")
     return bool(value)
-
-
-def _divisors(extent: int, most: int) -> list[int]:
-    return [d for d in range(1, most + 1) if extent % d == 0]
 
 
 def _words(sizes: tuple[int, ...]) -> str:

@@ -10,17 +10,12 @@ import functools
 import math
 from collections.abc import Sequence
 
+from tunehub.divisors import divisors
+
 _WIDEST = 16  # lanes: powers of two up to here make whole vectors
 _KEPT = 16  # partial choices that are followed up: enough for the best of any extent with up to 6 prime factors
 _INNERMOST, _OUTERMOST, _VECTOR = 2.0, 0.25, 2.0  # weights of a factor of two in size, and of half a vector
 _THREADS = {5: 2}  # tiles of five parts are those of GPUs: the third is the threads of a block
-
-
-@functools.lru_cache(maxsize=1024)
-def divisors(extent: int) -> tuple[int, ...]:
-    """All divisors of ``extent``, ascending."""
-    small = [d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0]
-    return tuple(sorted({*small, *(extent // d for d in small)}))
 
 
 @functools.lru_cache(maxsize=4096)

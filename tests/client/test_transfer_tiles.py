@@ -8,7 +8,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.transfer_tiles import divisors, perfect_tile, refitted_split
+from tunehub.divisors import divisors
+from tunehub.transfer_tiles import perfect_tile, refitted_split
 
 tiles = st.lists(st.integers(1, 64), min_size=2, max_size=5).map(tuple)
 
@@ -52,6 +53,11 @@ def test_divisors(extent: int) -> None:
     found = divisors(extent)
     assert list(found) == sorted(set(found)) and all(extent % d == 0 for d in found)
     assert found[0] == 1 and found[-1] == extent
+
+
+@given(st.integers(1, 2000), st.integers(0, 300))
+def test_divisors_up_to_a_bound(extent: int, most: int) -> None:
+    assert divisors(extent, most) == tuple(d for d in range(1, most + 1) if extent % d == 0)
 
 
 def test_numbers_with_many_divisors_take_no_time() -> None:

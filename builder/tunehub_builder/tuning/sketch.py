@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tunehub.divisors import divisors
+
 _SPATIAL, _REDUCTION = 0, 2
 _MAX_TILES_IN_REGISTERS = 28
 _MAX_ACCUMULATORS = 512
+_MAX_TILE = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,9 +162,9 @@ def _tiles_on(
     loops: Loops, vector: int, vector_axis: int, tile_axis: int, fused: bool, smallest: int = 4
 ) -> Iterator[Knobs]:
     extent = loops.spatial[2] * loops.spatial[3] if fused else loops.spatial[vector_axis]
-    tiles = _divisors(loops.spatial[tile_axis])
+    tiles = divisors(loops.spatial[tile_axis], _MAX_TILE)
     for lanes in _lanes(extent, vector, loops.kind):
-        for vectors in _divisors(extent // lanes):
+        for vectors in divisors(extent // lanes, _MAX_TILE):
             if fused and loops.spatial[3] % (vectors * lanes) and (vectors * lanes) % loops.spatial[3]:
                 continue  # a vector across rows that ends inside one: its copy out has no constant extent
             for tile in tiles:
@@ -179,13 +182,9 @@ def _lanes(extent: int, vector: int, kind: str) -> list[int]:
     """Vector lengths for an axis: the machine's if it divides, else the divisors that fill registers best."""
     if extent % vector == 0 and kind != "depthwise":
         return [vector]
-    fitting = [d for d in _divisors(extent) if vector // 4 <= d <= 4 * vector] or [1]
+    fitting = [d for d in divisors(extent, _MAX_TILE) if vector // 4 <= d <= 4 * vector] or [1]
     fullest = sorted(fitting, key=lambda d: (d / (vector * -(-d // vector)), -d), reverse=True)[:2]
     return list(dict.fromkeys([*fullest, *[d for d in (vector // 2, vector // 4) if extent % d == 0][:1]]))
-
-
-def _divisors(extent: int) -> list[int]:
-    return [d for d in range(1, min(extent, 64) + 1) if extent % d == 0]
 
 
 def _epilogue(schedule: Any, loops: Loops, anchor: Any) -> Any:

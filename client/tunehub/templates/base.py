@@ -143,11 +143,6 @@ def is_map(block: Block) -> bool:
     return not block.reduction
 
 
-def divisors(extent: int, most: int) -> list[int]:
-    """The divisors of ``extent`` up to ``most``, ascending."""
-    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
-
-
 def worth_threads(flops: float, bytes_moved: float, machine: Machine) -> bool:
     """True when a kernel takes so long on one core that starting the thread pool (5 to 30 µs) pays.
 

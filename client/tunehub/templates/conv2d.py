@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
+from tunehub.divisors import divisors
 from tunehub.relax_blocked import CONV2D
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -23,7 +24,6 @@ from tunehub.templates.base import (
     Knobs,
     Machine,
     anchor_at,
-    divisors,
     open_schedule,
     refusing,
     require,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from tunehub.divisors import divisors
 from tunehub.relax_blocked import DENSE
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -20,7 +21,6 @@ from tunehub.templates.base import (
     Knobs,
     Machine,
     anchor_at,
-    divisors,
     open_schedule,
     refusing,
     require,

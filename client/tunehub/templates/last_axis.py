@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tunehub.divisors import divisors
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
     Knobs,
     Machine,
-    divisors,
     open_schedule,
     refusing,
     require,

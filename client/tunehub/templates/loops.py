@@ -18,13 +18,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tunehub.divisors import divisors
 from tunehub.templates.access import nest_of
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
     Knobs,
     Machine,
-    divisors,
     open_schedule,
     refusing,
     require,
@@ -185,7 +185,7 @@ def _lanes(length: int, vector: int) -> list[int]:
 
 def _rows(extent: int, *, whole: bool) -> list[int]:
     """Numbers of rows for a loop of ``extent``; ``whole``: without a remainder."""
-    found = divisors(extent, _MAX_ROWS) if whole else [*range(1, min(extent, _MAX_ROWS) + 1), extent]
+    found = divisors(extent, _MAX_ROWS) if whole else (*range(1, min(extent, _MAX_ROWS) + 1), extent)
     return [rows for rows in dict.fromkeys(found) if 1 < rows <= 2 * _MAX_ROWS]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tunehub.templates.base import Machine, divisors
+from tunehub.divisors import divisors
+from tunehub.templates.base import Machine
 
 LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
 _MOST_BLOCKS = 15
