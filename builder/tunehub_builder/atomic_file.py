@@ -3,27 +3,23 @@ without that module's imports."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from tunehub.atomic_file import fill_file
 from tunehub_builder.exceptions import WorkDirectoryError
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
     """Write ``path`` so that a reader sees the old or the new content, never a part. Raises WorkDirectoryError."""
+
+    def fill(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.writelines(chunks)
+        temporary.chmod(0o644)  # temporary files are private
+
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.writelines(chunks)
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).chmod(0o644)  # temporary files are private
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        fill_file(path, fill)
     except OSError as error:
         raise WorkDirectoryError(
             path, f"cannot be written: {error}", "free some space or mend its permissions"
