@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +144,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         values = np.random.default_rng(i).standard_normal((outputs, inputs, 1, 1), dtype="float32")
         weights.append(numpy_helper.from_array(values, f"w{i}"))
         nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"x{i + 1}"], kernel_shape=[1, 1]))
-    ends = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 14, 14])
-        for name, count in (("x0", channels[0]), (f"x{len(nodes)}", channels[-1]))
-    ]
-    graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
-    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path
+    return _saved_model(tmp_path_factory.mktemp("model"), nodes, weights, channels)
 
 
 @pytest.fixture(scope="session")
@@ -165,12 +158,20 @@ def blocked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         weights.append(numpy_helper.from_array(values, f"w{i}"))
         nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"y{i}"], kernel_shape=[3, 3], pads=[1] * 4))
         nodes.append(helper.make_node("Relu", [f"y{i}"], [f"x{i + 1}"]))
+    return _saved_model(tmp_path_factory.mktemp("model"), nodes, weights, channels)
+
+
+def _saved_model(folder: Path, nodes: Sequence[Any], weights: Sequence[Any], channels: Sequence[int]) -> Path:
+    """The ONNX file of a chain of nodes from ``x0`` to ``xN``; ``channels``: those of x0 to xN, each 14 x 14 pixels."""
+    import onnx
+
+    helper = onnx.helper
     ends = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, count, 14, 14])
-        for name, count in (("x0", channels[0]), ("x2", channels[-1]))
+        for name, count in (("x0", channels[0]), (f"x{len(channels) - 1}", channels[-1]))
     ]
     graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
-    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
+    path = folder / "tiny.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
     return path
 
