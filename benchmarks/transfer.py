@@ -14,14 +14,15 @@ their networks is left out in turn, and its workloads get the records of the oth
 
 ``TUNEHUB_TRANSFER_TRIALS`` (default 64) bounds the trials of each task, ``TUNEHUB_TRANSFER_LIMIT`` the number of
 held-out workloads of each kind or network, ``TUNEHUB_TRANSFER_KINDS`` the kinds. ``TUNEHUB_TRANSFER_NETWORKS`` names
-the networks (empty: none), none of which a package may have been tuned on; those for which ``tunehub distill`` wrote
-``<folder>/<network>.jsonl`` are compared with their own records, too.
+some of :mod:`benchmarks.untuned_networks` (empty: none); they are compared with their own records, too, where
+``tunehub distill`` wrote ``<folder>/networks.jsonl`` from a tuning of ``<folder>/onnx/*.onnx``.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
@@ -29,16 +30,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import untuned_networks
 from benchmarks.table import Row
 from benchmarks.transfer_study import STRATEGIES, Timed, held_out, left_out
 from tunehub.host import physical_cores
 from tunehub.transfer_sources import WEIGHTS
-from tunehub_builder import networks
 from tunehub_builder.comparison import Comparison, compare, use_threads
 
 _FOLDER = "benchmarks/.transfer"
 _TOLERANCE = 1e-3  # relative: templates and tuned schedules add in another order
-_UNTUNED = ("inception_v1", "inception_v2", "densenet121", "alexnet", "shufflenet", "vgg19")
 
 
 def run() -> list[Row]:
@@ -138,30 +138,44 @@ def _weights(items: Sequence[Timed]) -> list[Row]:
 def _networks(folder: Path, target: Any, threads: int) -> list[Row]:
     """Networks without a record of their own, beside TVM's default, onnxruntime, and their own tuning if there is."""
     chosen = os.environ.get("TUNEHUB_TRANSFER_NETWORKS")
-    names = _UNTUNED if chosen is None else tuple(filter(None, chosen.split(",")))
-    found = [compare(networks.get(name), target, threads=threads) for name in names]
-    tuned: list[tuple[Comparison, Comparison]] = []
-    for item in found:
-        records = folder / f"{item.name}.jsonl"
-        if records.exists():
-            options = {"user_records": records}
-            own = compare(networks.get(item.name), target, threads=threads, hub_options=options, with_default=False)
-            tuned.append((item, own))
-    if not found:
-        return []
-    exact = sum(w.rung in ("exact", "user") for item in found for w in item.report.workloads)
-    note = f"{len(found)} networks, {exact} workloads with a record of their own"
-    against_default = [item.default_ms / item.tunehub_ms for item in found]
-    against_onnxruntime = [item.tunehub_ms / item.onnxruntime_ms for item in found]
-    rows = [
-        Row(name="untuned_geomean_vs_default", value=_geomean(against_default), unit="times", note=note),
-        Row(name="untuned_geomean_vs_onnxruntime", value=_geomean(against_onnxruntime), unit="ratio"),
-        Row(name="untuned_networks_slower_than_default", value=sum(r < 1 for r in against_default), unit="count"),
+    names = untuned_networks.names() if chosen is None else tuple(filter(None, chosen.split(",")))
+    records = folder / "networks.jsonl"
+    tuned = {"user_records": records} if records.exists() else None
+    found = [
+        compare(untuned_networks.get(name, folder / "onnx"), target, threads=threads, tuned_options=tuned)
+        for name in names
     ]
-    if tuned:
-        ratios = [item.tunehub_ms / own.tunehub_ms for item, own in tuned]
-        rows.append(Row(name="untuned_geomean_vs_tuned", value=_geomean(ratios), unit="ratio", note=f"{len(tuned)}"))
-    return rows
+    return [*(_network(item) for item in found), *_of_networks(found)] if found else []
+
+
+def _network(item: Comparison) -> Row:
+    rungs = Counter(workload.rung for workload in item.report.workloads)
+    note = (
+        f"default {item.default_ms:.1f} ms, tuned {item.tuned_ms:.2f}, onnxruntime {item.onnxruntime_ms:.2f}; compiles "
+        f"in {item.compile_tunehub_s:.1f} s, plainly {item.compile_default_s:.1f}; differs by {item.max_rel_diff:.1e}; "
+        + ", ".join(f"{count} {rung}" for rung, count in rungs.most_common())
+    )
+    return Row(name=f"untuned_{item.name}", value=item.tunehub_ms, unit="ms", note=note)
+
+
+def _of_networks(found: Sequence[Comparison]) -> list[Row]:
+    against_default = [item.default_ms / item.tunehub_ms for item in found]
+    ratios = {
+        "untuned_geomean_vs_onnxruntime": [item.tunehub_ms / item.onnxruntime_ms for item in found],
+        "untuned_geomean_vs_tuned": [item.tunehub_ms / item.tuned_ms for item in found],
+        "untuned_compile_time": [item.compile_tunehub_s / item.compile_default_s for item in found],
+    }
+    rows = [
+        Row(name=name, value=_geomean(values), unit="ratio", note=f"worst {max(values):.2f}")
+        for name, values in ratios.items()
+        if not any(map(math.isnan, values))
+    ]
+    note = f"{len(found)} networks, the least {min(against_default):.1f}"
+    return [
+        Row(name="untuned_geomean_vs_default", value=_geomean(against_default), unit="times", note=note),
+        Row(name="untuned_networks_slower_than_default", value=sum(r < 1 for r in against_default), unit="count"),
+        *rows,
+    ]
 
 
 def _share(item: Timed, name: str) -> float:

@@ -1,6 +1,6 @@
-"""Latency of one network three ways in one process: TVM's default, tunehub and onnxruntime.
+"""Latency of one network in one process: TVM's default, tunehub and onnxruntime.
 
-Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all three.
+Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all.
 Before each there is a pause, because idle worker threads of one runtime spin for a while and would take the cores from
 the next, and a warm-up: after a pause the system often puts both threads of a runtime on one core, and needs tens of
 milliseconds to spread them, which would make either runtime look up to four times as slow as it is in steady use.
@@ -30,7 +30,8 @@ _Arrays = list[npt.NDArray[Any]]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """Medians in milliseconds, compile times in seconds. ``max_rel_diff``: the largest |difference| of any output
-    between tunehub and either of the others, over the largest |value| of that output."""
+    between tunehub and any of the others, over the largest |value| of that output. ``tuned_ms``: with other records,
+    see :func:`compare`."""
 
     name: str
     default_ms: float
@@ -40,6 +41,7 @@ class Comparison:
     compile_default_s: float
     compile_tunehub_s: float
     report: Any
+    tuned_ms: float = float("nan")
 
 
 def use_threads(threads: int) -> None:
@@ -53,10 +55,13 @@ def compare(
     *,
     threads: int,
     rounds: int = 7,
-    hub_options: dict[str, Any] | None = None,
     with_default: bool = True,
+    tuned_options: dict[str, Any] | None = None,
 ) -> Comparison:
-    """Compile and measure ``network``. ``threads`` must be the size that :func:`use_threads` set."""
+    """Compile and measure ``network``. ``threads`` must be the size that :func:`use_threads` set.
+
+    With ``tuned_options`` it is measured once more, compiled with these options of the hub: records of its own.
+    """
     import tvm
 
     import tunehub
@@ -66,13 +71,16 @@ def compare(
     default = tvm.compile(module, target) if with_default else None
     compile_default_s = time.perf_counter() - began
     began = time.perf_counter()
-    with tunehub.context(target, **(hub_options or {})) as hub:
-        tuned = tvm.compile(module, target)
+    with tunehub.context(target) as hub:
+        ours = tvm.compile(module, target)
     compile_tunehub_s = time.perf_counter() - began
 
-    runners = {"tunehub": _tvm_runner(tuned, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
+    runners = {"tunehub": _tvm_runner(ours, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
     if default is not None:
         runners["default"] = _tvm_runner(default, inputs)
+    if tuned_options is not None:
+        with tunehub.context(target, **tuned_options):
+            runners["tuned"] = _tvm_runner(tvm.compile(module, target), inputs)
     outputs = {name: run() for name, run in runners.items()}
     others = [outputs[name] for name in runners if name != "tunehub"]
     times = interleaved(runners, rounds)
@@ -85,6 +93,7 @@ def compare(
         compile_default_s=compile_default_s if with_default else float("nan"),
         compile_tunehub_s=compile_tunehub_s,
         report=hub.report(),
+        tuned_ms=times.get("tuned", float("nan")),
     )
 
 
