@@ -18,7 +18,7 @@ import msgspec
 
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.network_worker import DEFAULT, PLAIN, TUNED, NetworkCase, NetworkSampleOptions, NetworkSession
-from tunehub_builder.samples import interquartile_range, noise_reason
+from tunehub_builder.samples import difference_reason, interquartile_range, noise_reason
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker
 from tunehub_builder.work_directory import WorkDirectory
@@ -256,7 +256,4 @@ def _built(worker: Worker, variant: str, options: EndToEndOptions) -> Variant:
     kind, value = worker.ask(("difference", variant), options.run_limit_s)
     if kind != "ok":
         return Variant(reason=f"does not run ({variant}): {value}", rungs=rungs)
-    if value <= options.tolerance:
-        return Variant(difference=value, rungs=rungs)
-    said = f"its output differs from the default's by {value:.2g}, relative; the most is {options.tolerance:.2g}"
-    return Variant(difference=value, reason=said, rungs=rungs)
+    return Variant(difference=value, reason=difference_reason(value, options.tolerance), rungs=rungs)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tunehub_builder.samples import noise_reason
+from tunehub_builder.samples import difference_reason, noise_reason
 from tunehub_builder.tuning.pool import Worker
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
@@ -163,10 +163,7 @@ class Race:
         if kind != "ok":
             return f"does not run: {value}"
         self._state(number, difference=value)
-        most = self.rules.tolerance
-        if value is None or value <= most:
-            return None
-        return f"its output differs from the default's by {value:.2g}, relative; the most is {most:.2g}"
+        return None if value is None else difference_reason(value, self.rules.tolerance)
 
     def _state(self, number: int, **found: Any) -> None:
         self.finalists[number] = msgspec.structs.replace(self.finalists[number], **found)

@@ -29,6 +29,13 @@ def noise_reason(default_s: Sequence[float], run_s: Sequence[float], min_speedup
     return None
 
 
+def difference_reason(difference: float, most: float) -> str | None:
+    """Why outputs that differ so much from the default's, relative to its largest value, are wrong; None when not."""
+    if difference <= most:
+        return None
+    return f"its output differs from the default's by {difference:.2g}, relative; the most is {most:.2g}"
+
+
 def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
     """How many times faster than the default a candidate is, by medians; None without samples of both."""
     if not default_s or not run_s:

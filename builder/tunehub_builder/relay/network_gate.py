@@ -37,7 +37,7 @@ from tunehub_builder.relay.measure_network import (
 from tunehub_builder.relay.networks import RelayNetwork
 from tunehub_builder.relay.tuner import AUTOTVM
 from tunehub_builder.relay.work import RelayTask, RelayWork
-from tunehub_builder.samples import noise_reason
+from tunehub_builder.samples import difference_reason, noise_reason
 from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker
@@ -289,7 +289,4 @@ def _built(worker: Worker, use: RecordUse, options: RelayGateOptions) -> Variant
     kind, value = worker.ask(("difference", use.variant), options.run_limit_s)
     if kind != "ok":
         return VariantTimes(reason=f"does not run: {value}")
-    if value <= use.tolerance:
-        return VariantTimes(difference=value)
-    said = f"its output differs from the default's by {value:.2g}, relative; the most is {use.tolerance:.2g}"
-    return VariantTimes(difference=value, reason=said)
+    return VariantTimes(difference=value, reason=difference_reason(value, use.tolerance))
