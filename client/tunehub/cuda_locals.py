@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.relax_index import evaluate
-from tunehub.relax_nodes import buffer_kind, buffer_of
+from tunehub.relax_nodes import buffer_kind, buffer_of, children
 
 _BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
 _MOST_POINTS = 1 << 21  # of one access: (thread, element) pairs that are looked at
@@ -73,15 +73,8 @@ def _kernels(node: Any) -> Iterator[Any]:
     """The outermost loops of a function."""
     if type(node).__name__ == "For":
         yield node
-    for child in _children(node) if type(node).__name__ != "For" else ():
+    for child in children(node) if type(node).__name__ != "For" else ():
         yield from _kernels(child)
-
-
-def _children(node: Any) -> list[Any]:
-    if type(node).__name__ == "SeqStmt":
-        return list(node.seq)
-    names = ("block", "init", "body", "then_case", "else_case")
-    return [child for name in names if (child := getattr(node, name, None)) is not None]
 
 
 def _accesses(node: Any, path: _Path) -> Iterator[_Access]:
@@ -96,12 +89,12 @@ def _accesses(node: Any, path: _Path) -> Iterator[_Access]:
                 if buffer_of(region).scope() == "local":
                     yield _Access(buffer_of(region), region.region, writes, path, _threads(path.loops))
         return
-    for child in _children(node):
+    for child in children(node):
         yield from _accesses(child, path)
 
 
 def _has_blocks(node: Any) -> bool:
-    return type(node).__name__ == "SBlockRealize" or any(map(_has_blocks, _children(node)))
+    return type(node).__name__ == "SBlockRealize" or any(map(_has_blocks, children(node)))
 
 
 def _threads(loops: tuple[Any, ...]) -> dict[str, int]:

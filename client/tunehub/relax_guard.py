@@ -17,7 +17,7 @@ import numpy as np
 from tunehub.cuda_limits import LaunchLimits, excess_shared_memory, excess_threads, limits_of
 from tunehub.cuda_locals import foreign_read
 from tunehub.relax_index import evaluate
-from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
+from tunehub.relax_nodes import buffer_kind, buffer_of, children, parameters
 from tunehub.relax_traces import export_index_map
 from tunehub_registry.trace_rules import splits_only
 
@@ -27,13 +27,6 @@ _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
-_ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
-_CHILDREN = {  # asking a node for what it has not takes long; other kinds are asked for all
-    "For": ("body",),
-    "SBlockRealize": ("block",),
-    "SBlock": ("init", "body"),
-    **dict.fromkeys(("SeqStmt", "BufferStore", "Evaluate"), ()),
-}
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 
@@ -237,18 +230,14 @@ class _Path(NamedTuple):  # thousands are made for a network: replacing a field 
 
 
 def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
-    """All statements of a function body with the loops around them (0.27 has no statement visitor in Python)."""
+    """All statements of a function body with the loops around them."""
     yield node, path
     kind = type(node).__name__
     if kind == "For":
         path = _inside(node, path)
     if kind == "SBlock" and any(int(axis.iter_type) == _REDUCTION for axis in node.iter_vars):
         path = path._replace(reducing=True)
-    for name in _CHILDREN.get(kind, _ALL_CHILDREN):
-        child = getattr(node, name, None)
-        if child is not None:
-            yield from _walk(child, path)
-    for child in getattr(node, "seq", ()) if kind == "SeqStmt" else ():
+    for child in children(node):
         yield from _walk(child, path)
 
 

@@ -11,6 +11,13 @@ import numpy.typing as npt
 
 _ALIGNMENT = 64  # bytes: TVM's kAllocAlignment
 _CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
+_ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
+_CHILDREN = {  # asking a node for what it has not takes long; other kinds are asked for all
+    "For": ("body",),
+    "SBlockRealize": ("block",),
+    "SBlock": ("init", "body"),
+    **dict.fromkeys(("BufferStore", "Evaluate"), ()),
+}
 
 
 def parameters(function: Any) -> list[Any]:
@@ -28,6 +35,14 @@ def buffer_of(access: Any) -> Any:
 def buffer_kind(buffer: Any) -> Any:
     """What has the ``shape`` and ``dtype``: the buffer, or since 0.27 its type."""
     return buffer if hasattr(buffer, "shape") else buffer.ty
+
+
+def children(node: Any) -> list[Any]:
+    """The statements and blocks right inside one of a function's body (0.27 has no statement visitor in Python)."""
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        return list(node.seq)
+    return [child for name in _CHILDREN.get(kind, _ALL_CHILDREN) if (child := getattr(node, name, None)) is not None]
 
 
 def is_constant(expression: Any) -> bool:
