@@ -1,15 +1,24 @@
-"""End-to-end times of whole networks as evidence: the JSON of ``tunehub demo``, measured with a package's records."""
+"""End-to-end times of whole networks as evidence, measured with a package's records.
+
+On CPUs they are the JSON of ``tunehub demo``, on GPUs that of ``benchmarks gpu``, with PyTorch's times of the same run.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from tunehub_builder.exceptions import PackingError
 from tunehub_registry.evidence import NetworkEvidence
+from tunehub_registry.exceptions import FieldError
 
-_REMEDY = "write it with `tunehub demo --json`, TUNEHUB_REGISTRY naming a registry that has the package"
+_REMEDY = (
+    "write it with `tunehub demo --json`, TUNEHUB_REGISTRY naming a registry that has the package; "
+    "on a GPU with `python -m benchmarks gpu`"
+)
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,15 +35,50 @@ class _Comparisons(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
 
 
+class _GpuTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds. A way that failed has none; without the first two a row is no evidence."""
+
+    default: float | None = None
+    tunehub: float | None = None
+    tunehub_graphs: float | None = None
+    torch: float | None = None
+    torch_graphs: float | None = None
+
+
+class _GpuRow(msgspec.Struct, frozen=True, kw_only=True):
+    network: str
+    ms: _GpuTimes = _GpuTimes()
+    difference: dict[str, float] = {}
+    rounds: int | None = None
+
+
+class _GpuResult(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: str
+    gpu_driver: str
+    gpu_max_sm_clock_mhz: int | None = None
+    gpu_max_memory_clock_mhz: int | None = None
+    date: str
+    records: str | None = None
+    torch: str | None = None
+    tvm: str | None = None
+    networks: tuple[_GpuRow, ...]
+
+
 def read_network_evidence(path: Path) -> tuple[NetworkEvidence, ...]:
-    """The comparisons in ``path``, one a network. Raises PackingError for a file that is not the demo's JSON."""
+    """The comparisons in ``path``, one a network; on a GPU those of networks that ran, with and without records.
+
+    Raises PackingError for a file that is neither the demo's JSON nor that of the GPU's benchmark.
+    """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Comparisons)
+        content = msgspec.json.decode(path.read_bytes())
+        if isinstance(content, dict) and "gpu" in content:
+            return _of_gpu(msgspec.convert(content, _GpuResult))
+        found = msgspec.convert(content, _Comparisons)
+        return tuple(_evidence(row, found) for row in sorted(found.networks, key=lambda row: row.name))
     except OSError as error:
         raise PackingError(f"{path}: {error.strerror}; {_REMEDY}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, FieldError) as error:
         raise PackingError(f"{path}: {error}; {_REMEDY}") from error
-    return tuple(_evidence(row, found) for row in sorted(found.networks, key=lambda row: row.name))
 
 
 def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:
@@ -47,3 +91,41 @@ def _evidence(row: _Row, found: _Comparisons) -> NetworkEvidence:
         threads=found.threads,
         output_max_rel_diff=row.max_rel_diff,
     )
+
+
+def _of_gpu(found: _GpuResult) -> tuple[NetworkEvidence, ...]:
+    rows = sorted(found.networks, key=lambda row: row.network)
+    return tuple(filter(None, (_evidence_of_gpu(row, found) for row in rows)))
+
+
+def _evidence_of_gpu(row: _GpuRow, found: _GpuResult) -> NetworkEvidence | None:
+    ms = row.ms
+    if ms.default is None or ms.tunehub is None:
+        return None
+    if not row.rounds or not row.difference:
+        raise FieldError("networks", f"{row.network} does not say how often it was measured, or how outputs differ")
+    clocks = (found.gpu_max_sm_clock_mhz, found.gpu_max_memory_clock_mhz)
+    return NetworkEvidence(
+        network=row.network,
+        default_s=ms.default / 1e3,
+        tuned_s=ms.tunehub / 1e3,
+        repeats=row.rounds,
+        threads=1,
+        output_max_rel_diff=max(row.difference.values()),
+        tuned_graphs_s=_seconds(ms.tunehub_graphs),
+        torch_s=_seconds(ms.torch),
+        torch_graphs_s=_seconds(ms.torch_graphs),
+        device=found.gpu,
+        driver=found.gpu_driver,
+        max_clocks_mhz=UNSET if None in clocks else clocks,  # type: ignore[arg-type]
+        conditions=_conditions(found),
+    )
+
+
+def _conditions(found: _GpuResult) -> str:
+    versions = [f"{name} {version}" for name, version in (("TVM", found.tvm), ("PyTorch", found.torch)) if version]
+    return "; ".join(filter(None, (found.date, ", ".join(versions), found.records)))
+
+
+def _seconds(ms: float | None) -> Any:
+    return UNSET if ms is None else ms / 1e3

@@ -64,6 +64,10 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere.
 
     `network` may carry a suffix that says which of the package's sets was used, as in "resnet-18 (graph)".
+    On a GPU the times of PyTorch, measured in the same run, stand in place of onnxruntime's: `torch_s` eager,
+    `torch_graphs_s` recorded as a CUDA graph; `tuned_graphs_s` is the package's with CUDA graphs. `device` is what the
+    driver calls the GPU, `driver` its version, `max_clocks_mhz` the highest clocks of its processors and its memory;
+    `conditions` says what else matters, such as where the records lay and which versions ran.
     """
 
     network: _fields.Label
@@ -73,10 +77,18 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     repeats: _fields.Positive
     threads: _fields.Positive
     output_max_rel_diff: NotNegative
+    tuned_graphs_s: _fields.Seconds | UnsetType = UNSET
+    torch_s: _fields.Seconds | UnsetType = UNSET
+    torch_graphs_s: _fields.Seconds | UnsetType = UNSET
+    device: _fields.Label | UnsetType = UNSET
+    driver: _fields.Label | UnsetType = UNSET
+    max_clocks_mhz: tuple[_fields.Positive, _fields.Positive] | UnsetType = UNSET
+    conditions: _fields.Text | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        for field in ("default_s", "tuned_s", "onnxruntime_s", "output_max_rel_diff"):
-            _fields.check_finite(field, getattr(self, field))
+        times = ("default_s", "tuned_s", "onnxruntime_s", "tuned_graphs_s", "torch_s", "torch_graphs_s")
+        for field in (*times, "output_max_rel_diff"):
+            _fields.check_finite(field, getattr(self, field) or None)
 
 
 Evidence = RecordEvidence | NetworkEvidence

@@ -225,7 +225,58 @@ def test_end_to_end_times_of_tuned_networks_become_evidence(directory: WorkDirec
     ]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"networks": [{"name": "tiny"}], "threads": 2, "repeats": 7}'])
+GPU_ROW = {
+    "network": "tiny",
+    "ms": {"default": 5.0, "tunehub": 2.0, "tunehub_graphs": 1.5, "torch": 3.0, "torch_graphs": 1.6},
+    "difference": {"default": 1e-6, "torch": 2e-6, "tunehub_graphs": 0.0},
+    "rounds": 5,
+}
+GPU_RESULT = {
+    "gpu": "NVIDIA H200",
+    "gpu_driver": "580.1",
+    "gpu_max_sm_clock_mhz": 1980,
+    "gpu_max_memory_clock_mhz": 3201,
+    "date": "2026-11-21",
+    "tvm": "0.27.0",
+    "torch": "2.11",
+    "records": "as a user's file",
+}
+
+
+def test_times_on_a_gpu_stand_beside_those_of_pytorch(directory: WorkDirectory, tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    failed = {"network": "failed", "error": "out of memory"}
+    untorched = {**GPU_ROW, "network": "never tuned", "ms": {"default": 1.0, "tunehub": 1.0}}
+    file.write_text(json.dumps({**GPU_RESULT, "networks": [failed, untorched, GPU_ROW]}))
+    measured = read_network_evidence(file)
+    assert [item.network for item in measured] == ["never tuned", "tiny"]
+    built = pack_directory(directory, "0.1.0", measured=measured)
+    with open_package(built.data) as package, package.open("evidence.jsonl") as stream:
+        (line,) = (line for line in read_evidence(stream, "evidence.jsonl") if isinstance(line, NetworkEvidence))
+    assert (line.default_s, line.tuned_s, line.tuned_graphs_s) == (0.005, 0.002, 0.0015)
+    assert (line.torch_s, line.torch_graphs_s, line.onnxruntime_s) == (0.003, 0.0016, None)
+    assert (line.repeats, line.output_max_rel_diff) == (5, 2e-6)
+    assert (line.device, line.driver, line.max_clocks_mhz) == ("NVIDIA H200", "580.1", (1980, 3201))
+    assert line.conditions == "2026-11-21; TVM 0.27.0, PyTorch 2.11; as a user's file"
+
+
+def test_times_on_a_gpu_without_repeats_are_no_evidence(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps({**GPU_RESULT, "networks": [{**GPU_ROW, "rounds": None}]}))
+    with pytest.raises(PackingError, match="tiny does not say how often it was measured"):
+        read_network_evidence(file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"{}",
+        b'{"networks": [{"name": "tiny"}], "threads": 2, "repeats": 7}',
+        b'{"gpu": "x", "networks": []}',
+    ],
+)
 def test_measured_networks_from_another_file_are_refused(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "demo.json"
     if content is not None:

@@ -58,6 +58,18 @@ def test_a_templates_own_knobs_may_have_a_time() -> None:
             parse_evidence(encode_evidence(stated).replace(b"0.12", wrong.encode()), "e:1")
 
 
+def test_on_a_gpu_pytorch_and_the_driver_are_stated() -> None:
+    assert not {"torch_s", "driver", "device"} & json.loads(encode_evidence(NETWORK)).keys()
+    stated = msgspec.structs.replace(
+        NETWORK, onnxruntime_s=None, tuned_graphs_s=0.015, torch_s=0.03, torch_graphs_s=0.016, device="NVIDIA H200",
+        driver="580.1", max_clocks_mhz=(1980, 3201), conditions="PyTorch 2.11",
+    )  # fmt: skip
+    assert parse_evidence(encode_evidence(stated), "e:1") == stated
+    for wrong in ("0", "1e999", "null"):
+        with pytest.raises(FormatError):
+            parse_evidence(encode_evidence(stated).replace(b"0.016", wrong.encode()), "e:1")
+
+
 @pytest.mark.parametrize(("field", "value"), [("tuned_s", 0), ("spread", -1), ("threads", 0), ("type", "other")])
 def test_wrong_values_carry_the_path(field: str, value: object) -> None:
     document = {**json.loads(encode_evidence(RECORD)), field: value}

@@ -140,19 +140,26 @@ def _print_description(description: dict[str, Any]) -> None:
     types = {item["name"]: item["dtype"] for item in manifest["networks"]}
     # Evidence may say which of the package's sets was used: "resnet-18 (graph)".
     measured = {label: label.partition(" (")[0] for label in times}
-    rows = [(label, types.get(name, ""), *_times(times[label])) for label, name in sorted(measured.items())]
-    rows += [(name, dtype, *_times(None)) for name, dtype in types.items() if name not in measured.values()]
-    print_table(("NETWORK", "TYPE", "DEFAULT ms", "TUNED ms", "ONNXRUNTIME ms"), rows, empty="networks: none")
+    columns = _ON_GPU if target["kind"] == "cuda" else _ON_CPU
+    rows = [(label, types.get(name, ""), *_times(times[label], columns)) for label, name in sorted(measured.items())]
+    rows += [(name, dtype, *_times({}, columns)) for name, dtype in types.items() if name not in measured.values()]
+    print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
 
 
-def _times(evidence: dict[str, Any] | None) -> tuple[str, str, str]:
-    if evidence is None:
-        return ("", "", "")
-    texts = [
-        "" if evidence.get(field) is None else f"{evidence[field] * 1e3:.4g}"
-        for field in ("default_s", "tuned_s", "onnxruntime_s")
-    ]
-    return (texts[0], texts[1], texts[2])
+_ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s"}
+_ON_GPU = {
+    "DEFAULT": "default_s",
+    "TUNED": "tuned_s",
+    "TUNED, CUDA GRAPHS": "tuned_graphs_s",
+    "PYTORCH": "torch_s",
+    "PYTORCH, CUDA GRAPHS": "torch_graphs_s",
+}
+
+
+def _times(evidence: dict[str, Any], columns: dict[str, str]) -> tuple[str, ...]:
+    """Milliseconds; empty where a time was not measured."""
+    found = (evidence.get(field) for field in columns.values())
+    return tuple("" if seconds is None else f"{seconds * 1e3:.4g}" for seconds in found)
 
 
 def _settings(registry: Sequence[str]) -> Settings:
