@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tunehub_builder.tuning.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.worker import relative_difference
 
 if TYPE_CHECKING:

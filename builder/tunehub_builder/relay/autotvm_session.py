@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
+from tunehub.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.worker import MeasureOptions
 
 REASONS = ("INSTANTIATION_ERROR", "COMPILE_HOST", "RUNTIME_DEVICE")

@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tunehub.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.relay.tuner import RpcDevice
 from tunehub_builder.tuning.journal import append_synced
-from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
 from tunehub_registry.tuning_log import BadLine, read_log
 
 TEMPLATE = "layout_transform"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
+from tunehub.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.worker import random_array, relative_difference
 
 DEFAULT, HISTORY, GRAPH, AUTO_SCHEDULER = "default", "history", "graph", "auto_scheduler"

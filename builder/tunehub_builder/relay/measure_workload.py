@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub_builder.tuning.quiet import clear_of_the_pool, undisturbed
+from tunehub.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.worker import error_of, random_array, relative_difference
 
 DEFAULT = 0  # the number of the default; finalist i has number i + 1

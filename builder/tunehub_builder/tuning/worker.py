@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tunehub_builder.tuning.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
 
 _REFERENCE_SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
