@@ -110,22 +110,49 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
 def check_tiles(scheduled: Any) -> None:
     """Raise GuardError when what follows a reduction in tiles writes elements of other tiles, too.
 
-    ``reverse_compute_at`` takes the box around what a tile covers. A tile that holds parts of two rows has a box of two
-    whole rows: it writes elements that no one has computed, and with threads those stay. A remainder alone makes a loop
-    at most twice as long as there are sums.
+    ``reverse_compute_at`` takes the box around what a tile covers, and of the conditions on it those at the ends of the
+    result alone. A tile that holds parts of two rows, or a remainder that ends inside, writes elements that no one has
+    computed, and with threads those stay. So every such block must write each element once
+    (``tvm::arith::DetectIterMap``).
     """
-    stores = [(node, path) for node, path in _walk(scheduled.body, _Path()) if type(node).__name__ == "BufferStore"]
     own = parameters(scheduled)
-    sums = max((math.prod(_shape(buffer_of(node))) for node, path in stores if path.reducing), default=0)
-    for node, path in stores:
-        written = any(buffer_of(node).same_as(parameter) for parameter in own)
-        if (
-            sums
-            and written
-            and not path.reducing
-            and path.iterations > 2 * max(sums, math.prod(_shape(buffer_of(node))))
-        ):
+    blocks = list(_realized(scheduled.body, ()))
+    if not any(_reduces(node.block) for node, _ in blocks):
+        return
+    for node, loops in blocks:
+        written = any(buffer_of(region).same_as(own_buffer) for region in node.block.writes for own_buffer in own)
+        if loops and written and not _reduces(node.block) and not _writes_once(node, loops):
             raise GuardError("a tile writes beyond its end, where other threads write")
+
+
+def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All blocks of a function body with the loops around them."""
+    kind = type(node).__name__
+    if kind == "SBlockRealize":
+        yield node, loops
+    if kind == "For":
+        loops = (*loops, node)
+    for child in children(node):
+        yield from _realized(child, loops)
+
+
+def _reduces(block: Any) -> bool:
+    return any(int(axis.iter_type) == _REDUCTION for axis in block.iter_vars)
+
+
+def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
+    import tvm
+
+    extents = [axis.dom.extent for axis in node.block.iter_vars]
+    around = [loop.extent for loop in loops]
+    if any(type(extent).__name__ != "IntImm" for extent in (*extents, *around)):
+        return False  # the box around what a tile covers has another size for each tile
+    if math.prod(map(int, extents)) == math.prod(map(int, around)):
+        return True  # no remainder: TVM has checked that the loops cover the block
+    domains = {loop.loop_var: tvm.ir.Range(loop.min, loop.extent) for loop in loops}
+    symbolic = tvm.sym if hasattr(tvm, "sym") else tvm.arith  # renamed in 0.27
+    found = symbolic.detect_iter_map(list(node.iter_values), domains, node.predicate, "bijective")
+    return len(found.indices) > 0
 
 
 def check_exact(scheduled: Any) -> None:
@@ -235,7 +262,7 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
     kind = type(node).__name__
     if kind == "For":
         path = _inside(node, path)
-    if kind == "SBlock" and any(int(axis.iter_type) == _REDUCTION for axis in node.iter_vars):
+    if kind == "SBlock" and _reduces(node):
         path = path._replace(reducing=True)
     for child in children(node):
         yield from _walk(child, path)

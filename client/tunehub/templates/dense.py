@@ -106,7 +106,7 @@ class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallel: bool = True
 
 
-NAME, VERSION, KNOBS = "dense", 1, DenseKnobs
+NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
@@ -208,6 +208,7 @@ def _check(workload: Workload, knobs: DenseKnobs) -> None:
     require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
     require(workload.length % knobs.row == 0, f"row: {knobs.row} does not divide {workload.length}")
     require(knobs.columns <= knobs.row, f"columns: {knobs.columns} is more than a task of {knobs.row} rows")
+    require(_ends_with_tasks(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a task")
     require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
     unrolled = knobs.columns * knobs.blocks * knobs.step
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
@@ -271,10 +272,21 @@ def _rows(workload: Workload) -> list[int]:
     return [row for row in divisors(workload.length, workload.length) if row >= 24] or [workload.length]
 
 
+def _ends_with_tasks(workload: Workload, row: int, columns: int) -> bool:
+    """True when no tile of a task is a remainder but at the end of all rows: the epilogue runs on the whole tile, and
+    its rows beyond a task are those of the next."""
+    return row == workload.length or row % columns == 0
+
+
 def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
     """Rows of a task, columns and blocks of a tile: the best by the model first."""
     lanes = workload.lanes(machine)
-    found = [(row, c, b) for row in _rows(workload) for c, b in tiles(row, workload.outer(lanes), lanes, machine)]
+    found = [
+        (row, c, b)
+        for row in _rows(workload)
+        for c, b in tiles(row, workload.outer(lanes), lanes, machine)
+        if _ends_with_tasks(workload, row, c)
+    ]
     return sorted(found, key=lambda choice: cost(choice, lanes, machine))
 
 

@@ -137,7 +137,8 @@ def random_depthwise(rng: random.Random, block: int) -> Case:
 
 def random_dense(rng: random.Random, block: int) -> Case:
     lead = rng.choice(((), (), (1,), (2,), (2, 3)))
-    rows, depth, outputs = _extent(rng), rng.choice((1, 7, 16, 31, 64)), rng.choice((1, 8, 16, 17, 31, 48, 100))
+    rows = rng.choice((_extent(rng), 32, 64, 77, 96, 128))  # several tasks of 24 rows or more
+    depth, outputs = rng.choice((1, 7, 16, 31, 64)), rng.choice((1, 8, 16, 17, 31, 48, 100))
     kind = rng.choice(EPILOGUES)
     data, weight = (*lead, rows, depth), (-(-outputs // block), depth, block)
 
@@ -149,7 +150,8 @@ def random_dense(rng: random.Random, block: int) -> Case:
 
 def random_matmul(rng: random.Random, block: int) -> Case:
     lead = rng.choice(((1,), (3,), (2, 2)))
-    rows, depth, outputs = _extent(rng), _extent(rng), rng.choice((1, 5, 8, 17, 32, 40, 64))
+    rows = rng.choice((_extent(rng), 32, 64, 77, 96, 128))
+    depth, outputs = _extent(rng), rng.choice((1, 5, 8, 17, 32, 40, 64))
 
     def make(x: Any, y: Any) -> Any:
         k = te.reduce_axis((0, depth), "k")

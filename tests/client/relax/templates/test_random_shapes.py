@@ -70,3 +70,58 @@ def test_a_tile_across_two_rows_is_refused(support: Any) -> None:
     schedule.reverse_compute_at(last, outer, preserve_unit_loops=True)
     with pytest.raises(GuardError, match="beyond its end"):
         check_tiles(schedule.mod["main"])
+
+
+@pytest.mark.parametrize("rows", [64, 77, 96, 128])
+@pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
+def test_products_of_any_size_by_every_choice(cpu: Any, rows: int, support: Any) -> None:
+    """As for convolutions: tasks of rows with a remainder of a tile or without."""
+    _, target, machine = cpu
+
+    def make(data: Any, weight: Any, bias: Any) -> Any:
+        return support.epilogue("relu", support.blocked.dense_blocked(data, weight, outputs=96), bias)
+
+    case = support.case(f"dense {rows}", make, (rows, 32), (6, 32, 16), (96,))
+    match = templates.find(case.mod)
+    assert match is not None
+    inputs = support.inputs_of(case)
+    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
+    for choice in match.template.knob_space(match.workload, machine):
+        knobs = msgspec.structs.replace(choice, parallel=True)
+        scheduled = match.template.apply(case.mod, match.workload, knobs).mod
+        check_tiles(scheduled["main"])
+        for result in support.run_often(scheduled, target, inputs, case.shapes[-1], 20):
+            np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{rows}: {knobs}")
+
+
+def test_a_product_whose_tile_ends_inside_a_task_is_refused(support: Any) -> None:
+    """Of 128 rows in tasks of 32, tiles of 7 rows: the last one's epilogue would write the first rows of the next."""
+    case = support.case(
+        "dense", lambda x, w: support.epilogue("relu", support.blocked.dense_blocked(x, w, outputs=32), None),
+        (128, 24), (2, 24, 16),
+    )  # fmt: skip
+    match = templates.find(case.mod)
+    assert match is not None
+    knobs = match.template.KNOBS(columns=7, blocks=2, lanes=16, row=32)
+    with pytest.raises(templates.KnobError, match="ends inside a task"):
+        match.template.apply(case.mod, match.workload, knobs)
+
+
+def test_a_task_whose_last_tile_writes_rows_of_the_next_is_refused(support: Any) -> None:
+    """A remainder inside the result: TVM keeps only the condition at its end."""
+    case = support.case(
+        "dense", lambda x, w: support.epilogue("relu", support.blocked.dense_blocked(x, w, outputs=16), None),
+        (128, 24), (1, 24, 16),
+    )  # fmt: skip
+    schedule = tvm.s_tir.Schedule(case.mod)
+    block = schedule.get_sblock("tunehub_dense")
+    (last,) = schedule.get_consumers(block)
+    for consumer in schedule.get_consumers(last):
+        schedule.compute_inline(last)
+        last = consumer
+    rows, *_ = schedule.get_loops(block)
+    _, row = schedule.split(rows, [None, 32])
+    tile, _ = schedule.split(row, [None, 7])
+    schedule.reverse_compute_at(last, tile, preserve_unit_loops=True)
+    with pytest.raises(GuardError, match="beyond its end"):
+        check_tiles(schedule.mod["main"])
