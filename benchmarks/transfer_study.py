@@ -21,7 +21,7 @@ from benchmarks.transfer_workloads import workloads
 from tunehub.lookup import Candidate, Neighbour
 from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
 from tunehub.transfer_sources import Strategy, by_model, features, most_efficient, nearest
-from tunehub_builder.distill import as_record, best_trials
+from tunehub_builder.distill import as_record, best_trials, newest, own_choices
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.worker import packed, unpacked
 from tunehub_builder.work_directory import TaskEntry, WorkDirectory
@@ -90,7 +90,7 @@ def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Ti
     tasks = _tasks(target, knobs=knobs)
     with _pool(folder, target, threads, knobs=knobs) as pool:
         _tune(folder, [task for task, _ in tasks], target, pool, knobs=knobs)
-        best, _ = best_trials(Journal(folder).trials(), _OF_A_SOURCE)
+        best = _best(folder, _OF_A_SOURCE)
         items = [item for _, item in tasks]
         problems = (_problem(item, items, best) for item in items if item.group == "held out")
         return _solved(problems, folder, target, pool, knobs=knobs)
@@ -104,10 +104,15 @@ def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[
     folder.mkdir(parents=True, exist_ok=True)
     work = WorkDirectory(directory)
     knobs = work.existing_run().tuner == "template"
-    best, _ = best_trials(Journal(directory).trials(), 1)
+    best = _best(directory, 1)
     problems = _left_out_problems(list(work.tasks()), best)
     with _pool(folder, target, threads, knobs=knobs) as pool:
         return knobs, _solved(problems, folder, target, pool, knobs=knobs)
+
+
+def _best(directory: Path, top: int) -> dict[str, list[Trial]]:
+    own = own_choices(Journal(directory).trials())
+    return best_trials(newest(Journal(directory).trials(), own), top)[0]
 
 
 def _left_out_problems(entries: Sequence[TaskEntry], best: dict[str, list[Trial]]) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,7 @@ def distill(directory: WorkDirectory, top: int = FINALISTS) -> list[Distilled]:
     """
     tasks = {task.exact: task for task in directory.tasks()}
     own = own_choices(Journal(directory.path).trials())
-    trials = Journal(directory.path).trials()
-    best, counts = best_trials((t for t in trials if _version(t) == _version(own.get(t.task, t))), top)
+    best, counts = best_trials(newest(Journal(directory.path).trials(), own), top)
     return [_distilled(task, best.get(key, []), own.get(key), counts.get(key, 0)) for key, task in tasks.items()]
 
 
@@ -62,6 +61,11 @@ def own_choices(trials: Iterable[Trial]) -> dict[str, Trial]:
         if trial.choice is not None and (known is None or _version(trial) > _version(known)):
             found[trial.task] = trial
     return found
+
+
+def newest(trials: Iterable[Trial], own: Mapping[str, Trial]) -> Iterator[Trial]:
+    """Those of ``trials`` that are of the same version of a template as their task's in ``own``, or of no template."""
+    return (trial for trial in trials if _version(trial) == _version(own.get(trial.task, trial)))
 
 
 def _version(trial: Trial) -> int:
