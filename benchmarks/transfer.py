@@ -58,7 +58,7 @@ def run() -> list[Row]:
         studies[False] = held_out(folder / "traces", target, threads, knobs=False)
     expert = {item.name for item in studies[True]}
     shipped = [(item, "rule") for item in studies[True]]
-    shipped += [(item, "by_model") for item in studies[False] if tuned or item.name not in expert]
+    shipped += [(item, "most_efficient") for item in studies[False] if tuned or item.name not in expert]
     rows = [*_summary(shipped), *_strategies("knobs", studies[True]), *_strategies("traces", studies[False])]
     return [*rows, *_weights(studies[False]), *_networks(folder, target, threads)]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Strategy = Callable[[OperatorClass, Sequence["Neighbour"]], "list[Neighbour]"]
 
-# Of the model: the cost of a factor of two, as a share. By hand; `python -m benchmarks transfer` fits them anew.
-WEIGHTS = (0.15, 0.10, 0.03)
+# Of the model: the cost of a factor of two, as a share, as `python -m benchmarks transfer` fitted them.
+WEIGHTS = (0.04, 0.045, 0.002)
 _MOST_MISFIT = 3.0  # factors of two, of one axis: worse than that makes no difference
 # TVM's default on CPUs is one scalar loop nest: 0.8 ns a step of convolutions and matrix products, 0.25 at its best.
 _NAIVE_STEP_S = 0.25e-9
@@ -86,7 +86,7 @@ class Transfers:
     """How records are transferred. ``traces`` orders the traces to adapt; ``knobs`` the records of the template that
     recognises a function, None for the template's own rule. At most ``attempts`` of either are tried."""
 
-    traces: Strategy | None = by_model
+    traces: Strategy | None = most_efficient
     knobs: Strategy | None = None
     attempts: int = 3
 
