@@ -1,0 +1,283 @@
+"""What a tile of a sum of products costs on a CUDA GPU, and what TVM's own schedule takes: rules without TVM.
+
+A block of threads computes a tile of the result. In each step it loads a part of both operands into shared memory, and
+every thread adds the products for its own elements, which lie in registers. The time is a sum of things that can be
+counted from the tile alone; what one of each costs was fitted to times that were measured (``benchmarks/gpu_rule.py``,
+13 thousand schedules of seven networks on an H200 in float32; docs/adr/0018). All costs are positive, so that a tile
+far from those that were measured is not found cheap by accident.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+MULTIPROCESSORS = 132  # of the GPU that the costs were fitted on
+_WARP = 32
+_BANKS = 32  # of shared memory, 4 bytes wide
+_SECTOR = 8  # float32 numbers that are loaded at once
+_SHARED_BYTES = 228 << 10  # of a multiprocessor
+_RESERVED_BYTES = 1 << 10  # of shared memory, for each block
+_REGISTERS, _MOST_REGISTERS = 1 << 16, 255  # of a multiprocessor, of a thread
+_OTHER_REGISTERS = 28  # of a thread: addresses and counters
+_MOST_BLOCKS, _MOST_WARPS = 32, 64  # on a multiprocessor
+_FLOAT = 4  # bytes
+
+# Seconds for one of each; see `counts`.
+COSTS = {
+    "launch": 2.69e-06,
+    "products": 2.24e-11,
+    "shared_reads": 3.23e-10,
+    "bank_conflicts": 1.02e-10,
+    "sectors": 1.45e-10,
+    "steps": 1.68e-07,
+    "loads": 5.6e-09,
+    "chain": 7.74e-10,
+    "bytes": 4.3e-13,
+    "spilled": 2.62e-09,
+}
+# The same for TVM's own rule for matrix products, tiles of 32 x 32; see `default_s`.
+_DEFAULT_TILE, _DEFAULT_STEP = 32, 16
+DEFAULT_COSTS = {
+    "launch": 2.08e-06,
+    "chain": 3.72e-08,
+    "work": 8.14e-09,
+    "window_chain": 3.43e-08,
+    "window_work": 4.22e-09,
+    "bytes": 6.63e-13,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """``scale`` * (``loop`` // ``divisor``): what a loop, counted through spatial and reduction loops, adds."""
+
+    loop: int
+    scale: int
+    divisor: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operand:
+    """A buffer that is read: its shape, and the index in each of its dimensions as a sum of terms."""
+
+    shape: tuple[int, ...]
+    index: tuple[tuple[Term, ...], ...]
+
+    @property
+    def loops(self) -> frozenset[int]:
+        """The loops that the place of an element depends on."""
+        return frozenset(term.loop for terms in self.index for term in terms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Products of elements of two ``operands``, added up: extents of the loops over results and over what is added."""
+
+    spatial: tuple[int, ...]
+    reduction: tuple[int, ...]
+    operands: tuple[Operand, Operand]
+
+    @property
+    def results(self) -> int:
+        """How many elements the result has."""
+        return math.prod(self.spatial)
+
+    @property
+    def summands(self) -> int:
+        """How many products are added up for each."""
+        return math.prod(self.reduction)
+
+    @property
+    def bytes(self) -> int:
+        """Of the operands and the result, in float32."""
+        return _FLOAT * (sum(math.prod(operand.shape) for operand in self.operands) + self.results)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tiles:
+    """Tiles to compare, a row each: ``virtual`` threads, ``threads`` and ``inner`` elements of a thread for each loop
+    over results; for each loop over what is added up how much of it is in one ``step``. All divide the loop."""
+
+    virtual: Array
+    threads: Array
+    inner: Array
+    step: Array
+
+    def __len__(self) -> int:
+        return len(self.threads)
+
+    def at(self, rows: Any) -> Tiles:
+        """Some of the tiles."""
+        return Tiles(
+            virtual=self.virtual[rows], threads=self.threads[rows], inner=self.inner[rows], step=self.step[rows]
+        )
+
+
+def seconds(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> Array:
+    """The time that each tile is expected to take; ``conflicts``: of threads for a bank of shared memory, too."""
+    found = counts(problem, tiles, conflicts=conflicts)
+    return np.asarray(sum(COSTS[name] * found[name] for name in COSTS))
+
+
+def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[str, Array]:
+    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor, for each of ``tiles``.
+
+    ``products``, ``shared_reads``, ``bank_conflicts`` (each of a warp) and ``sectors`` (of 32 bytes) keep units of the
+    multiprocessor busy. ``steps``, ``loads`` and ``chain`` (of one thread) are waited for, once for all blocks that are
+    there at the same time. ``spilled`` are registers that a thread lacks, in each step of the sums.
+    """
+    of_thread = tiles.virtual * tiles.inner
+    of_block = of_thread * tiles.threads
+    sums, threads = _product(of_thread), _product(tiles.threads)
+    warps = np.ceil(threads / _WARP)
+    grid = problem.results / (sums * threads)
+    steps = problem.summands / _product(tiles.step)
+    parts = [_extents(each, np.hstack([of_block, tiles.step])) for each in problem.operands]
+    once = np.ones_like(tiles.step)
+    reads = [_product(_extents(each, np.hstack([of_thread, once]))) for each in problem.operands]
+    loads = sum(np.ceil(_product(part) / threads) for part in parts)
+    needed = sums + sum(reads) + _OTHER_REGISTERS
+    blocks = np.ceil(grid / MULTIPROCESSORS)
+    rounds = np.ceil(blocks / np.minimum(blocks, _resident(warps, needed, shared_bytes(problem, tiles))))
+    busy = blocks * warps * problem.summands
+    degrees = [
+        _ways(each, tiles, part) if conflicts else 1.0 for each, part in zip(problem.operands, parts, strict=True)
+    ]
+    return {
+        "launch": np.ones(len(tiles)),
+        "products": busy * sums,
+        "shared_reads": busy * sum(reads),
+        "bank_conflicts": busy * sum(read * (ways - 1.0) for read, ways in zip(reads, degrees, strict=True)),
+        "sectors": blocks * steps * sum(_sectors(e, part) for e, part in zip(problem.operands, parts, strict=True)),
+        "steps": rounds * steps,
+        "loads": rounds * steps * loads,
+        "chain": rounds * problem.summands * sums,
+        "bytes": np.full(len(tiles), float(problem.bytes)),
+        "spilled": rounds * problem.summands * np.maximum(0.0, needed - _available(warps)),
+    }
+
+
+def shared_bytes(problem: Problem, tiles: Tiles) -> Array:
+    """Shared memory of a block, in bytes."""
+    block = np.hstack([tiles.virtual * tiles.inner * tiles.threads, tiles.step])
+    return np.asarray(_FLOAT * sum(_product(_extents(operand, block)) for operand in problem.operands))
+
+
+def default_s(problem: Problem) -> float | None:
+    """What TVM's own schedule is expected to take; None when its rule for matrix products does not fit.
+
+    It then takes several times as long as a tile: in 29 of 29 workloads, convolutions in groups, 3.9 times at least.
+    """
+    shape = matrix_shape(problem)
+    if shape is None:
+        return None
+    found = default_counts(problem, shape)
+    return math.fsum(DEFAULT_COSTS[name] * found[name] for name in DEFAULT_COSTS)
+
+
+def default_counts(problem: Problem, shape: tuple[int, int, int]) -> dict[str, float]:
+    """As :func:`counts`, of TVM's rule for products of ``shape``. Convolutions with a window cost it more."""
+    batch, rows, columns = shape
+    blocks = batch * math.ceil(rows / _DEFAULT_TILE) * math.ceil(columns / _DEFAULT_TILE)
+    summands = math.ceil(problem.summands / _DEFAULT_STEP) * _DEFAULT_STEP
+    window = float(any(len(terms) > 1 for operand in problem.operands for terms in operand.index))
+    work = math.ceil(blocks / MULTIPROCESSORS) * summands
+    return {
+        "launch": 1.0,
+        "chain": summands,
+        "work": work,
+        "window_chain": window * summands,
+        "window_work": window * work,
+        "bytes": problem.bytes,
+    }
+
+
+def matrix_shape(problem: Problem) -> tuple[int, int, int] | None:
+    """(batch, rows, columns) when the products are those of matrices; None for convolutions in groups."""
+    first, second = (operand.loops for operand in problem.operands)
+    if any(term.divisor > 1 for operand in problem.operands for terms in operand.index for term in terms):
+        return None
+
+    def size(loops: Iterable[int]) -> int:
+        return math.prod(extent for loop, extent in enumerate(problem.spatial) if loop in loops)
+
+    rows, columns, batch = size(first - second), size(second - first), size(first & second)
+    return None if min(rows, columns) == 1 and batch > 1 else (batch, rows, columns)
+
+
+def _product(columns: Any) -> Array:
+    return np.asarray(np.prod(columns, axis=1, dtype=np.float64))
+
+
+def _extents(operand: Operand, loops: Array) -> Array:
+    """How far a tile with these extents of ``loops`` reaches in each dimension of ``operand``."""
+    reach = [1 + sum(_moved(term, loops[:, term.loop]) for term in terms) for terms in operand.index]
+    rows = [
+        np.minimum(np.broadcast_to(each, len(loops)), most) for each, most in zip(reach, operand.shape, strict=True)
+    ]
+    return np.stack(rows, axis=1).astype(np.float64)
+
+
+def _moved(term: Term, extents: Array) -> Array:
+    return np.asarray(term.scale * (np.ceil(extents / term.divisor) - 1))
+
+
+def _sectors(operand: Operand, part: Array) -> Array:
+    """Sectors that the ``part`` of an operand lies in: whole dimensions make one row with those before."""
+    row, whole = np.ones(len(part)), np.ones(len(part), dtype=bool)
+    for axis in reversed(range(part.shape[1])):
+        row = np.where(whole, row * part[:, axis], row)
+        whole &= part[:, axis] == operand.shape[axis]
+    begun = np.where(row % _SECTOR == 0, 0.0, 0.5)  # a row that starts inside a sector
+    return np.asarray(_product(part) / row * (np.ceil(row / _SECTOR) + begun))
+
+
+def _resident(warps: Array, registers: Array, shared: Array) -> Array:
+    """How many blocks fit on a multiprocessor at a time."""
+    held = np.ceil(np.minimum(registers, _MOST_REGISTERS) / 8) * 8 * warps * _WARP
+    limits = (_MOST_WARPS / warps, _SHARED_BYTES / (shared + _RESERVED_BYTES), _REGISTERS / held)
+    return np.asarray(np.maximum(1, np.minimum(_MOST_BLOCKS, np.floor(np.minimum.reduce(limits)))))
+
+
+def _available(warps: Array) -> Array:
+    return np.asarray(np.minimum(_MOST_REGISTERS, _REGISTERS / (warps * _WARP)))
+
+
+def _ways(operand: Operand, tiles: Tiles, part: Array) -> Array:
+    """How many different places of one bank the threads of the first warp read at most at a time."""
+    lanes = _lanes(tiles)
+    address = np.zeros((len(tiles), _WARP), dtype=np.int64)
+    for axis, terms in enumerate(operand.index):
+        index = sum((term.scale * (lanes[term.loop] // term.divisor) for term in terms if term.loop in lanes), 0)
+        address = address * part[:, axis : axis + 1].astype(np.int64) + index
+    ordered = np.sort(address, axis=1)
+    new = np.ones_like(ordered, dtype=bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    place = ordered % _BANKS + np.arange(len(tiles))[:, None] * _BANKS
+    taken = np.bincount(place[new], minlength=len(tiles) * _BANKS)
+    return np.asarray(taken.reshape(len(tiles), _BANKS).max(axis=1))
+
+
+def _lanes(tiles: Tiles) -> dict[int, Array]:
+    """By loop the first element of each thread of a warp; a block with fewer threads has the last one again."""
+    rest = np.minimum(np.arange(_WARP), _product(tiles.threads).astype(np.int64)[:, None] - 1)
+    found = {}
+    for loop in reversed(range(tiles.threads.shape[1])):
+        extent = tiles.threads[:, loop : loop + 1]
+        found[loop] = rest % extent * tiles.inner[:, loop : loop + 1]
+        rest = rest // extent
+    return found
+
+
+def as_tiles(rows: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]]) -> Tiles:
+    """Tiles of (virtual, threads, inner, step) each."""
+    columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+    return Tiles(virtual=columns[0], threads=columns[1], inner=columns[2], step=columns[3])

@@ -1,0 +1,140 @@
+"""The rule for tiles on CUDA: what it counts, what it may choose, and when it leaves a product to TVM."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunehub import cuda_cost
+from tunehub.cuda_cost import COSTS, Operand, Problem, Term, as_tiles, counts, default_s, matrix_shape, shared_bytes
+from tunehub.cuda_rule import NoTileError, ranked, tile_for
+
+LIMITS = {"shared_memory": 48 << 10, "threads": 1024}
+EXTENTS = st.sampled_from([1, 2, 3, 7, 13, 16, 28, 31, 56, 64, 97, 128, 1009])
+
+
+def matmul(rows: int, columns: int, depth: int) -> Problem:
+    return Problem(
+        spatial=(rows, columns),
+        reduction=(depth,),
+        operands=(
+            Operand(shape=(rows, depth), index=((Term(loop=0, scale=1),), (Term(loop=2, scale=1),))),
+            Operand(shape=(depth, columns), index=((Term(loop=2, scale=1),), (Term(loop=1, scale=1),))),
+        ),
+    )
+
+
+def conv(channels: int, size: int, outputs: int, kernel: int, *, groups: int = 1, stride: int = 1) -> Problem:
+    own, width = channels // groups, (size - 1) * stride + kernel
+    group = (Term(loop=0, scale=own, divisor=outputs // groups),) if groups > 1 else ()
+    data = Operand(
+        shape=(channels, width, width),
+        index=(
+            (*group, Term(loop=3, scale=1)),
+            (Term(loop=1, scale=stride), Term(loop=4, scale=1)),
+            (Term(loop=2, scale=stride), Term(loop=5, scale=1)),
+        ),
+    )
+    weight = Operand(
+        shape=(outputs, own, kernel, kernel), index=tuple((Term(loop=loop, scale=1),) for loop in (0, 3, 4, 5))
+    )
+    return Problem(spatial=(outputs, size, size), reduction=(own, kernel, kernel), operands=(data, weight))
+
+
+def test_counts_of_a_matrix_product() -> None:
+    problem = matmul(64, 128, 32)
+    tiles = as_tiles([((1, 2), (8, 8), (4, 2), (16,))])  # a block of 32 rows and 32 columns
+    assert shared_bytes(problem, tiles).tolist() == [4 * 2 * 32 * 16]
+    found = counts(problem, tiles)
+    blocks = math.ceil((64 // 32) * (128 // 32) / cuda_cost.MULTIPROCESSORS)
+    assert {name: float(found[name][0]) for name in ("steps", "chain", "products", "shared_reads", "loads")} == {
+        "steps": blocks * 2.0,
+        "chain": 32 * 16.0,
+        "products": 2 * 32 * 16.0,  # two warps
+        "shared_reads": 2 * 32 * (4 + 4.0),
+        "loads": 2 * (8 + 8.0),
+    }
+    assert float(found["spilled"][0]) == 0
+
+
+def test_banks_that_several_threads_want() -> None:
+    """A column of a tile whose rows are 32 numbers long lies in one bank, of which 4 threads want 4 places."""
+    problem = matmul(64, 64, 64)
+    tiles = as_tiles([((1, 1), (4, 8), (1, 1), (32,)), ((1, 1), (4, 8), (1, 1), (8,))])
+    found = counts(problem, tiles)["bank_conflicts"] / counts(problem, tiles)["products"]
+    assert found.tolist() == [3.0, 0.0]
+    assert not counts(problem, tiles, conflicts=False)["bank_conflicts"].any()
+
+
+def test_windows_that_overlap_are_loaded_once() -> None:
+    tiles = as_tiles([((1, 1, 1), (4, 4, 7), (1, 1, 1), (2, 3, 3))])
+    assert shared_bytes(conv(8, 14, 16, 3), tiles).tolist() == [4 * (2 * 6 * 9 + 4 * 2 * 9)]
+    assert shared_bytes(conv(8, 14, 16, 3, stride=2), tiles).tolist() == [4 * (2 * 9 * 15 + 4 * 2 * 9)]
+
+
+def test_a_block_loads_the_channels_of_its_groups() -> None:
+    tiles = as_tiles([((1, 1, 1), (8, 4, 1), (1, 1, 1), (2, 1, 1))])
+    assert shared_bytes(conv(8, 4, 16, 1, groups=2), tiles).tolist() == [4 * (2 * 4 * 1 + 8 * 2)]
+    assert shared_bytes(conv(8, 4, 16, 1, groups=4), tiles).tolist() == [4 * (4 * 4 * 1 + 8 * 2)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(EXTENTS, EXTENTS, EXTENTS)
+def test_tiles_divide_their_loops_and_can_be_launched(rows: int, columns: int, depth: int) -> None:
+    problem = matmul(rows, columns, depth)
+    found = ranked(problem, count=20, **LIMITS)
+    for tile in found:
+        each = zip(problem.spatial, tile.virtual, tile.threads, tile.inner, strict=True)
+        assert all(extent % (virtual * threads * inner) == 0 for extent, virtual, threads, inner in each)
+        assert all(extent % step == 0 for extent, step in zip(problem.reduction, tile.step, strict=True))
+        assert min(32, rows * columns) <= math.prod(tile.threads) <= 1024
+        assert math.prod(tile.virtual) * math.prod(tile.inner) <= 64
+        chosen = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
+        assert shared_bytes(problem, chosen)[0] <= LIMITS["shared_memory"]
+        assert tile.expected_s == pytest.approx(float(cuda_cost.seconds(problem, chosen)[0]))
+    assert [tile.expected_s for tile in found] == sorted(tile.expected_s for tile in found)
+
+
+def test_less_memory_and_fewer_threads_are_kept_to() -> None:
+    problem = conv(64, 56, 64, 3)
+    tile = ranked(problem, shared_memory=2048, threads=64, count=1)[0]
+    assert math.prod(tile.threads) <= 64
+    assert shared_bytes(problem, as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)]))[0] <= 2048
+
+
+def test_all_costs_are_positive() -> None:
+    found = counts(conv(64, 56, 64, 3), as_tiles([((1, 1, 1), (8, 2, 8), (4, 4, 1), (4, 3, 3))]))
+    assert set(found) == set(COSTS)
+    assert all(cost > 0 for cost in COSTS.values())
+    assert all((each >= 0).all() and np.isfinite(each).all() for each in found.values())
+
+
+def test_kinds_of_products() -> None:
+    assert matrix_shape(matmul(64, 128, 32)) == (1, 64, 128)
+    assert matrix_shape(conv(64, 28, 32, 3)) == (1, 28 * 28, 32)
+    assert matrix_shape(conv(64, 28, 64, 3, groups=4)) is None
+    assert matrix_shape(conv(64, 28, 64, 3, groups=64)) is None
+    assert default_s(conv(64, 28, 64, 3, groups=64)) is None
+
+
+def test_vectors_and_tiny_products_are_left_to_tvm() -> None:
+    with pytest.raises(NoTileError, match="products with a vector"):
+        tile_for(matmul(1, 1000, 2048), **LIMITS)
+    with pytest.raises(NoTileError, match=r"a guess must promise 1\.25 times"):
+        tile_for(matmul(32, 32, 16), **LIMITS)
+
+
+def test_prime_extents_without_a_legal_tile_are_left_to_tvm() -> None:
+    with pytest.raises(NoTileError, match="no tile"):
+        tile_for(matmul(7919, 7919, 7919), **LIMITS)
+
+
+def test_a_product_with_too_few_blocks_for_tvm_is_served() -> None:
+    tile = tile_for(conv(512, 7, 512, 3), **LIMITS)
+    default = default_s(conv(512, 7, 512, 3))
+    assert default is not None
+    assert tile.expected_s * 1.25 < default
