@@ -73,7 +73,7 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
 def sums_of(mod: Any) -> Sums | None:
     """Describe a function that adds up once, float32, and computes elements on their own before and after that."""
     schedule = open_schedule(mod)
-    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if _reduces(block)]
     names = [str(block.name_hint) for block in blocks]
     if len(adding) != 1 or len(set(names)) != len(names) or not _writes_only_last(mod, blocks):
@@ -188,6 +188,13 @@ def _unroll(schedule: Any, anchor: Any) -> None:
 
 
 # -- reading a function
+
+
+def _blocks_of(schedule: Any) -> list[Any]:
+    try:
+        return [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    except Exception:  # TVM raises several kinds: sorting and the like have no blocks
+        return []
 
 
 def _reduces(block: Any) -> bool:

@@ -139,16 +139,19 @@ def test_indices_are_read_as_terms() -> None:
 def _functions_of_other_kinds() -> Sequence[Any]:
     data = te.placeholder((64, 64), name="data")
     half = te.placeholder((64, 64), "float16", name="half")
+    rows = te.placeholder((te.var("n"), 64), name="rows")
     return (
         _module(data, topi.nn.relu(data)),
         _module(data, topi.nn.softmax(data)),
         _module(data, topi.max(data, axis=1)),
         _module(half, topi.nn.matmul(half, half)),
         _module(data, topi.nn.matmul(data, data)),
+        _module(rows, data, topi.nn.matmul(rows, data)),
+        _module(data, topi.cumsum(data, axis=1)),
     )
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(7))
 def test_other_functions_are_left_to_tvm(number: int) -> None:
     assert by_rule(_functions_of_other_kinds()[number], TARGET) is None
 
