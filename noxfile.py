@@ -38,7 +38,7 @@ def types(session: nox.Session) -> None:
 @nox.session(name="tests-modern")
 def tests_modern(session: nox.Session) -> None:
     """All tests against the TVM that the extra `tvm` pins, with the coverage gate."""
-    session.install("-e", ".[demo,builder,dev]")
+    session.install("-e", ".[demo,builder,fleet,dev]")
     coverage = [f"--cov={package}" for package in PACKAGES]
     session.run(
         "pytest", "-q", "-m", "not tvm_versions", *coverage, "--cov-report=term", *session.posargs,

@@ -18,6 +18,7 @@ from tunehub_builder.exceptions import TuningError, UnknownTargetError, Unsuitab
 
 HOST = "host"
 NO_FFI = "none"
+_BOARD_TRIPLES = ("aarch64-linux-gnu", "x86_64-linux-gnu", "armv7l-linux-gnueabihf", "riscv64-linux-gnu")
 # LLVM's names of the extensions that a schedule's code may use; tuning flags such as `fast-lzcnt` are left out.
 _EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
@@ -78,6 +79,25 @@ def find_gpu(name: str) -> TuningTarget:
     if name not in ("cuda", f"cuda-{gpu.model}"):
         raise UnsuitableTargetError(name, f"this machine has a {gpu.name} (cuda-{gpu.model})")
     return TuningTarget(name=f"cuda-{gpu.model}", config=gpu.tvm_config())
+
+
+def find_board_cpu(name: str, cores: int) -> TuningTarget:
+    """The CPU with ``cores`` of a board: as :func:`find_target`, but of any architecture that boards run Linux on.
+
+    Raises UnknownTargetError. What only LLVM's name tells is not asked of the board.
+    """
+    from tvm.target import codegen
+
+    host = str(codegen.llvm_get_system_cpu())
+    model = host if name == HOST else name.removeprefix("llvm-")
+    known = {"": [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm(host))]}
+    for triple in _BOARD_TRIPLES:
+        known[triple] = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm("", triple))]
+    found = [triple for triple, models in known.items() if model in models]
+    if not found or not (name == HOST or name.startswith("llvm-")):
+        raise UnknownTargetError(name, _alike(name, [cpu for models in known.values() for cpu in models], host))
+    config = {"kind": "llvm", "mcpu": model, "num-cores": cores, **({"mtriple": found[0]} if found[0] else {})}
+    return TuningTarget(name=f"llvm-{model}", config=config, vector=_vector(frozenset(_extensions(model, found[0]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +167,17 @@ def _llvm_cpu() -> str:
     return str(ask()) if ask else "unknown"
 
 
-def _llvm(model: str) -> Any:
+def _llvm(model: str, triple: str = "") -> Any:
     import tvm
 
-    return tvm.target.Target({"kind": "llvm", "mcpu": model})
+    given = {"mcpu": model, "mtriple": triple}
+    return tvm.target.Target({"kind": "llvm", **{name: value for name, value in given.items() if value}})
 
 
-def _extensions(model: str) -> set[str]:
+def _extensions(model: str, triple: str = "") -> set[str]:
     from tvm.target import codegen
 
-    features = codegen.llvm_get_cpu_features(_llvm(model))
+    features = codegen.llvm_get_cpu_features(_llvm(model, triple))
     return {str(feature) for feature in features if _EXTENSIONS.fullmatch(str(feature))}
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tunehub_builder.sitting import TEMPLATE
 from tunehub_builder.tuning.pool import PoolOptions, WorkerPool, warm_up
-from tunehub_builder.tuning.worker import MeasureOptions
+from tunehub_builder.tuning.worker import MeasureOptions, Session
 from tunehub_builder.work_directory import Run, WorkDirectory
+
+if TYPE_CHECKING:
+    from tunehub_builder.tuning.fleet import Fleet, FleetPool
 
 # A space of knobs has few choices that are far apart; those that are close race at the gate.
 _OF_KNOBS = MeasureOptions(repeats=3, min_repeat_s=0.005, cutoff=2.0)
@@ -27,3 +32,28 @@ def worker_pool(directory: WorkDirectory, run: Run, *, workers: int, threads: in
     from tunehub_builder.tuning.knob_worker import KnobSession
 
     return WorkerPool(options, run.target, _OF_KNOBS, KnobSession)
+
+
+def fleet_pool(directory: WorkDirectory, run: Run, fleet: Fleet, *, threads: int) -> FleetPool:
+    """The same work on a fleet, whose devices measure with ``threads``."""
+    from tunehub_builder.tuning.cuda_tuner import OF_GPU
+    from tunehub_builder.tuning.fleet import FleetPool
+    from tunehub_builder.tuning.fleet_jobs import Bench
+    from tunehub_builder.tuning.fleet_worker import cuda_session
+    from tunehub_builder.tuning.knob_worker import KnobSession
+
+    make_session: Callable[[], Session] = Session
+    measure = MeasureOptions()
+    if run.target.get("kind") == "cuda":
+        make_session, measure = cuda_session, OF_GPU
+    elif run.tuner == TEMPLATE:
+        make_session, measure = KnobSession, _OF_KNOBS
+    bench = Bench(
+        target=run.target,
+        versions=(run.tvm_version, run.tvm_ffi_version),
+        make_session=make_session,
+        options=PoolOptions(workers=1, threads=threads, log=str(directory.log) if fleet.engine.is_here else None),
+        measure=measure,
+        board=fleet.board,
+    )
+    return FleetPool(fleet, bench, run.target_name)

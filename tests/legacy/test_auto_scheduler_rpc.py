@@ -13,7 +13,7 @@ from tvm.rpc.server import Server
 from tvm.rpc.tracker import Tracker
 
 from tunehub_builder.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
-from tunehub_builder.relay.tuner import RpcDevice
+from tunehub_builder.tuning.rpc_board import Board
 
 from .test_auto_scheduler_tuner import TARGET, lines, tune
 
@@ -28,22 +28,22 @@ def collected() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[RpcDevice]:
+def device() -> Iterator[Board]:
     tracker = Tracker(host="127.0.0.1", port=9290, port_end=9390, silent=True)
     address = ("127.0.0.1", tracker.port)
     server = Server(host="127.0.0.1", port=9391, port_end=9490, key="board", tracker_addr=address, silent=True)
-    yield RpcDevice(host="127.0.0.1", port=tracker.port, key="board")
+    yield Board(host="127.0.0.1", port=tracker.port, key="board")
     server.terminate()
     tracker.terminate()
 
 
-def test_trials_are_measured_there(tmp_path: Path, device: RpcDevice) -> None:
+def test_trials_are_measured_there(tmp_path: Path, device: Board) -> None:
     outcome, _ = tune(tmp_path, 2, rpc=device)
     assert outcome.failures == {}
     assert len(lines(tmp_path)) == 2
 
 
-def test_layout_transforms_are_measured_there(tmp_path: Path, device: RpcDevice) -> None:
+def test_layout_transforms_are_measured_there(tmp_path: Path, device: Board) -> None:
     target = tvm.target.Target(TARGET)
     workload = ("layout_transform", ("TENSOR", (1, 16, 8, 8), "float32"), "NCHW", "NCHW8c")
     wanted = {workload: [te.placeholder((1, 16, 8, 8)), "NCHW", "NCHW8c"]}

@@ -12,9 +12,9 @@ from tvm import autotvm, relay
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.rpc_device import require_device
-from tunehub_builder.relay.tuner import RelayOptions, RelaySession, RpcDevice, get_tuner
+from tunehub_builder.relay.tuner import RelayOptions, RelaySession, get_tuner
 from tunehub_builder.relay.work import RelayWork
+from tunehub_builder.tuning.rpc_board import Board, require_boards
 from tunehub_builder.work_directory import WorkDirectory
 
 KEY = "test-device"
@@ -22,7 +22,7 @@ TARGET = "llvm -num-cores=1"
 
 
 @pytest.fixture(scope="module")
-def tracker() -> Iterator[RpcDevice]:
+def tracker() -> Iterator[Board]:
     from tvm.rpc.server import Server
     from tvm.rpc.tracker import Tracker
 
@@ -30,7 +30,7 @@ def tracker() -> Iterator[RpcDevice]:
     server = Server(
         host="127.0.0.1", port=19400, port_end=19500, key=KEY, tracker_addr=("127.0.0.1", tracker.port), silent=True
     )
-    yield RpcDevice(host="127.0.0.1", port=tracker.port, key=KEY)
+    yield Board(host="127.0.0.1", port=tracker.port, key=KEY)
     server.terminate()
     tracker.terminate()
 
@@ -48,8 +48,8 @@ def session(folder: Path, **options: Any) -> RelaySession:
     )
 
 
-def test_a_device_behind_a_tracker_measures(tracker: RpcDevice, tmp_path: Path) -> None:
-    require_device(tracker)
+def test_a_device_behind_a_tracker_measures(tracker: Board, tmp_path: Path) -> None:
+    require_boards(tracker)
     outcome = get_tuner("autotvm").tune(session(tmp_path, rpc=tracker))
     assert (outcome.tasks, outcome.trials, dict(outcome.failures)) == (2, 4, {})
     records = list(autotvm.record.load_from_file(str(tmp_path / "autotvm.log")))
@@ -62,6 +62,6 @@ def test_tvm_s_local_runner_measures(tmp_path: Path) -> None:
     assert (outcome.trials, dict(outcome.failures)) == (4, {})
 
 
-def test_a_missing_device_is_found_at_once(tracker: RpcDevice) -> None:
+def test_a_missing_device_is_found_at_once(tracker: Board) -> None:
     with pytest.raises(TuningError, match=rf"has no device 'other' \(it has: {KEY}\); on the device run"):
-        require_device(RpcDevice(host=tracker.host, port=tracker.port, key="other"))
+        require_boards(Board(host=tracker.host, port=tracker.port, key="other"))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.quiet import clear_of_the_pool, undisturbed
-from tunehub_builder.relay.tuner import RpcDevice
 from tunehub_builder.tuning.journal import append_synced
+from tunehub_builder.tuning.rpc_board import Board
 from tunehub_registry.tuning_log import BadLine, read_log
 
 TEMPLATE = "layout_transform"
@@ -64,8 +64,8 @@ class Place:
 
 
 @contextmanager
-def measuring_place(target: Any, rpc: RpcDevice | None) -> Iterator[Place]:
-    """This machine, or a device behind a tracker, which must be there (see ``relay.rpc_device``)."""
+def measuring_place(target: Any, rpc: Board | None) -> Iterator[Place]:
+    """This machine, or a device behind a tracker, which must be there (see ``tuning.rpc_board``)."""
     import tvm
     from tvm import autotvm
 

@@ -16,18 +16,17 @@ from tunehub_builder.progress import Progress
 from tunehub_builder.recipe import Job, Recipe
 from tunehub_builder.relay import networks as known
 from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.rpc_device import require_device
 from tunehub_builder.relay.tuner import (
     AUTO_SCHEDULER,
     AUTOTVM,
     GRAPH_TUNER,
     RelayOptions,
     RelaySession,
-    RpcDevice,
     get_tuner,
 )
 from tunehub_builder.relay.work import RelayWork
 from tunehub_builder.sitting import META_SCHEDULE, TEMPLATE, Resources, Summary, begin, check_names, touched
+from tunehub_builder.tuning.rpc_board import board_at, require_boards
 from tunehub_builder.work_directory import Options, WorkDirectory
 
 
@@ -63,7 +62,7 @@ def relay_options(recipe: Recipe) -> RelayOptions:
         template=recipe.template,
         template_args=recipe.template_args,
         graph_algorithm=recipe.graph_algorithm,
-        rpc=_rpc(recipe),
+        rpc=board_at(recipe.rpc, recipe.rpc_key),
         cache_flush=recipe.cache_flush,
         local_runner=recipe.local_runner,
         seed=recipe.seed,
@@ -83,7 +82,7 @@ def tune_relay_job(
     options = relay_options(job.recipe)
     tuner = get_tuner(tuner_name(job.recipe))
     if options.rpc is not None:
-        require_device(options.rpc)
+        require_boards(options.rpc)
     noted = _noted(options, tuner.name)
     run = begin(directory, job, target, networks, resources, noted, _words(noted))
     work = RelayWork(directory)
@@ -148,15 +147,6 @@ def _words(noted: Options) -> list[str]:
         for text in values:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
     return words
-
-
-def _rpc(recipe: Recipe) -> RpcDevice | None:
-    if recipe.rpc is None and recipe.rpc_key is None:
-        return None
-    if recipe.rpc is None or recipe.rpc_key is None:
-        raise TuningError("a device behind an RPC tracker needs both --rpc HOST:PORT and --rpc-key KEY")
-    host, _, port = recipe.rpc.rpartition(":")
-    return RpcDevice(host=host, port=int(port), key=recipe.rpc_key)
 
 
 def _existing_log(path: str) -> Path:

@@ -15,6 +15,7 @@ from tunehub_builder.exceptions import TuningError
 from tunehub_builder.progress import Progress
 from tunehub_builder.relay.networks import RelayNetwork
 from tunehub_builder.relay.work import RelayWork
+from tunehub_builder.tuning.rpc_board import Board
 
 AUTOTVM, AUTO_SCHEDULER, GRAPH_TUNER = "autotvm", "auto_scheduler", "graph_tuner"
 # Name of a tuner -> where the function that makes it is. Each is imported when it is asked for.
@@ -23,15 +24,6 @@ TUNERS: Mapping[str, str] = {
     AUTO_SCHEDULER: "tunehub_builder.relay.auto_scheduler_tuner:make",
     GRAPH_TUNER: "tunehub_builder.relay.graph_tuner:make",
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RpcDevice:
-    """Where an RPC tracker listens, and the key under which the device to measure on registered."""
-
-    host: str
-    port: int
-    key: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +43,7 @@ class RelayOptions:
     template: str | None = None
     template_args: tuple[Any, ...] = ()
     graph_algorithm: str = "auto"
-    rpc: RpcDevice | None = None
+    rpc: Board | None = None
     cache_flush: bool = False
     local_runner: bool = False
     seed: int = 0

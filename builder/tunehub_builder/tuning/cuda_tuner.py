@@ -25,7 +25,7 @@ from tunehub_builder.tuning.cuda_search import SearchSession
 from tunehub_builder.tuning.cuda_worker import tensor_bytes
 from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_synced
 from tunehub_builder.tuning.order import operations
-from tunehub_builder.tuning.pool import PoolOptions, Worker, warm_up
+from tunehub_builder.tuning.pool import PoolOptions, Servant, Worker, warm_up
 from tunehub_builder.tuning.tasks import TuningTask, buffer_shapes
 from tunehub_builder.tuning.worker import MeasureOptions
 
@@ -36,7 +36,7 @@ _PATIENCE = 0.7  # what a batch without a gain leaves of a workload's promise
 _UNTRIED, _HALF_AT = 0.65, 16  # of its time a workload loses, typically; the share left falls by half with 16 trials
 _AHEAD = 4  # candidates waiting for each builder
 _SEARCH_LIMIT_S = 180.0  # for one batch; a start with all intrinsics of CUDA takes 15 s
-_OF_GPU = MeasureOptions(repeats=4, min_repeat_s=0.002, cutoff=1.5)
+OF_GPU = MeasureOptions(repeats=4, min_repeat_s=0.002, cutoff=1.5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +129,7 @@ def tune_on_gpu(
     options: CudaOptions,
     show: Callable[[Progress], None] = lambda progress: None,
     *,
+    builders: Sequence[Servant] = (),
     make_builders: Sequence[Callable[[], Any]] = (),
     make_searcher: Callable[[], Any] | None = None,
 ) -> tuple[str, ...]:
@@ -138,12 +139,14 @@ def tune_on_gpu(
     went wrong, a line each. Raises WorkDirectoryError when a journal cannot be read or written, TuningError when a
     worker cannot start.
 
+    ``builders`` serve instead of processes of this machine; their attempts take as long as a fleet needs.
     ``make_builders`` and ``make_searcher``, which can be pickled, make the sessions of the workers: by default
     ``CudaSession``s, spread over the GPUs, and a :class:`SearchSession`.
     """
-    builders = make_builders or cuda_worker.makers(directory, pool.workers)
+    limit_s = math.inf if builders else pool.build_limit_s
+    builders = builders or [Worker(pool, make) for make in make_builders or cuda_worker.makers(directory, pool.workers)]
     searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
-    sitting = _Sitting(tasks, counts, target, directory, pool, options, show, builders, searcher)
+    sitting = _Sitting(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
     try:
         sitting.run()
         return tuple(sitting.problems)
@@ -169,15 +172,16 @@ class _Sitting:
         pool: PoolOptions,
         options: CudaOptions,
         show: Callable[[Progress], None],
-        make_builders: Sequence[Callable[[], Any]],
+        builders: Sequence[Servant],
+        limit_s: float,
         make_searcher: Callable[[], Any],
     ) -> None:
         import tvm
 
         self._counts, self._target, self._options, self._show = counts, dict(target), options, show
-        self._builders = [Worker(pool, make) for make in make_builders]  # they start while this process reads
+        self._builders = list(builders)  # they start while this process reads
         searchers = options.searchers or max(1, len(self._builders) // 3)
-        self._searchers = [Worker(pool, make_searcher) for _ in range(searchers)]
+        self._searchers: list[Servant] = [Worker(pool, make_searcher) for _ in range(searchers)]
         self._journal, self._defaults = Journal(directory), default_journal(directory)
         self._standings = {
             task.exact: Standing(
@@ -186,10 +190,10 @@ class _Sitting:
             for task in tasks
         }
         self._recover()
-        self._limit_s = pool.build_limit_s
+        self._limit_s = limit_s
         self.problems: list[str] = []
-        self._building: dict[Worker, tuple[Standing, Any]] = {}
-        self._searching: dict[Worker, Standing] = {}
+        self._building: dict[Servant, tuple[Standing, Any]] = {}
+        self._searching: dict[Servant, Standing] = {}
         self._started = monotonic()
         self._measured = 0
         self._untimed = deque(s for s in self._standings.values() if not math.isfinite(s.default_s))
@@ -248,7 +252,7 @@ class _Sitting:
                 self._give_searches()
         return bool(self._building or (self._searching and not late))
 
-    def _give_candidate(self, worker: Worker) -> bool:
+    def _give_candidate(self, worker: Servant) -> bool:
         if self._untimed:
             standing, trace = self._untimed.popleft(), None
         else:
@@ -260,7 +264,7 @@ class _Sitting:
         worker.load(standing.task.exact, standing.module)
         best = None if trace is None else standing.now_s
         best = best if best is not None and math.isfinite(best) else None
-        self._send(worker, ("attempt", standing.task.exact, self._target, trace, best, _OF_GPU))
+        self._send(worker, ("attempt", standing.task.exact, self._target, trace, best, OF_GPU))
         self._building[worker] = (standing, trace)
         return True
 
@@ -274,7 +278,7 @@ class _Sitting:
             if open_ones:
                 self._search(worker, max(open_ones, key=Standing.promise))
 
-    def _search(self, worker: Worker, standing: Standing) -> None:
+    def _search(self, worker: Servant, standing: Standing) -> None:
         if not worker.alive:
             for other in list(self._standings.values())[self._searchers.index(worker) :: len(self._searchers)]:
                 other.told = 0
@@ -285,21 +289,21 @@ class _Sitting:
         self._send(worker, ("propose", standing.task.exact, self._target, news, limit, self._options.seed))
         self._searching[worker] = standing
 
-    def _send(self, worker: Worker, request: tuple[Any, ...]) -> None:
+    def _send(self, worker: Servant, request: tuple[Any, ...]) -> None:
         worker.started = monotonic()
         worker.send(request)
 
-    def _answered(self) -> list[Worker]:
+    def _answered(self) -> list[Servant]:
         """Workers that have answered, died, or used up their time; waits for one at least, a second at most."""
         busy = [*self._building, *self._searching]
         answered = wait([worker.connection for worker in busy], 1.0)
         now = monotonic()
         return [w for w in busy if w.connection in answered or now - w.started >= self._most_s(w)]
 
-    def _most_s(self, worker: Worker) -> float:
+    def _most_s(self, worker: Servant) -> float:
         return _SEARCH_LIMIT_S if worker in self._searching else self._limit_s
 
-    def _proposed(self, worker: Worker, standing: Standing) -> None:
+    def _proposed(self, worker: Servant, standing: Standing) -> None:
         kind, value = worker.receive(0.0, "search")
         standing.proposing = False
         standing.waiting.extend(value if kind == "ok" else ())
@@ -307,7 +311,7 @@ class _Sitting:
         if kind != "ok":
             self.problems.append(f"{standing.task.name}: the search ended: {value}")
 
-    def _attempted(self, worker: Worker, standing: Standing, trace: Any) -> list[bytes]:
+    def _attempted(self, worker: Servant, standing: Standing, trace: Any) -> list[bytes]:
         """The journal's line for a trial that has ended; none for a default, which has a journal of its own."""
         kind, value = worker.receive(0.0, "attempt")
         run_s, error = (tuple(value), None) if kind == "ok" else ((), str(value))

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tunehub_builder.tuning.archive import Archive
 from tunehub_builder.tuning.worker import MeasureOptions, Session, error_of, packed, unpacked
 
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
@@ -40,10 +41,8 @@ class CudaSession(Session):
 
     def warm_up(self, target: Any) -> None:
         """Import TVM, take the GPU into use and compile a first kernel."""
-        import tvm
-
         self._device().sync()
-        self._compiler(str(tvm.target.Target(target).attrs["arch"]))
+        self._compiler(_arch(target))
 
     def attempt(
         self, task: str, target: Any, trace: Any, best_s: float | None, options: MeasureOptions
@@ -55,8 +54,8 @@ class CudaSession(Session):
             self.build(0, task, target, trace)
         return self.measure(0, best_s, options)
 
-    def build(self, number: int, task: str, target: Any, trace: Any) -> None:
-        """Build the candidate as a client does it, checks included."""
+    def candidate(self, task: str, target: Any, trace: Any) -> Any:
+        """The candidate as a client makes it, checks included."""
         import tvm
 
         from tunehub.relax_guard import check_function
@@ -66,11 +65,16 @@ class CudaSession(Session):
             load_cuda_intrinsics()
         scheduled = self._scheduled(task, trace)
         check_function(scheduled["main"], original, tvm.target.Target(target))
-        self._keep(number, scheduled, target)
+        return scheduled
 
-    def build_default(self, number: int, task: str, target: Any) -> None:
-        """Build the workload as TVM compiles what has no record: by the rules of dlight."""
-        self._keep(number, by_dlight(self._modules[task], target), target)
+    def default(self, task: str, target: Any) -> Any:
+        """The workload as TVM compiles what has no record: by the rules of dlight."""
+        return by_dlight(self._modules[task], target)
+
+    def load(self, number: int, target: Any, archive: Archive) -> None:
+        """As the base says."""
+        self._compiler(_arch(target)).know(archive.source, archive.cubin)
+        super().load(number, target, archive)
 
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function.
@@ -111,20 +115,19 @@ class CudaSession(Session):
     def _build_plain(self, task: str, target: Any) -> None:
         self._keep(_PLAIN, plainly(self._modules[task], target), target)
 
-    def _keep(self, number: int, mod: Any, target: Any) -> None:
-        import tvm
-
+    def _compiled(self, mod: Any, target: Any) -> Any:
         from tunehub_builder.tuning.nvrtc import source_of
-        from tunehub_builder.tuning.tasks import buffer_shapes
 
-        wanted = tvm.target.Target(target)
-        compiler = self._compiler(str(wanted.attrs["arch"]))
-        library = tvm.tirx.build(mod, target=wanted)
-        compiler.compile(
-            source_of(library)
-        )  # here, beside the other workers: TVM may ask for it as late as at a launch
-        library["main"]
-        self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
+        compiler = self._compiler(_arch(target))
+        library = super()._compiled(mod, target)
+        compiler.compile(source_of(library))  # beside the other workers: TVM may ask for it as late as at a launch
+        return library
+
+    def _kernels(self, library: Any, target: Any) -> tuple[str, bytes]:
+        from tunehub_builder.tuning.nvrtc import source_of
+
+        source = source_of(library)
+        return source, self._compiler(_arch(target)).compile(source)
 
     def _compiler(self, arch: str) -> Any:
         from tunehub_builder.tuning.nvrtc import Compiler
@@ -171,6 +174,13 @@ class CudaSession(Session):
                 except Exception:
                     os._exit(_CONTEXT_LOST)
                 raise
+
+
+def _arch(target: Any) -> str:
+    """``sm_90``."""
+    import tvm
+
+    return str(tvm.target.Target(target).attrs["arch"])
 
 
 def gpu_lock(directory: Path, device: int = 0) -> str:

@@ -15,9 +15,22 @@ _RUNS_COMPARED = 5
 class KnobSession(Session):
     """As :class:`Session`. A candidate is a :class:`KnobChoice`, and weights come packed in the workload itself."""
 
-    def build(self, number: int, task: str, target: Any, choice: KnobChoice) -> None:
-        """Build the candidate along the client's path: a line of a package is read, found by its key and applied."""
-        self._keep(number, self._by_client(task, target, choice), target)
+    def candidate(self, task: str, target: Any, choice: KnobChoice) -> Any:
+        """The candidate along the client's path: a line of a package is read, found by its key and applied.
+
+        Raises ValueError with the client's reason when it would skip the record.
+        """
+        import tvm
+
+        from tunehub.relax_schedule import schedule_module
+
+        line = encode_template_record(record_of(task, choice))
+        lookup = _OneRecord(parse_template_record(line[:-1], "candidate"))
+        outcome = schedule_module(self._modules[task], tvm.target.Target(target), lookup)
+        if outcome.schedule is None:
+            reason = outcome.skipped[0] if outcome.skipped else f"the client's key of this workload is {outcome.exact}"
+            raise ValueError(reason)
+        return outcome.schedule.mod
 
     def build_case(self, task: str, target: Any, choices: list[KnobChoice]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function here."""
@@ -32,20 +45,6 @@ class KnobSession(Session):
     def difference(self, number: int, reference: int) -> float:
         """As the base says, the largest of several runs: threads that write over each other do not do so every time."""
         return max(super(KnobSession, self).difference(number, reference) for _ in range(_RUNS_COMPARED))
-
-    def _by_client(self, task: str, target: Any, choice: KnobChoice) -> Any:
-        """The scheduled module. Raises ValueError with the client's reason when it would skip the record."""
-        import tvm
-
-        from tunehub.relax_schedule import schedule_module
-
-        line = encode_template_record(record_of(task, choice))
-        lookup = _OneRecord(parse_template_record(line[:-1], "candidate"))
-        outcome = schedule_module(self._modules[task], tvm.target.Target(target), lookup)
-        if outcome.schedule is None:
-            reason = outcome.skipped[0] if outcome.skipped else f"the client's key of this workload is {outcome.exact}"
-            raise ValueError(reason)
-        return outcome.schedule.mod
 
 
 def record_of(task: str, choice: KnobChoice) -> TemplateRecord:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.worker import MeasureOptions, serve
@@ -39,11 +39,33 @@ class PoolOptions:
     log: str | None = None
 
 
+class Servant(Protocol):
+    """Whatever answers requests, one at a time: a :class:`Worker`, or a fleet's slot. See there."""
+
+    started: float
+
+    @property
+    def connection(self) -> Connection: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def load(self, task: str, module: str) -> None: ...
+
+    def send(self, request: tuple[Any, ...]) -> None: ...
+
+    def receive(self, limit_s: float, what: str) -> tuple[str, Any]: ...
+
+    def stop(self, *, at_once: bool = False) -> None: ...
+
+
 class WorkerPool:
     """Long-lived workers behind one call, :meth:`run`. A worker that crashes or hangs is replaced.
 
-    Use it as a context manager; leaving it ends the workers.
+    Use it as a context manager; leaving it ends the workers. It is a ``tuning.tuner.Pool``.
     """
+
+    at_once = 1
 
     def __init__(
         self,
@@ -58,6 +80,7 @@ class WorkerPool:
         self._measure = measure or MeasureOptions()
         self._workers = [Worker(options, make_session) for _ in range(options.workers)]
         self._modules: dict[str, str] = {}
+        self._submitted: list[tuple[str, Sequence[Any], float | None]] = []
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -76,6 +99,15 @@ class WorkerPool:
     def add_task(self, task: str, module: str) -> None:
         """Make a workload known: ``module`` is its IRModule as TVM's JSON."""
         self._modules[task] = module
+
+    def submit(self, task: str, candidates: Sequence[Any], best_s: float | None) -> None:
+        """Note what :meth:`outcomes` is to do."""
+        self._submitted.append((task, candidates, best_s))
+
+    def outcomes(self) -> list[tuple[str, int, Outcome]]:
+        """Build and measure all that was submitted: task, number in its batch, outcome."""
+        submitted, self._submitted = self._submitted, []
+        return [(batch[0], number, outcome) for batch in submitted for number, outcome in enumerate(self.run(*batch))]
 
     def run(self, task: str, candidates: Sequence[Any], best_s: float | None) -> list[Outcome]:
         """Build and measure ``candidates`` of ``task``: traces, or choices of knobs. The outcomes keep the order."""
@@ -142,7 +174,7 @@ class WorkerPool:
                 position = position - 1 if worker.alive else 0
 
 
-def warm_up(workers: Sequence[Worker], target: Any) -> None:
+def warm_up(workers: Sequence[Servant], target: Any) -> None:
     """Let all processes import TVM and find their device at the same time; their sessions have a ``warm_up``.
 
     Raises TuningError when one cannot.
@@ -222,6 +254,12 @@ class Worker:
                 self._process.kill()
                 self._process.join()
             self._process = None
+
+    def kill(self) -> None:
+        """End the process from another thread: whoever waits for an answer gets an error."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def _start(self) -> None:
         self.connection, child = _SPAWN.Pipe()

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub_builder.tuning.archive import Archive, loaded_library, packed_library
 
 _REFERENCE_SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
@@ -122,19 +123,45 @@ class Session:
         self._modules[task] = tvm.ir.load_json(module)
 
     def build(self, number: int, task: str, target: Any, trace: Any) -> None:
-        """Build the candidate as a compile does it: constant weights come in the layout that the kernel reads."""
+        """Build the candidate, see :meth:`candidate`."""
+        self._keep(number, self.candidate(task, target, trace), target)
+
+    def candidate(self, task: str, target: Any, trace: Any) -> Any:
+        """The candidate as a compile makes it: constant weights come in the layout that the kernel reads."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-        packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(self._scheduled(task, trace))
-        self._keep(number, packed, target)
+        del target
+        return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(self._scheduled(task, trace))
+
+    def archive(self, task: str, target: Any, trace: Any) -> Archive:
+        """Build the candidate for another process to measure, maybe on another machine. None is the default."""
+        from tunehub_builder.tuning.tasks import buffer_shapes
+
+        mod = self.default(task, target) if trace is None else self.candidate(task, target, trace)
+        library = self._compiled(mod, target)
+        source, cubin = self._kernels(library, target)
+        shapes = tuple(buffer_shapes(mod["main"]))
+        return Archive(library=packed_library(library), shapes=shapes, source=source, cubin=cubin)
+
+    def load(self, number: int, target: Any, archive: Archive) -> None:
+        """Keep what another process has built as a candidate of this one."""
+        del target
+        library = loaded_library(archive)
+        library["main"]
+        self._built[number] = (library, [self._argument(*shape) for shape in archive.shapes])
 
     def build_unpacked(self, number: int, task: str, target: Any, trace: Any) -> None:
         """Build the candidate with the workload's own interface: it packs its weights itself, at every call."""
         self._keep(number, self._scheduled(task, trace), target)
 
     def build_default(self, number: int, task: str, target: Any) -> None:
-        """Build the workload without a schedule, as TVM compiles what has no record."""
-        self._keep(number, self._modules[task], target)
+        """Build the workload as TVM compiles what has no record."""
+        self._keep(number, self.default(task, target), target)
+
+    def default(self, task: str, target: Any) -> Any:
+        """The workload as TVM compiles what has no record: without a schedule."""
+        del target
+        return self._modules[task]
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         import tvm
@@ -192,12 +219,20 @@ class Session:
 
         return apply_exact(self._modules[task], import_trace(trace)).mod
 
-    def _keep(self, number: int, mod: Any, target: Any) -> None:
+    def _compiled(self, mod: Any, target: Any) -> Any:
         import tvm
 
+        return tvm.tirx.build(mod, target=tvm.target.Target(target))
+
+    def _kernels(self, library: Any, target: Any) -> tuple[str, bytes]:
+        """The source of a GPU's kernels in what was built, and their machine code; a CPU has none."""
+        del library, target
+        return "", b""
+
+    def _keep(self, number: int, mod: Any, target: Any) -> None:
         from tunehub_builder.tuning.tasks import buffer_shapes
 
-        library = tvm.tirx.build(mod, target=tvm.target.Target(target))
+        library = self._compiled(mod, target)
         library["main"]  # LLVM makes machine code when a function is first asked for: here, beside the other workers
         self._built[number] = (library, [self._argument(*shape) for shape in buffer_shapes(mod["main"])])
 
