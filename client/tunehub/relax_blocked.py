@@ -7,8 +7,8 @@ an elementwise operator makes of them stays finite and is multiplied by zero by 
 :func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
 
 All shapes are static. The names of the blocks are fixed (``tunehub_conv2d``, ``tunehub_depthwise``, ``tunehub_dense``,
-``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``pad_temp``): templates recognise them, and the
-anchor keys of records contain them.
+``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_shuffle``, ``pad_temp``): templates
+recognise them, and the anchor keys of records contain them.
 
 Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
 """
@@ -25,6 +25,7 @@ from tvm import te, tirx, topi
 Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
 TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
+SHUFFLE = "tunehub_shuffle"
 
 
 def conv2d_blocked(
@@ -180,6 +181,24 @@ def reblock(data: Any, channels: int, block: int) -> Any:
     return te.compute((batch, -(-channels // block), *spatial, block), compute, name=TO_BLOCKED)
 
 
+def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, int], size: tuple[int, int]) -> Any:
+    """Return ``[N, C/c, H, W, c]`` of ``size`` (H, W), taken from the phases of ``data`` ``[N, P * C/c, R, S, c]``.
+
+    Row ``h`` is row ``u // strides[0]`` of phase ``u % strides[0]`` with ``u = h + begin[0]``, columns likewise; the
+    phases, row by row, are the outermost part of the channels (the sub-pixel shuffle of Shi et al. 2016,
+    arXiv 1609.05158).
+    """
+    batch, phases, _, _, block = _ints(data.shape)
+    outer = phases // (strides[0] * strides[1])
+
+    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
+        row, column = h + begin[0], w + begin[1]
+        phase = (row % strides[0]) * strides[1] + column % strides[1]
+        return _at(data, n, phase * outer + c, row // strides[0], column // strides[1], i)
+
+    return te.compute((batch, outer, *size, block), compute, name=SHUFFLE)
+
+
 def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
     """Return the tensors ``[N, C/c, *spatial, c]`` of one block joined along their logical ``channels``.
 
@@ -235,6 +254,22 @@ def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, g
     split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
     packed: Array = split.transpose(0, 2, 4, 5, 3, 1)
     return packed if in_block else packed[:, :, :, :, 0]
+
+
+def phases_of_weight(weight: Array, *, strides: tuple[int, int], block: int) -> Array:
+    """The weight ``[I, O, KH, KW]`` of a transposed convolution as that of a plain one, ``[P * O', I, A, B]``.
+
+    Its result has one group of channels for each of the ``P`` places in a stride, filled up to ``O'``, a multiple of
+    ``block``. A phase has each ``strides``-th tap, in reverse; taps beyond the kernel are zero.
+    """
+    inputs, outputs, *kernel = weight.shape
+    taps = [-(-extent // stride) for extent, stride in zip(kernel, strides, strict=True)]
+    whole = [tap * stride for tap, stride in zip(taps, strides, strict=True)]
+    grown = np.zeros((inputs, -(-outputs // block) * block, *whole), weight.dtype)
+    grown[:, :outputs, : kernel[0], : kernel[1]] = weight
+    split = grown.reshape(inputs, -1, taps[0], strides[0], taps[1], strides[1])[:, :, ::-1, :, ::-1]
+    phases = split.transpose(3, 5, 1, 0, 2, 4)  # rows and columns of a stride, outputs, inputs, taps
+    return np.ascontiguousarray(phases.reshape(-1, inputs, *taps))
 
 
 def pack_depthwise_weight(weight: Array, *, block: int) -> Array:

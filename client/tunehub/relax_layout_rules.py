@@ -190,6 +190,95 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
     )
 
 
+# --- Transposed convolutions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Phases:
+    """One axis of a transposed convolution as a plain one: each place in a stride is computed on its own.
+
+    Element ``o`` of the result is element ``u // stride`` of phase ``u % stride``, with ``u = o + cut``.
+    """
+
+    stride: int
+    taps: int
+    padding: tuple[int, int]
+    cut: int
+    extent: int  # of each phase
+
+    @classmethod
+    def of(cls, inputs: int, outputs: int, kernel: int, stride: int, before: int) -> _Phases:
+        """``before``: the padding before the first element, as the transposed convolution has it."""
+        taps, last = -(-kernel // stride), (outputs - 1 + before) // stride
+        skipped = min(before // stride, taps - 1)
+        extent = last + 1 - skipped
+        padding = (taps - 1 - skipped, extent - inputs + skipped)
+        return cls(stride=stride, taps=taps, padding=padding, cut=before - skipped * stride, extent=extent)
+
+
+def _conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
+    """Sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158): no products with the zeros between the inputs."""
+    data, weight = call.args
+    attrs = call.attrs
+    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    if shape is None or result is None or values is None or values.dtype != np.float32:
+        return None
+    if layouts != ("NCHW", "IOHW", "NCHW") or int(attrs.groups) != 1 or _pair(attrs.dilation) != (1, 1):
+        return None
+    padding, kernel, strides = _four(attrs.padding), values.shape[2:], _pair(attrs.strides)
+    rows, columns = (_Phases.of(shape[2 + i], result[2 + i], kernel[i], strides[i], padding[i]) for i in (0, 1))
+    if min(*rows.padding, *columns.padding) < 0:
+        return None
+
+    def workload(block: int) -> ConvWorkload:
+        return ConvWorkload(
+            batch=shape[0],
+            in_channels=shape[1],
+            out_channels=math.prod(strides) * filled((1, result[1], 1, 1), block),
+            in_size=(shape[2], shape[3]),
+            out_size=(rows.extent, columns.extent),
+            kernel=(rows.taps, columns.taps),
+        )
+
+    def cost(source: int, block: int) -> float:
+        seconds = rules.costs.conv(workload(block), source, block)
+        if not block:  # the plain operator multiplies with the zeros, too
+            return seconds * math.prod(strides)
+        return seconds + rules.costs.pooling(2 * filled(result, block), block)
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        return _write_phases(rules, builder, call, (rows, columns), (choice, inputs[0]))
+
+    pairs = [(PLAIN, PLAIN), *((a, b) for a in (PLAIN, *rules.blocks) for b in rules.blocks)]
+    return Operator((data,), tuple(Choice(a, b, cost(a, b)) for a, b in pairs), write)
+
+
+def _write_phases(
+    rules: Rules, builder: Any, call: Any, axes: tuple[_Phases, _Phases], data: tuple[Choice, Any]
+) -> Any:
+    choice, expression = data
+    (rows, columns), weight = axes, call.args[1]
+    strides, result, values = (rows.stride, columns.stride), static_shape(call), rules.constant(weight)
+    assert values is not None and result is not None
+
+    def pack() -> _Array:
+        phases = blocked.phases_of_weight(values, strides=strides, block=choice.result)
+        return blocked.pack_conv2d_weight(phases, in_block=choice.source or None, out_block=choice.result)
+
+    constant = rules.packed(weight, ("phases", choice.source, choice.result, strides), pack)
+    padding = (rows.padding[0], columns.padding[0], rows.padding[1], columns.padding[1])
+    phases = builder.emit_te(
+        lambda x, w: blocked.conv2d_blocked(x, w, padding=padding), expression, constant, primfunc_name_hint="conv2d"
+    )
+    begin, size = (rows.cut, columns.cut), (result[2], result[3])
+    return builder.call_te(
+        lambda x: blocked.shuffle_blocked(x, strides=strides, begin=begin, size=size),
+        phases,
+        primfunc_name_hint="shuffle",
+    )
+
+
 # --- Pooling and reductions over the image
 
 
@@ -374,6 +463,7 @@ def _same_layout(
 
 _RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
     "relax.nn.conv2d": _conv2d,
+    "relax.nn.conv2d_transpose": _conv2d_transpose,
     "relax.nn.max_pool2d": _pooling("max"),
     "relax.nn.avg_pool2d": _pooling("avg"),
     "relax.nn.adaptive_max_pool2d": _adaptive_pooling("max"),

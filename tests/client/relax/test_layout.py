@@ -124,7 +124,7 @@ class _Grower:
 
     def step(self) -> None:
         kinds = [self.conv, self.grouped, self.depthwise, self.unary, self.constant, self.residual, self.squeeze]
-        kinds += [self.concat, self.pool, self.shuffle, self.reshape, self.scalar]
+        kinds += [self.concat, self.pool, self.shuffle, self.reshape, self.scalar, self.transposed]
         image = self.images[self.draw(len(self.images))]
         added = self.builder.emit(kinds[self.draw(len(kinds))](image))
         if self.shape(added)[2:] != self.shape(image)[2:]:
@@ -146,6 +146,13 @@ class _Grower:
         channels = self.shape(image)[1]
         groups = next(g for g in (2, 3, 17, 1) if channels % g == 0)
         return op.nn.conv2d(image, self.nets.const(2 * groups, channels // groups, 1, 1), groups=groups)
+
+    def transposed(self, image: Any) -> Any:
+        if self.shape(image)[2] > 9:
+            return op.nn.relu(image)
+        kernel, stride = ((2, 2), (4, 2), (3, 2), (3, 1))[self.draw(4)]
+        weight = self.nets.const(self.shape(image)[1], (3, 8, 12)[self.draw(3)], kernel, kernel)
+        return op.nn.conv2d_transpose(image, weight, strides=stride, padding=kernel // 2 if kernel > 2 else 0)
 
     def depthwise(self, image: Any) -> Any:
         channels = self.shape(image)[1]
@@ -224,6 +231,36 @@ def test_any_plan_of_a_random_network_computes_the_same(
 def test_everything_in_blocks_computes_the_same(nets: Nets, target: Any, seed: int, batch: int) -> None:
     shape = (batch, 13, 6, 5)
     check(random_net(nets, seed, 10, shape), target, BlockedCosts(8), (8,), shape)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "padding", "more"),
+    [
+        ((2, 2), (2, 2), (0, 0, 0, 0), (0, 0)),
+        ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0)),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+        ((5, 3), (3, 2), (2, 0, 1, 1), (0, 0)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (0, 0)),
+        ((2, 2), (4, 4), (0, 0, 0, 0), (0, 0)),
+        ((9, 9), (2, 2), (4, 4, 4, 4), (1, 1)),
+        ((3, 3), (2, 2), (2, 2, 2, 2), (0, 0)),
+    ],
+)
+@pytest.mark.parametrize("channels", [(8, 8), (5, 11)])
+def test_transposed_convolutions(
+    nets: Nets, target: Any, kernel: Any, strides: Any, padding: Any, more: Any, channels: tuple[int, int]
+) -> None:
+    """Strides that divide the kernel or not, cut borders, grown borders, filled-up channels."""
+    inputs, outputs = channels
+
+    def make(b: Any, x: Any) -> Any:
+        weight = nets.const(inputs, outputs, *kernel)
+        y = op.nn.conv2d_transpose(x, weight, strides=strides, padding=padding, output_padding=more)
+        return b.emit(op.nn.relu(op.add(y, nets.const(1, outputs, 1, 1))))
+
+    planned = check(nets.build(make, (2, inputs, 6, 7)), target, BlockedCosts(8), (8,), (2, inputs, 6, 7))
+    names = sorted(call_counts(prepare(planned, target)))
+    assert any("shuffle_add_relu" in name for name in names), names
 
 
 # --- What a plan looks like
