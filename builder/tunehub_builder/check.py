@@ -31,12 +31,16 @@ from tunehub_registry.trace_rules import validate_trace
 class GateOptions:
     """What a record must show. Times in seconds.
 
+    Of two right results of a function of float16, one may be the next number up and the other the next one down, with
+    11 bits each: ``half_tolerance`` is twice that at the largest value.
+
     A sample is the mean of enough runs for ``sample_s``; the default is sampled for ``default_budget_s`` in all (but
     twice at least), since it may be a thousand times slower. Another choice than a template's own must be
     ``min_gain_of_choice`` times as fast as that.
     """
 
     tolerance: float = 1e-4
+    half_tolerance: float = 2e-3
     min_speedup: float = 1.02
     min_gain_of_choice: float = 1.01
     rounds: int = 11
@@ -197,12 +201,17 @@ def _about_choice(verdict: Verdict) -> dict[str, Any]:
 def _race(entry: Distilled, options: GateOptions) -> Race:
     finalists = [Finalist(source=t.source, tuning_s=t.mean_s, reason=static_reason(t.candidate)) for t in entry.best]
     rules = Rules(
-        tolerance=options.tolerance,
+        tolerance=options.half_tolerance if _is_half(entry) else options.tolerance,
         min_speedup=options.min_speedup,
         default="the default schedule",
         min_gain=options.min_gain_of_choice,
     )
     return Race.of(finalists, rules, preferred=entry.preferred)
+
+
+def _is_half(entry: Distilled) -> bool:
+    """Whether anything in the workload is float16: types stand in TVM's JSON as text."""
+    return 'float16"' in entry.task.module.replace("bfloat16", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

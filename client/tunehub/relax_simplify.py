@@ -4,6 +4,7 @@
   the 15 s that ResNet-50 took to compile went into folding its batch norms.
 * ``sum(stack(a, b), axis)``, as the ONNX importer writes ``Sum``, becomes ``a + b``, which fuses with its producer.
 * A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition.
+* A constant is converted to another type once.
 * ``broadcast_to`` to the shape that the tensor has already is dropped.
 """
 
@@ -97,6 +98,8 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             if any(operand is None for operand in operands):
                 return None
             return _if_small(np.asarray(_ARITHMETIC[name](*operands)), operands, call)
+        if name == "relax.astype" and (operand := self._constant(call.args[0])) is not None:
+            return _converted(operand, str(tensor_type(call).dtype))
         if name in ("relax.reshape", "relax.expand_dims"):
             operand, shape = self._constant(call.args[0]), static_shape(call)
             return operand.reshape(shape) if operand is not None and shape is not None else None
@@ -109,6 +112,12 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return constant_array(value)
         scalar = value.value if type(value).__name__ == "PrimValue" else value
         return scalar.value if type(scalar).__name__ in ("FloatImm", "IntImm") else None
+
+
+def _converted(array: Any, dtype: str) -> _Array | None:
+    """The constant in another type that numpy has, too."""
+    known = dtype.startswith(("float16", "float32", "float64", "int", "uint"))
+    return np.asarray(array).astype(dtype) if known and isinstance(array, np.ndarray) else None
 
 
 def _if_small(result: _Array, operands: list[Any], call: Any) -> _Array | None:

@@ -7,11 +7,13 @@ as a serialised graph of its own node classes, which is neither portable nor saf
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 _OPERATORS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}
 _INDEX_DTYPE = "int64"
 _TVM_NONE = "None"  # how TVM writes a missing split factor
+_OF_CUDA = ("wmma_", "mma_", "dp4a_")  # how the names of its tensor intrinsics begin
 
 
 def export_trace(trace: Any) -> list[Any]:
@@ -32,7 +34,8 @@ def import_trace(data: Any) -> Any:
     """Build a ``tvm.s_tir.Trace`` from portable JSON that ``tunehub_registry.trace_rules`` has accepted.
 
     No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
-    :func:`tunehub.relax_guard.layout_provider`.
+    :func:`tunehub.relax_guard.layout_provider`. Tensor intrinsics of CUDA are registered, which the first time takes
+    some seconds: TVM does so when it imports all that it has.
     Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
     """
     from tvm.s_tir import Trace
@@ -48,6 +51,8 @@ def import_trace(data: Any) -> Any:
         # record, and refuse layouts with gaps that come without one.
         if kind == "TransformLayout":
             attrs = [*attrs[:3], True]
+        elif kind == "Tensorize" and attrs[0].startswith(_OF_CUDA):
+            import_module("tvm.s_tir.tensor_intrin.cuda")
         attributes = [_import_index_map(value["index_map"]) if isinstance(value, dict) else value for value in attrs]
         built.append(Instruction(InstructionKind.get(kind), operands, attributes, results))
     return Trace(built, {built[index]: decision for index, decision in decisions})

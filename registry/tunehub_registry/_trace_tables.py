@@ -48,6 +48,7 @@ INT_ANNOTATIONS: dict[str, tuple[int, int]] = {
     "pragma_auto_unroll_max_step": (0, MAX_UNROLL),
     "pragma_unroll_explicit": (0, 1),
     "warp_execution": (0, 1),
+    "tirx.manifest_shared_memory_local_stage": (0, 1),
     "double_buffer_scope": (0, 64),
 }
 

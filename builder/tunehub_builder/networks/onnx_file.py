@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import tvm
 
+from tunehub.identifiers import identifiers
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
 from tunehub_builder.networks.network import Network
@@ -58,8 +59,8 @@ def read(path: Path, shapes: Shapes | None = None) -> Network:
 
 def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str) -> None:
     """Set the given shapes; raise OnnxFileError unless every input then has a fixed shape."""
-    identifiers = onnx_model.identifiers(value.name for value in model.graph.input)
-    asked = {_input_named(name, identifiers, source): shape for name, shape in shapes.items()}
+    names = identifiers(value.name for value in model.graph.input)
+    asked = {_input_named(name, names, source): shape for name, shape in shapes.items()}
     for value in model.graph.input:
         try:
             onnx_model.dtype_of(value)
@@ -69,16 +70,16 @@ def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str) -> None:
         if value.name in asked:
             _check_fits(value, asked[value.name], source)
             onnx_model.set_shape(value, asked[value.name])
-        _check_static(value, identifiers[value.name], source)
+        _check_static(value, names[value.name], source)
     if asked:
         onnx_model.forget_inferred_shapes(model)
 
 
-def _input_named(name: str, identifiers: Mapping[str, str], source: str) -> str:
-    for original, identifier in identifiers.items():
+def _input_named(name: str, names: Mapping[str, str], source: str) -> str:
+    for original, identifier in names.items():
         if name in (original, identifier):
             return original
-    known = ", ".join(identifiers) or "none"
+    known = ", ".join(names) or "none"
     raise OnnxFileError(source, f"there is no input {name!r}", f"Give shapes for the inputs it has: {known}")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from tunehub.identifiers import identifiers
 from tunehub_builder.networks.exceptions import OnnxFileError
 
 # Initializers may be left out of the graph inputs from IR version 4 on.
@@ -35,22 +35,6 @@ def load(path: Path) -> onnx.ModelProto:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-
-
-def identifiers(names: Iterable[str]) -> dict[str, str]:
-    """An identifier for each name, all different: ``gpu_0/data_0`` becomes ``gpu_0_data_0``.
-
-    TVM puts the names of inputs into generated code, where anything but an identifier is a syntax error.
-    """
-    made: dict[str, str] = {}
-    for name in names:
-        base = re.sub(r"\W", "_", name, flags=re.ASCII)
-        base = base if re.match(r"[A-Za-z_]", base) else f"input_{base}"
-        fresh, count = base, 1
-        while fresh in made.values():
-            fresh, count = f"{base}_{count}", count + 1
-        made[name] = fresh
-    return made
 
 
 def drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
@@ -112,6 +96,17 @@ def add_initializer(graph: onnx.GraphProto, name: str, array: npt.NDArray[np.gen
     tensor = graph.initializer.add(name=name, dims=array.shape)
     tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def to_half(model: onnx.ModelProto) -> None:
+    """Make every float32 tensor of a model float16: weights, inputs and outputs. Attributes stay as they are."""
+    single, half = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    weights = [tensor for tensor in model.graph.initializer if tensor.data_type == single]
+    for tensor in weights:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float16"), tensor.name))
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        if value.type.tensor_type.elem_type == single:
+            value.type.tensor_type.elem_type = half
 
 
 def sanitise_interface(model: onnx.ModelProto) -> None:

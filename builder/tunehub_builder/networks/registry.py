@@ -84,6 +84,21 @@ def _vit_b16(seed: int) -> Network:
     return ViT(config=ViTConfig(), seed=seed).network("vit_b16")
 
 
+def _half(name: str) -> Callable[[int], Network]:
+    def made(seed: int) -> Network:
+        from tunehub_builder.networks.half import half
+
+        return half(get(name, seed=seed), f"{name}_fp16")
+
+    return made
+
+
 _DEFINED: Mapping[str, Callable[[int], Network]] = MappingProxyType(
-    {"mobilenet_v2": _mobilenet_v2, "bert_base": _bert_base, "vit_b16": _vit_b16}
+    {
+        "mobilenet_v2": _mobilenet_v2,
+        "bert_base": _bert_base,
+        "vit_b16": _vit_b16,
+        "bert_base_fp16": _half("bert_base"),
+        "resnet50_fp16": _half("resnet50"),
+    }
 )

@@ -17,9 +17,10 @@ from typing import Any
 from tunehub.relax_guard import GuardError, check_statements
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub_builder.tuning.cuda_tiles import drawn, varied
-from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics, takes_half
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search import load_cpu_intrinsics, trace_id
+from tunehub_builder.tuning.tensor_search import TensorSearch
+from tunehub_builder.tuning.tensor_sketch import product_of
 
 FIRST = 16  # candidates of a workload that nothing is known of
 _NICENESS = 5  # building and measuring go first
@@ -37,12 +38,11 @@ class CudaSearch:
         """``threads`` are for the cost model."""
         from tvm.s_tir import meta_schedule as ms
 
-        _load_intrinsics(mod)
-        kind = "cuda-tensorcore" if takes_half(mod["main"]) else "cuda"
+        load_cpu_intrinsics()
         generator = ms.space_generator.PostOrderApply(
             f_block_filter=None,
-            sch_rules=ms.ScheduleRule.create(kind),
-            postprocs=ms.Postproc.create(kind),
+            sch_rules=ms.ScheduleRule.create("cuda"),
+            postprocs=ms.Postproc.create("cuda"),
             mutator_probs={},
         )
         self._mod, self._target, self._random = mod, target, Random(seed)
@@ -154,7 +154,7 @@ class SearchSession:
         """``threads`` are for the cost models; the process gives way to those that build."""
         self._threads = threads
         self._modules: dict[str, Any] = {}
-        self._searches: dict[str, tuple[CudaSearch, list[Trial]]] = {}
+        self._searches: dict[str, tuple[CudaSearch | TensorSearch, list[Trial]]] = {}
         os.nice(_NICENESS)
 
     def warm_up(self, _target: Any) -> None:
@@ -174,8 +174,7 @@ class SearchSession:
         import tvm
 
         if task not in self._searches:
-            wanted = tvm.target.Target(target)
-            self._searches[task] = (CudaSearch(self._modules[task], wanted, seed=seed, threads=self._threads), [])
+            self._searches[task] = (self._search(task, tvm.target.Target(target), seed), [])
         search, trials = self._searches[task]
         trials += news
         return search.propose(trials, limit)
@@ -184,9 +183,10 @@ class SearchSession:
         """Free what the search of a workload holds."""
         self._searches.pop(task, None)
 
-
-def _load_intrinsics(mod: Any) -> None:
-    if takes_half(mod["main"]):
-        load_cuda_intrinsics()
-    else:
-        load_cpu_intrinsics()
+    def _search(self, task: str, target: Any, seed: int) -> CudaSearch | TensorSearch:
+        """Products in half precision are for tensor cores, which have a space of their own."""
+        mod = self._modules[task]
+        product = product_of(mod)
+        if product is not None:
+            return TensorSearch(mod, target, product, seed=seed)
+        return CudaSearch(mod, target, seed=seed, threads=self._threads)

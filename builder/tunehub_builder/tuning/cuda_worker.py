@@ -222,6 +222,8 @@ def _by_rules(mod: Any, target: Any, *rules: Any) -> Any:
     import tvm
     from tvm.s_tir import dlight
 
+    if takes_half(mod["main"]):
+        load_cuda_intrinsics()  # dlight imports them, and else those of all other devices with them
     with tvm.target.Target(target):  # the pass writes into the module that it gets
         return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(dict(mod.functions.items())))
 

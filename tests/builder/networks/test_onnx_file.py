@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub.identifiers import identifiers
 from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file
 
 onnx = pytest.importorskip("onnx")
@@ -141,7 +142,7 @@ def test_names_inside_branches_are_renamed_too() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=8))
 def test_identifiers_are_identifiers_and_differ(names: list[str]) -> None:
-    made = onnx_model.identifiers(names)
+    made = identifiers(names)
     assert list(made) == names
     assert len(set(made.values())) == len(names)
     assert all(name.isidentifier() and name.isascii() for name in made.values())
@@ -149,7 +150,7 @@ def test_identifiers_are_identifiers_and_differ(names: list[str]) -> None:
 
 @given(st.from_regex(r"[A-Za-z_]\w{0,5}", fullmatch=True).filter(str.isascii))
 def test_an_identifier_stays(name: str) -> None:
-    assert onnx_model.identifiers([name]) == {name: name}
+    assert identifiers([name]) == {name: name}
 
 
 def chain(nodes: list[object], outputs: list[str], opset: int = 17) -> onnx.ModelProto:

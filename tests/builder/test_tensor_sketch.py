@@ -1,0 +1,184 @@
+"""Products in half precision for tensor cores: what is one, and schedules that replay as they were made. No GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tunehub_builder.tuning import tensor_sketch
+from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.tensor_search import TensorSearch, distance
+from tunehub_builder.tuning.tensor_sketch import Axis, TensorTile, apply, product_of, tile_of, tiles
+from tunehub_registry.trace_rules import required_features
+
+TARGET = {"kind": "cuda", "arch": "sm_90"}
+SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), steps=2, vectors=(8, 8))
+
+
+def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
+    """A product of matrices, and the result in half precision."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((rows, steps), dtype, name="a"), te.placeholder((steps, columns), dtype, name="b")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def product(i: Any, j: Any) -> Any:
+        return te.sum(a[i, k].astype(total) * b[k, j].astype(total), axis=k)
+
+    c = te.compute((rows, columns), product, name="matmul")
+    d = te.compute((rows, columns), lambda i, j: c[i, j].astype("float16"), name="half")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, d], index_dtype_override="int64")})
+
+
+def conv() -> Any:
+    """A convolution with padding and a bias, of 14 × 14 places, which no fragment divides."""
+    import tvm
+    from tvm import te, topi
+
+    x, w = te.placeholder((1, 32, 14, 14), "float16", name="x"), te.placeholder((64, 32, 3, 3), "float16", name="w")
+    bias = te.placeholder((1, 64, 1, 1), "float16", name="bias")
+    y = topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda n, c, h, v: y[n, c, h, v].astype("float16") + bias[0, c, 0, 0], name="add")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, bias, z], index_dtype_override="int64")})
+
+
+def scores() -> Any:
+    """Products of each head, with the second operand as it lies: NT."""
+    import tvm
+    from tvm import te
+
+    q, key = te.placeholder((4, 64, 32), "float16", name="q"), te.placeholder((4, 64, 32), "float16", name="key")
+    k = te.reduce_axis((0, 32), name="k")
+
+    def product(h: Any, i: Any, j: Any) -> Any:
+        return te.sum(q[h, i, k].astype("float32") * key[h, j, k].astype("float32"), axis=k)
+
+    return tvm.IRModule(
+        {
+            "main": te.create_prim_func(
+                [q, key, te.compute((4, 64, 64), product, name="nt")], index_dtype_override="int64"
+            )
+        }
+    )
+
+
+CASES: dict[str, Callable[[], Any]] = {"dense": dense, "conv": conv, "scores": scores}
+
+
+def test_products_are_found_with_what_lies_where() -> None:
+    found = product_of(dense())
+    assert found is not None
+    assert found.extents == (1, 64, 96, 128)
+    assert (found.rows_first, found.steps_last, found.columns_first) == (False, False, False)
+
+    found = product_of(conv())
+    assert found is not None
+    assert found.extents == (1, 196, 64, 288)
+    assert found.rows == (Axis(2, 14), Axis(3, 14))
+    assert (found.rows_first, found.steps_last, found.columns_first) == (True, True, True)
+
+    found = product_of(scores())
+    assert found is not None
+    assert found.extents == (4, 64, 64, 32)
+    assert found.steps_last
+
+
+@pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
+def test_other_types_are_left_to_others(dtype: str, total: str) -> None:
+    assert product_of(dense(dtype=dtype, total=total)) is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
+    product = product_of(CASES[case]())
+    assert product is not None
+    found = list(tiles(product))
+    assert 20 < len(found) == len(set(found))
+    for tile in found:
+        rows, columns, depth = tile.block
+        assert math.prod(tile.warps) <= tensor_sketch.MOST_WARPS
+        assert tensor_sketch.shared_memory(tile) <= 48 << 10
+        for size, vector in zip((rows * depth, columns * depth), tile.vectors, strict=True):
+            assert size % (32 * math.prod(tile.warps) * vector) == 0
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
+    import tvm
+
+    from tunehub.relax_guard import check_function
+    from tunehub.relax_schedule import apply_exact
+    from tunehub.relax_traces import export_trace, import_trace
+
+    load_cuda_intrinsics()
+    mod = CASES[case]()
+    product = product_of(mod)
+    assert product is not None
+    chosen = [tile for tile in tiles(product) if tile.staged == staged]
+    for tile in chosen[:: max(1, len(chosen) // 3)]:
+        schedule = apply(mod, product, tile)
+        check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
+        trace = json.loads(json.dumps(export_trace(schedule.trace)))
+        assert required_features(trace) == {"sm_70"}
+        assert tile_of(trace) == tile
+        assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
+
+
+def test_a_trace_of_another_kind_has_no_tile() -> None:
+    assert tile_of([[["Split", ["l0", "None", 16], [True, False], ["l1", "l2"]]], []]) is None
+
+
+def test_the_search_ends_and_proposes_nothing_twice() -> None:
+    import tvm
+
+    mod = dense(32, 32, 32)
+    product = product_of(mod)
+    assert product is not None
+    search = TensorSearch(mod, tvm.target.Target(TARGET), product, seed=1)
+    trials: list[Trial] = []
+    while found := search.propose(trials, 64):
+        trials += [
+            Trial(task="t", trace=trace, source="test", run_s=(1e-6 * (1 + len(trials) + n),))
+            for n, trace in enumerate(found)
+        ]
+    proposed = [tile_of(trial.trace) for trial in trials]
+    assert 10 < len(proposed) == len(set(proposed))
+    again = TensorSearch(mod, tvm.target.Target(TARGET), product, seed=2)
+    assert not {*map(tile_of, again.propose(trials, 64))} & {*proposed}
+
+
+def test_neighbours_differ_in_one_step() -> None:
+    assert distance(SMALL, SMALL) == 0
+    for change in ({"warps": (2, 2)}, {"fragments": (1, 2)}, {"steps": 4}, {"steps": 1}, {"staged": True}):
+        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "steps": 2, "vectors": (8, 8), **change}
+        assert distance(SMALL, TensorTile(**fields)) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import tvm
+
+    from tunehub_builder.tuning.nvrtc import Compiler, kernel_uses, source_of
+
+    load_cuda_intrinsics()
+    compiler = Compiler("sm_90")
+    compiler.install()
+    mod = CASES[case]()
+    product = product_of(mod)
+    assert product is not None
+    found = sorted(tiles(product))
+    library = tvm.tirx.build(apply(mod, product, found[len(found) // 2]).mod, target=tvm.target.Target(TARGET))
+    source = source_of(library)
+    assert "mma_sync" in source
+    (use,) = kernel_uses(compiler.compile(source)).values()
+    assert use.registers <= 255 and use.stack == 0
