@@ -257,6 +257,7 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
 @click.command()
 @click.argument("path", metavar="DIR|FILE|PACKAGE", type=click.Path(path_type=Path))
 @click.option("--work", type=_FOLDER, help="With FILE: the work directory that has the records' workloads.")
+@click.option("--launch-on", metavar="ARCH", help="PACKAGE for CUDA: compile its kernels for this GPU, such as sm_80.")
 @click.option("--end-to-end", is_flag=True, help="Also judge whole networks; PACKAGE is judged by them alone.")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="End to end: only this network.")
 @click.option("--model", "models", multiple=True, type=_FILE, help="End to end: an ONNX file, as was tuned in DIR.")
@@ -266,6 +267,7 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
 def check(
     path: Path,
     work: Path | None,
+    launch_on: str | None,
     end_to_end: bool,
     names: tuple[str, ...],
     models: tuple[Path, ...],
@@ -283,15 +285,22 @@ def check(
     records and with the admitted ones, and runs them in turns. `pack` leaves records out that only rejected networks
     call; a rejected network of a PACKAGE means exit code 1.
 
+    --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
+    threads, shared memory or registers than it has; no GPU is needed.
+
     With TVM 0.19 and older, the five best records of each workload are compared with the template's default, and then
     every network is run end to end: with TVM's default, with the best records, and with graph-level records.
     """
     from tunehub_builder import gate
 
-    _check_usage(path, end_to_end, names)
+    _check_usage(path, end_to_end, names, launch_on, work)
     with _errors():
         resources = _resources(threads, workers)
-        if path.is_dir():
+        if launch_on is not None and work is not None:
+            from tunehub_builder.launch_check import check_launches
+
+            outcome = check_launches(path, work, launch_on, sys.stderr)
+        elif path.is_dir():
             with _resumable(path):
                 outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
         elif end_to_end:
@@ -309,9 +318,13 @@ def check(
         raise SystemExit(1)
 
 
-def _check_usage(path: Path, end_to_end: bool, names: Sequence[str]) -> None:
+def _check_usage(path: Path, end_to_end: bool, names: Sequence[str], launch_on: str | None, work: Path | None) -> None:
     """Raise UsageError for options that do not go with what is checked."""
     is_package = path.suffix == ".tunepkg" and not path.is_dir()
+    if launch_on is not None:
+        if not is_package or work is None or end_to_end:
+            raise click.UsageError("--launch-on is for a package (.tunepkg) and --work, without --end-to-end")
+        return
     if names and not end_to_end:
         raise click.UsageError("--network is for --end-to-end")
     if is_package and not end_to_end:
