@@ -57,6 +57,7 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
     def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+        mod = _named_for(target, mod)
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
@@ -70,7 +71,7 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
 
 def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> None:
     """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated."""
-    bound = _bound(mod, params)
+    bound = _named_for(target, _bound(mod, params))
     if not _may_serve(bound, target, hub):
         return
     try:
@@ -88,6 +89,15 @@ def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
         hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
         return False
     return True
+
+
+def _named_for(target: Any, mod: Any) -> Any:
+    """``mod`` with names of inputs that code for ``target`` can have."""
+    if target.kind.name == "llvm":
+        return mod
+    from tunehub.relax_names import with_identifiers
+
+    return with_identifiers(mod)
 
 
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
