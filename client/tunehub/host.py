@@ -9,13 +9,16 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from tunehub.exceptions import UnknownTargetError
 from tunehub.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor
+
+if TYPE_CHECKING:
+    from tunehub.cuda_host import Gpu
 
 # LLVM features that decide which schedules are legal or fast; the rest (ciphers, tuning flags, system instructions)
 # would only keep related machines apart.
@@ -67,13 +70,31 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
     )
 
 
-def host_target() -> Any:
-    """A `tvm.target.Target` for the CPU of this machine: its LLVM name and its physical cores."""
+def host_target(kind: str = "llvm") -> Any:
+    """A `tvm.target.Target` for this machine: its CPU with its LLVM name and its physical cores, or with `kind`
+    `cuda` its first NVIDIA GPU with architecture, model and limits, as the driver's `nvidia-smi` describes it.
+
+    Raises UnknownTargetError for another `kind`, or when there is no such GPU.
+    """
     import tvm
 
+    if kind == "cuda":
+        return tvm.target.Target(_first_gpu().tvm_config())
+    if kind != "llvm":
+        raise UnknownTargetError(kind, "is no kind of this machine's targets", remedy="give 'llvm' or 'cuda'")
     name = _system_cpu()
     named = {} if name is None else {"mcpu": name}
     return tvm.target.Target({"kind": "llvm", **named, "num-cores": physical_cores()})
+
+
+def _first_gpu() -> Gpu:
+    from tunehub.cuda_host import find_gpus
+
+    gpus = find_gpus()
+    if not gpus:
+        remedy = "run on a machine with an NVIDIA GPU and its driver, or name the model, such as 'cuda-h100'"
+        raise UnknownTargetError("cuda", "nvidia-smi lists no GPU here", remedy=remedy)
+    return gpus[0]
 
 
 def gpu_descriptor() -> TargetDescriptor | None:

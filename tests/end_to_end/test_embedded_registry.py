@@ -78,6 +78,23 @@ def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
             assert measured == {network.name for network in package.manifest.networks}
 
 
+def test_gpus_find_their_packages() -> None:
+    """By the name of a package, by a target of TVM for that model, and by one for another model of the family."""
+    from tunehub.embedded import embedded_registry
+    from tunehub_registry.index import parse_index
+
+    index = parse_index((embedded_registry() / "index.json").read_bytes(), "index.json")
+    published = [name for name in index.names if name.startswith("cuda-")]
+    if not published:
+        pytest.skip("no package for a GPU is published")
+    for name in published:
+        model = name.removeprefix("cuda-")
+        arch = index.names[name].target.arch
+        for target in (name, {"kind": "cuda", "arch": arch, "model": model}, {"kind": "cuda", "arch": arch}):
+            chosen = tunehub.resolve(target).chosen
+            assert chosen is not None and chosen.name == name, target
+
+
 def check_records(tuner: str, stream: Any, source: str, count: int, admitted: set[str]) -> None:
     """Every line is a sound record, and the gate admitted it; graph-level records were admitted with their network."""
     from tunehub.templates import read_knobs, template
