@@ -1,0 +1,91 @@
+"""Records for CUDA on every supported TVM: keys are those of the release that tuned them, and their traces apply.
+
+No GPU is needed: nothing is generated or run. ``cuda_records.jsonl`` has some records that were tuned with TVM 0.27 on
+an H200, a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.tvm_versions, pytest.mark.slow]
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+TARGET = {"kind": "cuda", "arch": "sm_90"}
+FILE = Path(__file__).parent / "cuda_records.jsonl"
+
+
+def _net(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(f"p{number}", kind(shape, "float32")) for number, shape in enumerate(shapes)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            output = builder.emit_output(make(builder, *parameters))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def _conv(channels: int, data: tuple[int, ...], kernel: int) -> Any:
+    def make(builder: Any, x: Any) -> Any:
+        rng = np.random.default_rng(0)
+        weight = relax.const(rng.standard_normal((channels, data[1], kernel, kernel), "float32"))
+        bias = relax.const(rng.standard_normal((1, channels, 1, 1), "float32"))
+        y = builder.emit(relax.op.nn.conv2d(x, weight, padding=kernel // 2))
+        return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
+
+    return _net(make, data)
+
+
+NETS: dict[str, Callable[[], Any]] = {
+    "pointwise": lambda: _conv(16, (1, 64, 55, 55), 1),
+    "conv": lambda: _conv(64, (1, 16, 55, 55), 3),
+    "softmax": lambda: _net(lambda _, x: relax.op.nn.softmax(x), (1, 12, 128, 128)),
+    "matmul": lambda: _net(lambda _, a, b: relax.op.matmul(a, b), (1, 12, 128, 128), (1, 12, 128, 64)),
+}
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Any]:
+    """By net."""
+    from tunehub_registry.record import ScheduleRecord, read_records
+
+    with FILE.open("rb") as stream:
+        found = list(read_records(stream, FILE.name))
+    assert all(isinstance(record, ScheduleRecord) for record in found)
+    return dict(zip(NETS, found, strict=True))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_keys_are_those_of_the_release_that_tuned(name: str, records: dict[str, Any]) -> None:
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    (task,) = extract_tasks([(name, NETS[name]())], tvm.target.Target(TARGET))
+    record = records[name]
+    assert (task.exact, task.anchor) == (record.exact, record.anchor)
+    assert task.classes["op_class"] == record.op_class
+    assert tuple(task.classes["extents"]) == record.extents
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_traces_apply_and_keep_to_the_limits(name: str, records: dict[str, Any]) -> None:
+    from tunehub.relax_guard import check_features, check_function
+    from tunehub.relax_schedule import apply_exact
+    from tunehub.relax_traces import import_trace
+    from tunehub_builder.tuning.tasks import extract_tasks
+    from tunehub_registry.trace_rules import required_features
+
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    (task,) = extract_tasks([(name, NETS[name]())], target)
+    trace = list(records[name].trace)
+    check_features(required_features(trace), target)
+    scheduled = apply_exact(task.mod, import_trace(trace)).mod["main"]
+    check_function(scheduled, task.mod["main"], target)
+    assert "threadIdx.x" in scheduled.script()
