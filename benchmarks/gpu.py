@@ -12,18 +12,30 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_stock import trials_per_hour
 from benchmarks.table import Row
 
-NETWORKS = ("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base")
+if TYPE_CHECKING:
+    from tunehub.cuda_host import Gpu
+
+NETWORKS = (
+    *("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base"),
+    *("bert_base_fp16", "resnet50_fp16"),
+)
+_TUNING_S = 90.0
 RESULTS = Path(__file__).parent / "results"
 
 
 def run() -> list[Row]:
-    """Measure every network and keep the results. Raises RuntimeError without a GPU."""
+    """Measure every network, tune for some minutes against TVM's own tuner, and keep the results.
+
+    Raises RuntimeError without a GPU.
+    """
     from tunehub.cuda_host import find_gpus
 
     gpus = find_gpus()
@@ -31,14 +43,30 @@ def run() -> list[Row]:
         raise RuntimeError("nvidia-smi lists no GPU; this benchmark runs on the machine of the GPU")
     with tempfile.NamedTemporaryFile() as lock:
         items = [_measured(name, lock.name) for name in NETWORKS]
-    now = datetime.now(timezone.utc)
-    result = summary(items, {**gpus[0].facts(), "date": now.strftime("%Y-%m-%d")})
+    result = summary(items, facts(gpus[0]), trials_per_hour(_TUNING_S))
     keep(result, RESULTS)
     return rows(result)
 
 
-def summary(items: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
-    """What is kept: ``facts`` of the GPU, each network, and geometric means.
+def facts(gpu: Gpu) -> dict[str, Any]:
+    """The date, what the driver says of the GPU, and the versions that ran."""
+    versions = {"tvm": "apache-tvm", "torch": "torch"}
+    found = {name: _version(package) for name, package in versions.items()}
+    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    return {**gpu.facts(), "date": today, **{name: version for name, version in found.items() if version}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def summary(
+    items: Sequence[dict[str, Any]], facts: dict[str, Any], rates: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is kept: ``facts`` of the GPU, each network, geometric means, and trials per hour as ``gpu_stock`` has them.
 
     ``geomean_vs_default``: how many times faster than TVM's default, both without CUDA graphs;
     ``geomean_vs_torch_graphs``: tunehub's share of PyTorch's time, both with them.
@@ -51,6 +79,7 @@ def summary(items: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str,
             _best(item["ms"], "tunehub") / item["ms"]["torch_graphs"] for item in good if "torch_graphs" in item["ms"]
         ),
         "networks": list(items),
+        **({} if rates is None else {"trials_per_hour_vs_stock": rates["trials_per_hour_vs_stock"], "tuning": rates}),
     }
 
 
@@ -65,13 +94,16 @@ def rows(result: dict[str, Any]) -> list[Row]:
         for name, unit, note in means
         if result[name] is not None
     ]
+    if result.get("trials_per_hour_vs_stock"):
+        note = "tunehub's trials, over those of TVM's tuner with its defaults"
+        found.append(
+            Row(name="trials_per_hour_vs_stock", value=result["trials_per_hour_vs_stock"], unit="times", note=note)
+        )
     run = sum("ms" in item for item in result["networks"])
     found.append(Row(name="networks", value=run, unit="count", note=f"that ran, of {len(result['networks'])}"))
     for item in result["networks"]:
-        suffix = "" if item.get("dtype", "float32") == "float32" else f"_{item['dtype']}"
         found += [
-            Row(name=f"{item['network']}{suffix}_{way}_ms", value=ms, unit="ms")
-            for way, ms in item.get("ms", {}).items()
+            Row(name=f"{item['network']}_{way}_ms", value=ms, unit="ms") for way, ms in item.get("ms", {}).items()
         ]
     return found
 

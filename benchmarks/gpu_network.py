@@ -1,6 +1,6 @@
 """One network on this machine's GPU, in a process of its own: compiled beside the others, measured alone.
 
-``python -m benchmarks.gpu_network NETWORK --lock FILE [--records FILE] [--dtype float16]`` prints one line of JSON.
+``python -m benchmarks.gpu_network NETWORK --lock FILE [--records FILE]`` prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,45 +23,52 @@ _GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 @click.command()
 @click.argument("name", metavar="NETWORK")
-@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--lock", required=True, help="Whoever holds this file locked measures.")
 @click.option("--records", help="A file of records in place of a package.")
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--without-torch", is_flag=True)
-def main(name: str, dtype: str, lock: str, records: str | None, rounds: int, without_torch: bool) -> None:
+def main(name: str, lock: str, records: str | None, rounds: int, without_torch: bool) -> None:
     """Measure NETWORK."""
-    click.echo(json.dumps(measure(name, dtype, lock, records, rounds=rounds, with_torch=not without_torch)))
+    click.echo(json.dumps(measure(name, lock, records, rounds=rounds, with_torch=not without_torch)))
 
 
-def measure(
-    name: str, dtype: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True
-) -> dict[str, Any]:
-    """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart."""
+def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True) -> dict[str, Any]:
+    """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart.
+
+    Those of a network in half precision are also compared with those of TVM's default in float32.
+    """
     import tvm
 
     import tunehub
     from tunehub.cuda_host import find_gpus
     from tunehub_builder import networks
+    from tunehub_builder.networks.half import HalfPrecision
 
     network = networks.get(name)
-    module, inputs = _in(dtype, network.relax_module()), network.sample_inputs()
+    module, inputs = network.relax_module(), network.sample_inputs()
     target = tvm.target.Target(find_gpus()[0].tvm_config())
     compiled = _Compiled()
     compiled.add("default", lambda: tvm.compile(module, target), with_graphs=False)
     with tunehub.context(target, **({"user_records": records} if records else {})) as hub:
         compiled.add("tunehub", lambda: tvm.compile(module, target), with_graphs=True)
+    whole = network.definition.whole if isinstance(network.definition, HalfPrecision) else None
+    exact = None if whole is None else tvm.compile(whole.relax_module(), target)
     with _alone(lock):
         runners = compiled.runners(lambda executable: _tvm_runner(executable, inputs))
         if with_torch:
             try:
-                runners.update(_torch_runners(network, inputs, dtype))
+                runners.update(_torch_runners(network, inputs))
             except Exception as error:
                 compiled.errors["torch"] = f"{type(error).__name__}: {error}"[:300]
         outputs = {label: run() for label, run in runners.items()}
         times = _interleaved(runners, rounds)
+        if exact is not None:
+            wide = {name: value.astype("float32") for name, value in inputs.items()}
+            outputs["default_float32"] = _tvm_runner(exact, wide)()
     return {
         "network": name,
-        "dtype": dtype,
+        "dtype": network.dtype,
+        "rounds": rounds,
         "ms": times,
         "compile_s": compiled.seconds,
         "errors": compiled.errors,
@@ -104,13 +111,6 @@ class _Compiled:
         return found
 
 
-def _in(dtype: str, module: Any) -> Any:
-    """The network in this element type: TVM casts what is safe to cast."""
-    from tvm import relax
-
-    return module if dtype == "float32" else relax.transform.ToMixedPrecision(out_dtype=dtype)(module)
-
-
 class _Runner:
     """``run()`` gives the output as an array; ``launch`` runs without waiting, ``wait`` waits."""
 
@@ -134,7 +134,7 @@ def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> _Runner:
     return _Runner(lambda: main(*arguments), device.sync, lambda r: (r if hasattr(r, "numpy") else r[0]).numpy())
 
 
-def _torch_runners(network: Any, inputs: dict[str, Any], dtype: str) -> dict[str, _Runner]:
+def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, _Runner]:
     """Eager, and the same recorded as one CUDA graph. cuDNN chooses its algorithms by trying them.
 
     Of float32, that is: its short form TF32, with 10 bits of mantissa, is another computation.
@@ -145,7 +145,7 @@ def _torch_runners(network: Any, inputs: dict[str, Any], dtype: str) -> dict[str
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    kind = getattr(torch, dtype)
+    kind = getattr(torch, network.dtype)
     model = TorchNetwork(network.onnx_model(), "cuda", kind)
     arguments = [torch.from_numpy(value).cuda() for value in inputs.values()]
     arguments = [value.to(kind) if value.is_floating_point() else value for value in arguments]
