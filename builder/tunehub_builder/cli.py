@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from tunehub.cli.options import registry_option
 from tunehub_builder.exceptions import BuilderError, TuningError, UnknownTargetError
 from tunehub_builder.recipe import (
     TEMPLATE,
@@ -148,6 +149,12 @@ def networks(as_json: bool) -> None:
 @click.option("--trials", type=_COUNT, help="Most trials of a workload's sketches  [64], or of its template.  [32]")
 @click.option("--search-trials", type=_COUNT, help="Most trials of MetaSchedule's search per workload.  [32]")
 @click.option("--seed", type=_COUNT, help="Seed of the search.  [0]")
+@click.option(
+    "--warm-start/--no-warm-start",
+    default=None,
+    help="On a CPU: measure first what a package's records propose.  [where one is found for the target]",
+)
+@registry_option
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="On a GPU: end after so many minutes.")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
@@ -401,6 +408,8 @@ def _generation(recipe: Recipe) -> tuple[Callable[[Job], list[Any]], Callable[..
 
         if recipe.from_misses:
             raise TuningError("--from-misses needs TVM 0.25 or newer: misses hold functions of that generation")
+        if recipe.warm_start:
+            raise TuningError("--warm-start needs TVM 0.25 or newer; autotvm learns from logs with --transfer-from")
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job

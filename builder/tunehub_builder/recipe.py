@@ -50,6 +50,8 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     search_trials: Annotated[int, Meta(ge=0)] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     minutes: Annotated[float, Meta(gt=0)] | None = None
+    warm_start: bool | None = None
+    registry: tuple[str, ...] = ()
     models: tuple[ModelFile, ...] = msgspec.field(default=(), name="model")
     tuner: Tuner | None = None
     algorithm: Algorithm | None = None
@@ -75,6 +77,8 @@ class Recipe:
     ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
     installed TVM. ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
     ``HOST:PORT`` of a tracker where the device ``rpc_key`` is. ``minutes``: when a sitting on a GPU ends.
+    ``warm_start``: measure first what the records of a package propose (see ``tuning.warm_start``), None where one is
+    found for the target; ``registry``: where to look, as for compiling.
     """
 
     targets: tuple[str, ...] = ()
@@ -85,6 +89,8 @@ class Recipe:
     search_trials: int = 32
     seed: int = 0
     minutes: float | None = None
+    warm_start: bool | None = None
+    registry: tuple[str, ...] = ()
     tuner: Tuner | None = None
     algorithm: Algorithm = "xgb"
     early_stopping: int | None = None

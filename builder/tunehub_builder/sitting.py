@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tunehub_builder.progress import Progress
     from tunehub_builder.relay.networks import RelayNetwork
     from tunehub_builder.tuning.cuda_tuner import CudaOptions
+    from tunehub_builder.tuning.known_records import KnownRecords
     from tunehub_builder.tuning.missed import MissedWorkloads
     from tunehub_builder.tuning.tasks import TuningTask
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
@@ -105,15 +106,19 @@ def tune_job(
     Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
     TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
     """
+    from tunehub_builder.tuning.known_records import known_records
+
     method = _method(job.recipe, target, directory.path)
-    run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
-    try:
-        tasks, notes = _extract(directory, networks, target, method)
-        summary = _tune(directory, tasks, run, method, resources, show)
-        return replace(summary, notes=(*notes, *summary.notes))
-    finally:
-        with suppress(WorkDirectoryError):  # on a full disk the first error says more
-            directory.save_run(touched(run))
+    with known_records(job.recipe, target) as known:
+        method = _with_records(method, job.recipe, known)
+        run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
+        try:
+            tasks, notes = _extract(directory, networks, target, method)
+            summary = _tune(directory, tasks, run, method, resources, show)
+            return replace(summary, notes=(*notes, *summary.notes))
+        finally:
+            with suppress(WorkDirectoryError):  # on a full disk the first error says more
+                directory.save_run(touched(run))
 
 
 def command_line(job: Job, resources: Resources, options: Sequence[str]) -> str:
@@ -169,6 +174,18 @@ def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _M
     noted = {"trials": trials, "search_trials": options.search_trials, "batch": options.batch, "vector": options.vector}
     words = ["--trials", str(trials), "--search-trials", str(recipe.search_trials)]
     return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
+
+
+def _with_records(method: _Method, recipe: Recipe, known: KnownRecords | None) -> _Method:
+    """``method`` with a warm start, or with what its sittings note where none is wanted."""
+    from tunehub_builder.tuning.cuda_tuner import CudaOptions
+
+    if known is None or isinstance(method.options, CudaOptions):
+        words = [*method.words, "--no-warm-start"] if recipe.warm_start is False else method.words
+        return replace(method, words=words)
+    options = replace(method.options, records=known.lookup)
+    noted = {**method.noted, "warm_start": known.label}
+    return replace(method, options=options, noted=noted, words=[*method.words, "--warm-start"])
 
 
 def _cuda_method(recipe: Recipe) -> _Method:

@@ -191,6 +191,19 @@ def schedule_function(
     return outcome, scheduled.with_attr("global_symbol", symbol)
 
 
+def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit) -> Any:
+    """Return the schedule of ``mod`` by a record that a lookup found, adapted to it and checked; ``fit`` is that of
+    ``mod``. Raises KnobError, GuardError, and whatever TVM raises when the record does not fit."""
+    record = candidate.record
+    if isinstance(record, TemplateRecord):
+        schedule = fit.by_record(record)
+    else:
+        check_features(required_features(record.trace), target)
+        schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
+    check_function(schedule.mod["main"], mod["main"], target)
+    return schedule
+
+
 def apply_exact(mod: Any, trace: Any) -> Any:
     """Return the schedule of ``mod`` after ``trace`` (a ``tvm.s_tir.Trace``); TVM raises when it does not fit.
 
@@ -273,13 +286,7 @@ def _replayed(mod: Any, schedule: Any) -> Any:
 def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped: list[str]) -> Any | None:
     record = candidate.record
     try:
-        if isinstance(record, TemplateRecord):
-            schedule = fit.by_record(record)
-        else:
-            check_features(required_features(record.trace), target)
-            schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
-        check_function(schedule.mod["main"], mod["main"], target)
-        return schedule
+        return apply_candidate(mod, candidate, target, fit)
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         skipped.append(f"{candidate.package}: {record.op}: {_reason(error)}")
         return None

@@ -164,6 +164,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
         blocked_model,
         "--tuner",
         "template",
+        "--no-warm-start",
         "--trials",
         2,
         "--work",

@@ -57,7 +57,7 @@ def test_misses_become_records_that_serve(
     work = tmp_path / "work"
     call = command(
         "tune", "--from-misses", misses, "--tuner", "template", "--work", work, "--trials", 2, "--threads", 1,
-        "--workers", 1, "--json",
+        "--workers", 1, "--no-warm-start", "--json",
     )  # fmt: skip
     done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
     (summary,) = json.loads(done.stdout)["targets"]

@@ -240,6 +240,7 @@ def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Pa
     host = str(tvm.target.codegen.llvm_get_system_cpu())
     work, resources = tmp_path / "work", ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", 1, *resources]
+    options.append("--no-warm-start")
     tune = command("tune", *options, "--work", work, "--json")
     call(tune)
     knobs = {**CONV, "tile_oc": [-1, 48], "tile_ow": [-1, 2], "unroll_kw": False}

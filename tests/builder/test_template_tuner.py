@@ -63,6 +63,7 @@ def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: P
     work, registry = tmp_path / "work", tmp_path / "registry"
     resources = ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", TRIALS, *resources]
+    options.append("--no-warm-start")
     tune = command("tune", *options, "--work", work, "--json")
     before = kill_after(tune, work / "trials.jsonl", 1)
     (summary,) = json.loads(call(tune))["targets"]

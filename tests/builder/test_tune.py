@@ -57,6 +57,7 @@ def test_killed_interrupted_and_resumed_it_measures_nothing_twice(
 ) -> None:
     work = tmp_path / "work"
     options = ["--target", "host", "--model", tiny_model, "--work", work, "--threads", 1, "--workers", 1]
+    options.append("--no-warm-start")
     call = command("tune", *options, "--trials", TRIALS, "--search-trials", 0)
 
     code, _ = end(start(call, work, 1), signal.SIGKILL)

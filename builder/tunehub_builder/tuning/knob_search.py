@@ -22,7 +22,8 @@ class KnobSearch:
     """The knobs of one task's template, the default's first. A task that no template recognises has none.
 
     ``proposed``: choices from elsewhere, which come right after the default's, whether they are in the space or not.
-    The name holds the template's version: trials of another one say nothing about this one's knobs.
+    The name holds the template's version: trials of another one say nothing about this one's knobs. Those of other
+    sources count when they are of this template and version.
     """
 
     def __init__(self, mod: Any, target: Any, proposed: Sequence[KnobChoice] = ()) -> None:
@@ -32,7 +33,7 @@ class KnobSearch:
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[KnobChoice]:
         """As the port of the searches says."""
-        own = [trial for trial in trials if trial.source == self.name]
+        own = [trial for trial in trials if trial.choice is not None and _same_template(trial.choice, self.space)]
         asked = asked_choices(self.space, own, self._proposed)
         return (asked or next_choices(self.space, own))[:limit]
 

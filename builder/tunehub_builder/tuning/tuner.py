@@ -11,12 +11,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
+from tunehub.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.progress import Progress
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.knob_search import WHOLE, KnobSearch
 from tunehub_builder.tuning.pool import Outcome, WorkerPool
 from tunehub_builder.tuning.search import CandidateSource, EvolutionarySearch, SketchSearch
 from tunehub_builder.tuning.tasks import TuningTask
+from tunehub_builder.tuning.warm_start import searches, seeds_of
 
 
 class Options(Protocol):
@@ -39,13 +41,14 @@ class Options(Protocol):
 class TunerOptions:
     """Of the tuner meta_schedule. ``trials``: most trials of a task that a sketch serves, ``search_trials``: of
     MetaSchedule's search, which comes after the sketches or alone. ``vector``: float32 elements in the target's widest
-    vector register."""
+    vector register. What ``records`` propose is measured first, besides those trials."""
 
     trials: int = 64
     search_trials: int = 32
     batch: int = 16
     vector: int = 16
     seed: int = 0
+    records: RecordLookup = field(default_factory=EmptyLookup)
 
     @property
     def planned(self) -> int:
@@ -56,17 +59,19 @@ class TunerOptions:
         """As the port says."""
         threads = os.cpu_count() or 1
         search = EvolutionarySearch(task.mod, target, seed=self.seed, threads=threads, batch=self.batch)
-        return [(SketchSearch(task.mod, self.vector), self.trials), (search, self.search_trials)]
+        first = searches(seeds_of(task, target, self.records, knobs=False))
+        return [*first, (SketchSearch(task.mod, self.vector), self.trials), (search, self.search_trials)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnobOptions:
     """Of the tuner template. ``trials``: most choices of knobs that are measured of a task, besides those that are
-    ``proposed`` for it (by its exact key)."""
+    ``proposed`` for it (by its exact key), or by ``records``. The template's own choice comes before any of them."""
 
     trials: int = 32
     batch: int = 8
     proposed: Mapping[str, Sequence[KnobChoice]] = field(default_factory=dict)
+    records: RecordLookup = field(default_factory=EmptyLookup)
 
     @property
     def planned(self) -> int:
@@ -76,7 +81,10 @@ class KnobOptions:
     def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
         """As the port says."""
         proposed = self.proposed.get(task.exact, ())
-        return [(KnobSearch(task.mod, target, proposed), self.trials + len(proposed))]
+        search = KnobSearch(task.mod, target, proposed)
+        seeds = searches(seeds_of(task, target, self.records, knobs=True))
+        own: list[tuple[CandidateSource, int]] = [(search, 1)] if seeds else []
+        return [*own, *seeds, (search, self.trials + len(proposed))]
 
 
 def tune(
