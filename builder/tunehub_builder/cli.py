@@ -20,6 +20,7 @@ import click
 from tunehub.cli.options import registry_option
 from tunehub_builder.exceptions import BuilderError, TuningError, UnknownTargetError
 from tunehub_builder.recipe import (
+    ENGINE,
     TEMPLATE,
     TRACKER,
     Algorithm,
@@ -35,6 +36,7 @@ from tunehub_builder.recipe import (
 )
 
 if TYPE_CHECKING:
+    from tunehub_builder.machine import TuningTarget
     from tunehub_builder.sitting import Resources, Summary
 
 COMMANDS = {
@@ -158,6 +160,12 @@ def networks(as_json: bool) -> None:
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="On a GPU: end after so many minutes.")
 @click.option("--threads", type=_POSITIVE, help="Threads that measure.  [physical cores]")
 @click.option("--workers", type=_POSITIVE, help="Processes that build.  [physical cores]")
+@click.option(
+    "--engine",
+    metavar="local|dask://HOST:PORT",
+    callback=_matching(ENGINE, "local or dask://HOST:PORT"),
+    help="Build and measure on the workers of a dask scheduler; local: of one that is started here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 @_with_relay_options
 def tune(
@@ -170,6 +178,7 @@ def tune(
     work: Path,
     threads: int | None,
     workers: int | None,
+    engine: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -186,7 +195,7 @@ def tune(
         )
         recipe = _with_targets_of_misses(recipe)
         _require(recipe)
-        summaries = _run_jobs(jobs(recipe, work), _resources(threads, workers))
+        summaries = _run_jobs(jobs(recipe, work), _resources(threads, workers), engine, threads)
     if as_json:
         click.echo(json.dumps({"targets": [_as_json(summary) for summary in summaries]}, indent=2))
         return
@@ -378,28 +387,46 @@ def pack(
     click.echo(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")
 
 
-def _run_jobs(todo: Sequence[Job], resources: Resources) -> list[Summary]:
+def _run_jobs(todo: Sequence[Job], resources: Resources, engine: str | None, threads: int | None) -> list[Summary]:
     """Tune one target after the other. Whatever can be wrong with a target or a network is found before the first."""
-    from tunehub_builder import machine
     from tunehub_builder.progress import native_output_to, reporter
     from tunehub_builder.work_directory import WorkDirectory
 
-    find_networks, tune_job = _generation(todo[0].recipe)
-    targets = [machine.find_target(job.target, remote=job.recipe.rpc is not None) for job in todo]
+    find_networks, tune_job = _generation(todo[0].recipe, engine)
     found = find_networks(todo[0])  # the same for every target
     summaries = []
-    for job, target in zip(todo, targets, strict=True):
-        with (
-            WorkDirectory(job.directory).locked(create=True) as directory,
-            _resumable(job.directory),
-            native_output_to(directory.log) as stream,
-            reporter(stream) as shown,
-        ):
-            summaries.append(tune_job(directory, job, target, found, resources, shown.show))
+    with _places(todo, resources, engine, threads) as places:
+        for job, (target, own) in zip(todo, places, strict=True):
+            with (
+                WorkDirectory(job.directory).locked(create=True) as directory,
+                _resumable(job.directory),
+                native_output_to(directory.log) as stream,
+                reporter(stream) as shown,
+            ):
+                summaries.append(tune_job(directory, job, target, found, own, shown.show))
     return summaries
 
 
-def _generation(recipe: Recipe) -> tuple[Callable[[Job], list[Any]], Callable[..., Summary]]:
+@contextmanager
+def _places(
+    todo: Sequence[Job], resources: Resources, engine: str | None, threads: int | None
+) -> Iterator[Sequence[tuple[TuningTarget, Resources]]]:
+    """What the target of each job is, and who builds and measures for it: this machine, or a fleet."""
+    from tunehub_builder import machine
+
+    recipe = todo[0].recipe
+    if machine.generation() == "relay" or (engine is None and recipe.rpc is None and recipe.rpc_key is None):
+        yield [(machine.find_target(job.target, remote=recipe.rpc is not None), resources) for job in todo]
+        return
+    from tunehub_builder.tuning.fleet_setup import places
+    from tunehub_builder.tuning.rpc_board import board_at
+
+    board = board_at(recipe.rpc, recipe.rpc_key)
+    with places([job.target for job in todo], engine, board, resources, threads) as found:
+        yield found
+
+
+def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], list[Any]], Callable[..., Summary]]:
     """How to find networks and how to tune with the TVM that is installed. Raises TuningError for a wrong tuner."""
     from tunehub_builder import machine, sitting
 
@@ -410,6 +437,8 @@ def _generation(recipe: Recipe) -> tuple[Callable[[Job], list[Any]], Callable[..
             raise TuningError("--from-misses needs TVM 0.25 or newer: misses hold functions of that generation")
         if recipe.warm_start:
             raise TuningError("--warm-start needs TVM 0.25 or newer; autotvm learns from logs with --transfer-from")
+        if engine is not None:
+            raise TuningError("--engine needs TVM 0.25 or newer; with this TVM give --rpc for devices elsewhere")
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from tunehub_builder.progress import Progress
     from tunehub_builder.relay.networks import RelayNetwork
     from tunehub_builder.tuning.cuda_tuner import CudaOptions
+    from tunehub_builder.tuning.fleet import Fleet, FleetPool
     from tunehub_builder.tuning.known_records import KnownRecords
     from tunehub_builder.tuning.missed import MissedWorkloads
+    from tunehub_builder.tuning.pool import WorkerPool
     from tunehub_builder.tuning.tasks import TuningTask
     from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 
@@ -35,10 +37,15 @@ META_SCHEDULE, TEMPLATE = "meta_schedule", "template"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """``threads`` measure, ``workers`` build."""
+    """``threads`` measure, ``workers`` build; with a ``fleet``, ``threads`` of its devices."""
 
     threads: int
     workers: int
+    fleet: Fleet | None = None
+
+    def machine(self, target: machine.TuningTarget) -> dict[str, str | int | float]:
+        """The hardware that measures."""
+        return machine.describe_machine(target) if self.fleet is None else dict(self.fleet.machine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +68,7 @@ class Summary:
 def check_options(recipe: Recipe) -> None:
     """Raise TuningError for options that only TVM <= 0.19 or another tuner has."""
     others = ("algorithm", "early_stopping", "transfer_from", "template", "template_args", "layout", "graph_algorithm",
-              "rpc", "rpc_key", "cache_flush")  # fmt: skip
+              "cache_flush")  # fmt: skip
     wrong = [f"--{name.replace('_', '-')}" for name in others if getattr(recipe, name) != getattr(Recipe(), name)]
     if recipe.tuner not in (None, META_SCHEDULE, TEMPLATE):
         wrong.insert(0, f"--tuner {recipe.tuner}")
@@ -132,8 +139,17 @@ def command_line(job: Job, resources: Resources, options: Sequence[str]) -> str:
     for file in recipe.from_misses:
         words += ["--from-misses", Path(file).name]
     words += options
+    words += _fleet_words(resources)
     words += ["--seed", str(recipe.seed), "--threads", str(resources.threads), "--workers", str(resources.workers)]
     return shlex.join([*words, "--work", job.directory.resolve().name])
+
+
+def _fleet_words(resources: Resources) -> list[str]:
+    """Where jobs ran, without addresses."""
+    noted = resources.fleet.noted if resources.fleet else {}
+    engine = {"local": ["--engine", "local"], "dask": ["--engine", "dask://SCHEDULER:8786"]}
+    key = ["--rpc", "TRACKER:9190", "--rpc-key", noted["rpc_key"]] if "rpc_key" in noted else []
+    return [*engine.get(noted.get("engine", ""), []), *key]
 
 
 def _shape_words(model: ModelFile) -> list[str]:
@@ -237,8 +253,8 @@ def begin(
         seed=job.recipe.seed,
         threads=resources.threads,
         networks=tuple(network.name for network in found),
-        options={**options, "workers": resources.workers},
-        machine=machine.describe_machine(target),
+        options={**options, "workers": resources.workers, **(resources.fleet.noted if resources.fleet else {})},
+        machine=resources.machine(target),
     )
     run = _with_sitting(known or new, sitting, found)
     directory.save_run(run)
@@ -357,7 +373,6 @@ def _tune(
 
     from tunehub_builder.tuning.cuda_tuner import CudaOptions
     from tunehub_builder.tuning.tuner import tune
-    from tunehub_builder.workers import worker_pool
 
     last: list[Progress] = []
 
@@ -371,7 +386,7 @@ def _tune(
     if isinstance(method.options, CudaOptions):
         notes = _tune_on_gpu(directory, tasks, run, method.options, resources, step)
     else:
-        with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
+        with _pool(directory, run, resources) as pool:
             tune(tasks, tvm.target.Target(run.target), directory.path, pool, method.options, step)
     end = last[0] if last else None
     return Summary(
@@ -386,6 +401,14 @@ def _tune(
     )
 
 
+def _pool(directory: WorkDirectory, run: Run, resources: Resources) -> WorkerPool | FleetPool:
+    from tunehub_builder.workers import fleet_pool, worker_pool
+
+    if resources.fleet is not None:
+        return fleet_pool(directory, run, resources.fleet, threads=resources.threads)
+    return worker_pool(directory, run, workers=resources.workers, threads=resources.threads)
+
+
 def _tune_on_gpu(
     directory: WorkDirectory,
     tasks: Sequence[TuningTask],
@@ -395,11 +418,14 @@ def _tune_on_gpu(
     show: Callable[[Progress], None],
 ) -> tuple[str, ...]:
     from tunehub_builder.tuning.cuda_tuner import tune_on_gpu
+    from tunehub_builder.tuning.fleet import slots
     from tunehub_builder.tuning.pool import PoolOptions
+    from tunehub_builder.workers import fleet_pool
 
     counts = {entry.exact: entry.counts for entry in directory.tasks()}
     pool = PoolOptions(workers=resources.workers, threads=1, build_limit_s=20.0, log=str(directory.log))
-    return tune_on_gpu(tasks, counts, run.target, directory.path, pool, options, show)
+    builders = () if resources.fleet is None else slots(fleet_pool(directory, run, resources.fleet, threads=1))
+    return tune_on_gpu(tasks, counts, run.target, directory.path, pool, options, show, builders=builders)
 
 
 def _now() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -15,7 +15,7 @@ from tunehub.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.progress import Progress
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.knob_search import WHOLE, KnobSearch
-from tunehub_builder.tuning.pool import Outcome, WorkerPool
+from tunehub_builder.tuning.pool import Outcome
 from tunehub_builder.tuning.search import CandidateSource, EvolutionarySearch, SketchSearch
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_builder.tuning.warm_start import searches, seeds_of
@@ -35,6 +35,26 @@ class Options(Protocol):
     def planned(self) -> int: ...
 
     def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]: ...
+
+
+class Pool(Protocol):
+    """Whatever builds and measures candidates: processes of this machine, or a fleet.
+
+    ``at_once``: workloads whose batches it wants to have at the same time.
+    """
+
+    @property
+    def at_once(self) -> int: ...
+
+    def add_task(self, task: str, module: str) -> None:
+        """Make a workload known: ``module`` is its IRModule as TVM's JSON."""
+
+    def submit(self, task: str, candidates: Sequence[Any], best_s: float | None) -> None:
+        """Take a batch of a workload that has none; ``best_s`` is the workload's best time so far in seconds."""
+
+    def outcomes(self) -> Sequence[tuple[str, int, Outcome]]:
+        """Wait for one or more candidates to be measured: workload, number in the batch, outcome."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +111,7 @@ def tune(
     tasks: Sequence[TuningTask],
     target: Any,
     directory: Path,
-    pool: WorkerPool,
+    pool: Pool,
     options: Options,
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
@@ -99,42 +119,75 @@ def tune(
 
     Raises WorkDirectoryError when the journal cannot be read or written.
     """
-    journal = Journal(directory)
-    journal.heal()
-    known: dict[str, list[Trial]] = defaultdict(list)
-    for trial in journal.trials():
-        known[trial.task].append(trial)
-    state = _State(tasks, {task.exact: known[task.exact] for task in tasks}, options)
-    for task in tasks:
-        _tune_task(task, target, journal, pool, options, state, show)
-        show(state.finish(task))
-
-
-def _tune_task(
-    task: TuningTask,
-    target: Any,
-    journal: Journal,
-    pool: WorkerPool,
-    options: Options,
-    state: _State,
-    show: Callable[[Progress], None],
-) -> None:
     import tvm
 
-    trials = state.known[task.exact]
-    pool.add_task(task.exact, tvm.ir.save_json(task.mod))
-    for source, limit in options.plan(task, target):
-        while True:
-            spent = sum(trial.source == source.name for trial in trials)
-            batch = source.propose(trials, min(options.batch, limit - spent)) if spent < limit else []
-            if not batch:
-                break
-            outcomes = pool.run(task.exact, batch, _best_s(trials))
-            for candidate, outcome in zip(batch, outcomes, strict=True):
-                trial = _trial(task, candidate, source.name, outcome)
-                journal.append(trial)
-                state.add(trial)
-            show(state.progress(task))
+    journal = Journal(directory)
+    state = _State(tasks, _known_trials(journal, tasks), options)
+    waiting = deque(tasks)
+    under_way: dict[str, _Search] = {}
+
+    def go_on(search: _Search) -> None:
+        batch = search.next_batch()
+        if batch:
+            under_way[search.task.exact] = search
+            pool.submit(search.task.exact, batch, _best_s(search.trials))
+        else:
+            under_way.pop(search.task.exact, None)
+            show(state.finish(search.task))
+
+    while waiting or under_way:
+        while waiting and len(under_way) < pool.at_once:
+            task = waiting.popleft()
+            pool.add_task(task.exact, tvm.ir.save_json(task.mod))
+            go_on(_Search(task, options.plan(task, target), state.known[task.exact], options.batch))
+        measured = pool.outcomes() if under_way else ()
+        for key, number, outcome in measured:
+            trial = under_way[key].trial(number, outcome)
+            journal.append(trial)
+            state.add(trial)
+        for key in dict.fromkeys(key for key, _, _ in measured):
+            show(state.progress(under_way[key].task))
+            if not under_way[key].open:
+                go_on(under_way[key])
+
+
+def _known_trials(journal: Journal, tasks: Sequence[TuningTask]) -> dict[str, list[Trial]]:
+    """The trials of each task that the journal holds."""
+    journal.heal()
+    known: dict[str, list[Trial]] = {task.exact: [] for task in tasks}
+    for trial in journal.trials():
+        if trial.task in known:
+            known[trial.task].append(trial)
+    return known
+
+
+class _Search:
+    """The searches of one task, one after the other. ``trials``: all of the task's, to which others add."""
+
+    def __init__(
+        self, task: TuningTask, plan: Iterable[tuple[CandidateSource, int]], trials: Sequence[Trial], batch: int
+    ) -> None:
+        self.task, self.trials, self._most = task, trials, batch
+        self._plan = deque(plan)
+        self._batch: list[Any] = []
+        self.open: set[int] = set()
+
+    def next_batch(self) -> list[Any]:
+        """What to measure next; nothing at the end."""
+        self._batch = []
+        while self._plan and not self._batch:
+            source, limit = self._plan[0]
+            spent = sum(trial.source == source.name for trial in self.trials)
+            self._batch = source.propose(self.trials, min(self._most, limit - spent)) if spent < limit else []
+            if not self._batch:
+                self._plan.popleft()
+        self.open = set(range(len(self._batch)))
+        return self._batch
+
+    def trial(self, number: int, outcome: Outcome) -> Trial:
+        """What became of a candidate of the batch."""
+        self.open.remove(number)
+        return _trial(self.task, self._batch[number], self._plan[0][0].name, outcome)
 
 
 def _best_s(trials: Sequence[Trial]) -> float | None:
