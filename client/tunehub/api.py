@@ -27,7 +27,8 @@ class HubOptions(TypedDict, total=False):
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
     `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file.
     `layout`: `keep` layouts, or choose them for the whole network (`auto`; CPUs, on TVM 0.25 and newer); None: what the
-    records in use are for.
+    records in use are for. `measure`: how many candidates compiling measures on this machine for each workload without
+    a record of its own; the fastest are kept among your own records (CPUs, on TVM 0.25 and newer).
     """
 
     registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
@@ -37,6 +38,7 @@ class HubOptions(TypedDict, total=False):
     offline: bool | None
     budget: float | None
     layout: Layout | None
+    measure: int | None
     lock: str | os.PathLike[str] | None
 
 
@@ -77,7 +79,7 @@ def explain(
 ) -> Report:
     """Say what `compile` would do with a Relax module, without generating code: the report, its times predicted.
 
-    `target` need not be this machine. Raises as `compile`.
+    `target` need not be this machine; nothing is measured. Raises as `compile`.
     """
     require_relax()
     from tunehub import relax_pipeline

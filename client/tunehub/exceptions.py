@@ -140,5 +140,9 @@ class UserRecordsError(HubError):
     """The user's own records cannot be read."""
 
 
+class MeasureError(HubError):
+    """Candidates cannot be measured here, or what was measured cannot be kept."""
+
+
 class CompileStepError(HubError):
     """A step of the compile with records failed, and TVM's own pipeline has to take over."""

@@ -24,6 +24,7 @@ from tunehub.exceptions import (
 from tunehub.host import descriptor_of, missing_mcpu, small_pool
 from tunehub.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
+from tunehub.measure_store import MeasuredRecords, records_file
 from tunehub.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.report import Profile, Report, TunedRatio, WorkloadReport
 from tunehub.resolution import Chosen, Requirement, Resolution, parse_requirement
@@ -85,7 +86,8 @@ class Hub:
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
-    compiling keeps the layouts of a module or chooses them. Compiling reports by `add`, `failed` and `fall_back`.
+    compiling keeps the layouts of a module or chooses them; with `measuring` it measures what has no record, and puts
+    the fastest there. Compiling reports by `add`, `failed` and `fall_back`.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Hub:
         lookup: RecordLookup | None = None,
         logs: LogLookup | None = None,
         layout: Layout = "keep",
+        measuring: MeasuredRecords | None = None,
         read_tuning: Callable[[], Mapping[str, TunedRatio]] | None = None,
     ) -> None:
         """Use `open_hub`."""
@@ -107,6 +110,7 @@ class Hub:
         self.lookup: RecordLookup = lookup or EmptyLookup()
         self.logs: LogLookup = logs or EmptyLogs()
         self.layout: Layout = layout
+        self.measuring = measuring
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
         self._functions: dict[str, Any] = {}
@@ -127,7 +131,7 @@ class Hub:
 
     def add(self, workload: WorkloadReport, function: Any = None) -> None:
         """Put one compiled workload into the report; `function` is TVM's, kept for the file of misses."""
-        self._workloads.append(workload)
+        self._workloads.append(workload if self.measuring is None else self.measuring.described(workload))
         if function is not None and workload.exact is not None and not workload.hit:
             self._functions[workload.exact] = function
 
@@ -223,6 +227,7 @@ def open_hub(
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
     layout: Layout | None = None,
+    measure: int | None = None,
     tvm_version: str | None = None,
 ) -> Hub:
     """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
@@ -234,7 +239,7 @@ def open_hub(
     """
     settings, requirement = check_options(
         registry=registry, require=require, user_records=user_records, strict=strict, offline=offline, lock=lock,
-        budget=budget, layout=layout,
+        budget=budget, layout=layout, measure=measure,
     )  # fmt: skip
     host = descriptor_of(target)
     if tvm_version is None:
@@ -258,6 +263,7 @@ def check_options(
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
     layout: Layout | None = None,
+    measure: int | None = None,
 ) -> tuple[Settings, Requirement]:
     """The settings that the environment and these options make.
 
@@ -265,7 +271,7 @@ def check_options(
     """
     settings = with_options(
         load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline,
-        lock=lock, budget=budget, layout=layout,
+        lock=lock, budget=budget, layout=layout, measure=measure,
     )  # fmt: skip
     requirement = parse_requirement(settings.require, settings.require_place)
     if settings.lock is not None:
@@ -323,6 +329,7 @@ def _open(
     cache = BlobCache(settings.cache, deadline)
     opened = _Layers(relay=is_relay(tvm_version))
     resolution = Resolution(host=host, chosen=None)
+    measuring = _measuring(settings, host, policy, opened.relay)
     read_tuning = None
     try:
         opened.add(_open_user(settings, cache, host, policy, opened.relay))
@@ -337,9 +344,16 @@ def _open(
     except Exception as error:  # a bug of ours must not break a compile
         policy.problem(_unexpected(error))
     return Hub(
-        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(), logs=opened.logs(),
-        layout=settings.layout or opened.layout(), read_tuning=read_tuning,
+        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
+        logs=opened.logs(), layout=settings.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
     )  # fmt: skip
+
+
+def _measuring(settings: Settings, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:
+    if settings.measure and relay:
+        policy.warn("nothing is measured: that needs TVM 0.25 or newer", "measuring")
+    file = records_file(settings.records, host.name)
+    return MeasuredRecords(settings.measure, file) if settings.measure and not relay else None
 
 
 def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:
@@ -366,8 +380,9 @@ class _Layers:
         tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
         return "auto" if tuners is None or "template" in tuners else "keep"
 
-    def lookup(self) -> RecordLookup | None:
-        return LayeredLookup(self._layers) if self._layers and not self.relay else None
+    def lookup(self, first: MeasuredRecords | None) -> RecordLookup | None:
+        layers = self._layers if first is None else [first, *self._layers]
+        return LayeredLookup(layers) if layers and not self.relay else None
 
     def logs(self) -> LogLookup | None:
         return LayeredLogs(self._layers) if self._layers and self.relay else None
@@ -378,7 +393,9 @@ def _open_user(
 ) -> IndexLookup | IndexLogs | None:
     opener = open_user_logs if relay else open_user_records
     try:
-        return opener(settings.records, cache, host=host, given=settings.records_given, on_problem=policy.problem)
+        # What is to be measured needs no file yet.
+        given = settings.records_given and not settings.measure
+        return opener(settings.records, cache, host=host, given=given, on_problem=policy.problem)
     except HubError as error:
         policy.problem(error)
         return None

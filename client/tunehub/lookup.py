@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.record_index import ClassMember, RecordIndex
 from tunehub.reopening_index import ReopeningIndex
+from tunehub.templates import KnobError, template
 from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
-Rung = Literal["user", "exact", "anchor", "transfer"]
+Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
     """A record that may serve a workload: a trace, or the knobs of a template.
 
-    `rung` is `user` for the user's own records for this function; `anchored` says that the record was found by its
-    anchor key, so that it was made for another function with the same anchor block. On the rung `transfer` it was found
-    by its operator class: made for other shapes, it has to be adapted. `package` is name and
+    `rung` is `user` for the user's own records, `measured` for what this process has measured; `anchored` says that the
+    record was found by its anchor key, so that it was made for another function with the same anchor block. On the rung
+    `transfer` it was found by its operator class: made for other shapes, it has to be adapted. `package` is name and
     version (`llvm-znver5 0.1.0`), or the path of the user's file.
     """
 
@@ -99,11 +101,13 @@ class IndexLookup:
     ) -> None:
         """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index.
 
-        The field `tuners` names the tuners whose records there are.
+        The field `tuners` names the tuners whose records there are, besides those that compiles have measured: these
+        follow the layouts that the others ask for.
         """
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = tuple(sets)
-        self.tuners = frozenset(info.tuner for info in index.sets if info.id in self._sets and info.good)
+        own = (info for info in index.sets if info.id in self._sets)
+        self.tuners = frozenset(info.tuner for info in own if info.good > info.measured)
         self._knob_sets = frozenset(info.id for info in index.sets if info.tuner == "template")
         self._package = package
         self._on_problem = on_problem
@@ -112,7 +116,8 @@ class IndexLookup:
     def by_exact(self, key: str) -> Candidate | None:
         """As the port says."""
         lines = self._index.ask(lambda index: index.exact(key, self._sets))
-        return next((found for line in lines if (found := self._candidate(line, key, self._rung("exact")))), None)
+        found = (self._candidate(line, key, self._rung("exact")) for line in lines)
+        return _first_current(candidate for candidate in found if candidate is not None)
 
     def by_anchor(self, key: str) -> tuple[Candidate, ...]:
         """As the port says; at most `record_index.MAX_CANDIDATES`."""
@@ -159,6 +164,25 @@ class IndexLookup:
 
     def _remedy(self) -> str:
         return "remove the line from your records" if self._user else "report it to the publisher of the package"
+
+
+def _first_current(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The first, but one for another version of its template only when there is none for this: files of users grow."""
+    first = None
+    for candidate in candidates:
+        if _is_current(candidate.record):
+            return candidate
+        first = first or candidate
+    return first
+
+
+def _is_current(record: AnyRecord) -> bool:
+    if not isinstance(record, TemplateRecord):
+        return True
+    try:
+        return record.version == template(record.template).VERSION
+    except KnobError:  # a template that this client does not have
+        return False
 
 
 class LayeredLookup:

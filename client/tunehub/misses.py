@@ -7,7 +7,6 @@ is the user's own; nothing is sent anywhere. How the function is read back safel
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tunehub.exceptions import MissesFileError
+from tunehub.line_file import append_lines
 
 if TYPE_CHECKING:
     from tunehub.report import Report
@@ -51,10 +51,7 @@ def append_misses(path: Path, report: Report) -> int:
         if miss.exact not in known:
             known.add(miss.exact)
             fresh.append(msgspec.json.encode(miss) + b"\n")
-    with path.open("ab") as stream:
-        if fresh and _is_torn(path):
-            stream.write(b"\n")
-        stream.write(b"".join(fresh))
+    append_lines(path, b"".join(fresh))
     return len(fresh)
 
 
@@ -123,11 +120,3 @@ def _known_keys(file: Path) -> set[str]:
             if isinstance(row, dict) and isinstance(row.get("exact"), str):
                 keys.add(row["exact"])
     return keys
-
-
-def _is_torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"

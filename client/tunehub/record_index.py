@@ -28,7 +28,8 @@ from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 6
+INDEX_FORMAT = 7
+MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
 _KEY_DIGITS = frozenset("0123456789abcdef")
@@ -39,7 +40,7 @@ MAX_TASK_LINES = 4096
 _SCHEMA = """
 CREATE TABLE meta(stamp TEXT NOT NULL);
 CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
-                  first_bad TEXT);
+                  first_bad TEXT, measured INTEGER);
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
                      run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT,
                      anchor_class TEXT, anchor_extents TEXT);
@@ -72,6 +73,7 @@ class _Keys(msgspec.Struct, frozen=True):
     anchor: _Key | None = None
     default_s: _Seconds | None = None
     template: str | None = None
+    source: str = ""
     op_class: str | None = None
     extents: _Extents = ()
     anchor_class: _Key | None = None
@@ -82,7 +84,8 @@ class _Keys(msgspec.Struct, frozen=True):
 class SetInfo:
     """A record set in an index: `good` lines are its records, `bad` ones none at all; `first_bad` says why the first.
 
-    Records of another tuner are neither: the user's own file may hold several tuners' and is read once for each.
+    Records of another tuner are neither: the user's own file may hold several tuners' and is read once for each. Of the
+    good lines `measured` ones are of compiles that measured.
     """
 
     id: int
@@ -92,6 +95,7 @@ class SetInfo:
     good: int = 0
     bad: int = 0
     first_bad: str = ""
+    measured: int = 0
 
     @property
     def known(self) -> bool:
@@ -147,7 +151,7 @@ class RecordIndex:
         self._lock = threading.Lock()
         try:
             stamps = [row[0] for row in connection.execute("SELECT stamp FROM meta")]
-            columns = "id, tuner, tvm, key_scheme, good, bad, first_bad"
+            columns = "id, tuner, tvm, key_scheme, good, bad, first_bad, measured"
             rows = connection.execute(f"SELECT {columns} FROM sets ORDER BY id").fetchall()
         except sqlite3.Error as error:
             raise IndexDamagedError(str(error)) from error
@@ -332,8 +336,9 @@ def _fill(
                 "anchor_class, anchor_extents) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
                 batch,
             )
-        values = (info.id, info.tuner, info.tvm, info.key_scheme, tally.good, tally.bad, tally.first_bad)
-        connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?)", values)
+        counts = (tally.good, tally.bad, tally.first_bad, tally.measured)
+        values = (info.id, info.tuner, info.tvm, info.key_scheme, *counts)
+        connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
     connection.executemany(
         "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
         ((item.exact, item.tuner or "", msgspec.json.encode(item)) for item in evidence),
@@ -356,6 +361,7 @@ class _Tally:
     good: int = 0
     bad: int = 0
     first_bad: str = ""
+    measured: int = 0
 
     def refuse(self, reason: object) -> None:
         self.bad += 1
@@ -375,6 +381,7 @@ def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         if (keys.template is not None) != of_template:
             continue
         tally.good += 1
+        tally.measured += keys.source == MEASURED
         run_s = sum(keys.run_s) / len(keys.run_s)
         # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
         ratio = run_s / keys.default_s if keys.default_s else _UNKNOWN_RATIO + run_s

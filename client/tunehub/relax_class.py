@@ -92,6 +92,17 @@ def anchor_class_of(mod: Any) -> OperatorClass | None:
         return None
 
 
+def class_fields(mod: Any) -> dict[str, Any]:
+    """The classes of ``mod`` and of its anchor block, with extents, as in records."""
+    own, anchors = class_of(mod), anchor_class_of(mod)
+    return {
+        "op_class": None if own is None else own.key,
+        "extents": () if own is None else own.extents,
+        "anchor_class": None if anchors is None else anchors.key,
+        "anchor_extents": () if anchors is None else anchors.extents,
+    }
+
+
 def _classified(head: list[str], blocks: list[Any], names: dict[Any, str]) -> OperatorClass | None:
     text = "\n".join([*head, *(_BlockText(block, names).text() for block in blocks)])
     shape = tuple(tuple(_extent(axis) for axis in block.iter_vars) for block in blocks)

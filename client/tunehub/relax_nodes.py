@@ -37,6 +37,19 @@ def buffer_kind(buffer: Any) -> Any:
     return buffer if hasattr(buffer, "shape") else buffer.ty
 
 
+def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and element type of each buffer parameter of ``function``, which are static."""
+    kinds = map(buffer_kind, parameters(function))
+    return [(tuple(int(extent) for extent in kind.shape), str(kind.dtype)) for kind in kinds]
+
+
+def is_static(function: Any) -> bool:
+    """Whether all parameters of ``function`` are buffers of known shapes."""
+    kinds = list(map(buffer_kind, parameters(function)))
+    extents = (extent for kind in kinds for extent in kind.shape)
+    return len(kinds) == len(function.params) and all(type(extent).__name__ == "IntImm" for extent in extents)
+
+
 def children(node: Any) -> list[Any]:
     """The statements and blocks right inside one of a function's body (0.27 has no statement visitor in Python)."""
     kind = type(node).__name__

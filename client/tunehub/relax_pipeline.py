@@ -61,12 +61,23 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
-            return _finish(apply_records(_prepare_for(hub, mod, target), target, hub), target, hub)
+            prepared = _prepare_for(hub, mod, target)
+            _measure(prepared, target, hub)
+            return _finish(apply_records(prepared, target, hub), target, hub)
         except Exception as error:
             hub.failed("compiling with records", error)
             return _plain_pipeline(target)(mod)
 
     return tunehub_pipeline
+
+
+def _measure(mod: Any, target: Any, hub: Hub) -> None:
+    """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to."""
+    if hub.measuring is not None:
+        from tunehub.measure import measure_missing
+
+        workloads = ((str(variable.name_hint), function) for variable, function in _workloads(mod))
+        measure_missing(workloads, target, hub, hub.measuring)
 
 
 def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> None:
@@ -132,18 +143,13 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     A function without either stays as it is, and the report says which rung serves it.
     """
     import tvm
-    from tvm import relax
 
     from tunehub.report import WorkloadReport, passed_over
 
     calls, number = call_counts(mod), hub.begin_module()
     scheduled = {}
     remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
-    for variable, function in mod.functions.items():
-        if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
-            continue
-        if relax.analysis.has_reshape_pattern(function):
-            continue  # TVM turns it into a view, as long as nobody schedules it
+    for variable, function in _workloads(mod):
         outcome, by_hub = schedule_function(function, target, hub.lookup)
         rung = outcome.rung or remaining
         name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
@@ -173,6 +179,18 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     for variable, function in scheduled.items():
         updated.update_func(variable, function)
     return updated
+
+
+def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
+    """The functions of ``mod`` to be scheduled, with their variables."""
+    import tvm
+    from tvm import relax
+
+    for variable, function in mod.functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
+            continue
+        if not relax.analysis.has_reshape_pattern(function):  # TVM makes a view of it, as long as nobody schedules it
+            yield variable, function
 
 
 @contextmanager

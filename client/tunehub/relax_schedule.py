@@ -29,6 +29,7 @@ from tunehub_registry.trace_rules import required_features
 if TYPE_CHECKING:
     from tunehub.lookup import Candidate, Neighbour, RecordLookup, Rung
     from tunehub.templates import Match
+    from tunehub_registry.any_record import AnyRecord
 
 DEFAULT_TRANSFERS = Transfers()
 GENERAL_TEMPLATES = frozenset({"loops"})  # for whatever nothing else fits: a neighbour's tuned schedule comes before
@@ -36,7 +37,7 @@ GENERAL_TEMPLATES = frozenset({"loops"})  # for whatever nothing else fits: a ne
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheduled:
-    """What :func:`schedule_module` did. ``schedule`` and ``rung`` are None when nothing served.
+    """What :func:`schedule_module` did. ``record`` served; ``schedule`` and ``rung`` are None when nothing did.
 
     ``template``: the template that made the schedule, with a record's knobs or on the rung ``template`` with its own.
     On the rung ``transfer`` nobody has measured the schedule: ``source`` is the workload that the record was tuned for,
@@ -54,6 +55,7 @@ class Scheduled:
     template: str | None = None
     source: str | None = None
     predicted_s: float | None = None
+    record: AnyRecord | None = None
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
@@ -144,6 +146,7 @@ def _by_neighbours(
                 template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
                 source=candidate.record.op,
                 predicted_s=expected_s,
+                record=candidate.record,
             )
     return replace(missed, skipped=tuple(skipped))
 
@@ -320,4 +323,5 @@ def _served(schedule: Any, candidate: Candidate, exact: str, anchor: str | None,
         default_s=candidate.record.default_s,
         skipped=tuple(skipped),
         template=candidate.record.template if isinstance(candidate.record, TemplateRecord) else None,
+        record=candidate.record,
     )

@@ -45,6 +45,10 @@ class TemplateFit:
             raise KnobError(f"version {record.version} of the template {own.NAME} is not known, only {own.VERSION}")
         return self._apply(match, templates.read_knobs(own.KNOBS, record.knobs))
 
+    def knob_space(self, match: Match) -> list[Any]:
+        """The choices of the template's knobs that are worth measuring, its own first."""
+        return match.template.knob_space(match.workload, _machine(self._target))
+
     def by_default(self, match: Match) -> Any:
         """The schedule by the template's own choice of knobs. Raises as `by_record`."""
         knobs = match.template.default_knobs(match.workload, _machine(self._target))

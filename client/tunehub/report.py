@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-RUNGS = ("user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
-HIT_RUNGS = frozenset({"user", "exact", "anchor", "family"})
+RUNGS = ("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
+HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
 _LADDER = ("exact", "anchor", "transfer", "template")  # before dlight and TVM's default
 _OF_TEMPLATES = ("templates: ", "default knobs of ")
-_OWN_RECORD = frozenset({"user", "exact", "family"})
+_OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
+_TVMS_OWN = frozenset({"dlight", "default"})
 _BOTTLENECKS = 3
 
 
@@ -40,11 +41,13 @@ class WorkloadReport:
 
     `rung` (one of `RUNGS`) says what serves it, `package` where its record came from, `exact` and `anchor` are its
     keys (None when not needed). `run_s` and `default_s` are the record's measured times in seconds on the machine it
-    was tuned on, `count` the number of calls. `skipped` says why what was tried did not serve, `passed_over` why each
-    better rung did not (TVM 0.25 and newer). `template` names the template that schedules it: with a record's knobs, or
-    on the rung `template` with those of its own rule. `source` names the workload that the record was made for, where
-    that has other shapes; `predicted_s` is then the time in seconds that is expected of a call. `module` is the number
-    of the compiled module, from 1. `measured_s` is the mean time of a call in seconds where the module was profiled.
+    was tuned on; without a record, `default_s` is the time that tuning found nothing to beat. `count` is the number of
+    calls. `skipped` says why what was tried did not serve, `passed_over` why each better rung did not (TVM 0.25 and
+    newer). `template` names the template that schedules it: with a record's knobs, or on the rung `template` with those
+    of its own rule. `source` names the workload that the record was made for, where that has other shapes;
+    `predicted_s` is then the time in seconds that is expected of a call. `module` is the number of the compiled module,
+    from 1. `measured_s` is the mean time of a call in seconds where the module was profiled. On the rung `measured`
+    this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -66,6 +69,7 @@ class WorkloadReport:
     passed_over: tuple[str, ...] = ()
     module: int = 1
     measured_s: float | None = None
+    unmeasured_s: float | None = None
     tuner: str | None = None
     implementation: str | None = None
     rejected: tuple[Alternative, ...] = ()
@@ -94,7 +98,7 @@ def passed_over(rung: str, anchor: str | None, skipped: Sequence[str]) -> tuple[
 
     `skipped` are the reasons of `Scheduled`: those of templates and of other shapes say so, others are of records.
     """
-    above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung == "user" else _LADDER
+    above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in _OWN_RECORD else _LADDER
     templates = [reason for reason in skipped if reason.startswith(_OF_TEMPLATES)]
     records = [reason for reason in skipped if reason not in templates]
     found = [f"records: {reason}" for reason in records]

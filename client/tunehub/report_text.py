@@ -105,6 +105,7 @@ def _bottleneck(report: Report, item: WorkloadReport) -> str:
 def _remarks(item: WorkloadReport) -> str:
     """The template, what was tried and did not serve, the implementation chosen over others, too little tuning."""
     parts = [f"template {item.template}"] if item.template else []
+    parts += [_measured(item)] if item.rung == "measured" else []
     parts += [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
     if item.rung in ("dlight", "default") and not item.skipped:
         parts += item.passed_over[-1:]
@@ -114,6 +115,14 @@ def _remarks(item: WorkloadReport) -> str:
     if item.trials is not None and item.space is not None and item.trials < min(item.space, MIN_TRIALS):
         parts.append(f"only {item.trials} trials of {item.space:.3g} configurations")
     return "; ".join(parts)
+
+
+def _measured(item: WorkloadReport) -> str:
+    """``8 candidates, 1.2× as fast as without measuring``."""
+    text = f"{item.trials} candidates"
+    if item.run_s and item.unmeasured_s:
+        text += f", {item.unmeasured_s / item.run_s:.2g}× as fast as without measuring"
+    return text if item.unmeasured_s else f"{text}; what is used without measuring does not work here"
 
 
 def _ms(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ from tunehub.exceptions import SettingError
 Layout = Literal["keep", "auto"]
 
 DEFAULT_BUDGET_S = 10.0
+MOST_MEASURED = 1000
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -26,7 +27,7 @@ class Settings:
     With `lock` only the packages of that lock file are considered. `budget` is what opening a hub may spend on the
     network, in seconds (None: no limit); `trust` is the folder of trusted roots and of names bound to registries.
     `layout`: `keep` the layouts of a module, or choose them for the whole network (`auto`, CPUs and current TVM);
-    None: what the records are for.
+    None: what the records are for. `measure`: how many candidates a compile measures for a workload without a record.
     """
 
     registries: tuple[str, ...]
@@ -42,11 +43,12 @@ class Settings:
     budget: float | None = DEFAULT_BUDGET_S
     trust: Path = field(default_factory=lambda: _platform_folder("user_data_path") / "trust")
     layout: Layout | None = None
+    measure: int = 0
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`, `_BUDGET`, `_TRUST`,
-    `_LAYOUT`.
+    `_LAYOUT`, `_MEASURE`.
 
     Raises SettingError.
     """
@@ -66,6 +68,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         budget=_budget(env.get("TUNEHUB_BUDGET", "").strip() or DEFAULT_BUDGET_S, "TUNEHUB_BUDGET"),
         trust=Path(trust).expanduser() if trust else _platform_folder("user_data_path") / "trust",
         layout=_layout(env.get("TUNEHUB_LAYOUT", "").strip() or None, "TUNEHUB_LAYOUT"),
+        measure=_measure(env.get("TUNEHUB_MEASURE", "").strip() or 0, "TUNEHUB_MEASURE"),
     )
 
 
@@ -80,6 +83,7 @@ def with_options(
     lock: str | os.PathLike[str] | None = None,
     budget: float | None = None,
     layout: Layout | None = None,
+    measure: int | None = None,
 ) -> Settings:
     """Return `settings` with the options that are not None put over them. Raises SettingError.
 
@@ -98,6 +102,8 @@ def with_options(
         result = replace(result, budget=_budget(budget, "budget"))
     if layout is not None:
         result = replace(result, layout=_layout(layout, "layout"))
+    if measure is not None:
+        result = replace(result, measure=_measure(measure, "measure"))
     if strict is not None:
         result = replace(result, strict=strict)
     return result if offline is None else replace(result, offline=offline)
@@ -113,6 +119,18 @@ def _budget(value: object, place: str) -> float | None:
     if not seconds > 0:
         raise SettingError(value, "is not more than 0", place=place, remedy=remedy)
     return None if seconds == float("inf") else seconds
+
+
+def _measure(value: object, place: str) -> int:
+    """A number of candidates."""
+    try:
+        count = int(str(value))
+    except ValueError:
+        count = -1
+    if not 0 <= count <= MOST_MEASURED:
+        remedy = "give how many candidates to measure for each workload, such as 8, or 0 for none"
+        raise SettingError(value, f"is not a whole number from 0 to {MOST_MEASURED}", place=place, remedy=remedy)
+    return count
 
 
 def _layout(value: str | None, place: str) -> Layout | None:

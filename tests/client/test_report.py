@@ -95,8 +95,8 @@ def test_saved_json_is_the_report(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "report.json").read_text())
     assert saved == json.loads(json.dumps(REPORT.to_json()))
     assert saved["rungs"] == {
-        "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "transfer": 0, "template": 1, "dlight": 0,
-        "default": 1,
+        "measured": 0, "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "transfer": 0, "template": 1,
+        "dlight": 0, "default": 1,
     }  # fmt: skip
     assert [(item["name"], item["gain"]["seconds"]) for item in saved["bottlenecks"]] == [("conv", 0), ("dense", None)]
     assert [item["rung"] for item in saved["coverage"]] == ["exact", "anchor", "template", "default"]

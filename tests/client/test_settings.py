@@ -57,6 +57,15 @@ def test_layout() -> None:
         load_settings({"TUNEHUB_LAYOUT": "nchw"})
 
 
+def test_measure() -> None:
+    assert load_settings({}).measure == 0
+    assert load_settings({"TUNEHUB_MEASURE": " 8 "}).measure == 8
+    assert with_options(load_settings({"TUNEHUB_MEASURE": "8"}), measure=0).measure == 0
+    for wrong in ("-1", "yes", "1001", "2.5"):
+        with pytest.raises(SettingError, match=r"TUNEHUB_MEASURE.*from 0 to 1000"):
+            load_settings({"TUNEHUB_MEASURE": wrong})
+
+
 def test_registry_of_another_type() -> None:
     with pytest.raises(SettingError, match="registry"):
         with_options(load_settings({}), registry=3)  # type: ignore[arg-type]

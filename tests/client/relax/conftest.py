@@ -110,6 +110,7 @@ class FakeHub:
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
+    measuring: Any = None
 
     @property
     def lookup(self) -> FakeHub:

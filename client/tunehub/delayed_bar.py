@@ -1,0 +1,56 @@
+"""A progress bar on stderr: on a terminal, and only when something takes longer than people like to wait."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, TypeVar
+
+PATIENCE_S = 2.0
+Bar = TypeVar("Bar", bound="DelayedBar")
+
+
+class DelayedBar:
+    """Count what is done of `total` steps; the bar shows itself after `PATIENCE_S`."""
+
+    def __init__(self, text: str, total: int | None = None) -> None:
+        """Shows nothing yet. `total` is None where it is not known before."""
+        self._text = text
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._bar: Any = None
+        self._on = sys.stderr.isatty()
+
+    def __call__(self, count: int) -> None:
+        """`count` more steps are done; 0 only looks whether it is time to show the bar."""
+        self._done += count
+        if self._bar is None and self._on and time.monotonic() - self._began > PATIENCE_S:
+            self._show()
+        if self._bar is not None:
+            self._bar.update(0, completed=self._done if self._total is None else min(self._done, self._total))
+
+    def __enter__(self: Bar) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def columns(self) -> tuple[Any, ...]:
+        """What stands behind the bar: columns of rich."""
+        from rich.progress import MofNCompleteColumn
+
+        return (MofNCompleteColumn(),)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), *self.columns())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar.add_task(self._text, total=self._total)
+        self._bar.start()

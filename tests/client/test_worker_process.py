@@ -1,0 +1,121 @@
+"""Processes that may die: what their parent sees of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tunehub.worker_process import WorkerProcess
+
+CALLS_OF_OS = partial(importlib.import_module, "os")  # a session whose requests are functions of the module os
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    process = WorkerProcess(CALLS_OF_OS, threads=3)
+    yield process
+    process.stop()
+
+
+def test_requests_are_answered_in_another_process(worker: WorkerProcess) -> None:
+    kind, value = worker.ask(("getpid",), 20)
+    assert kind == "ok"
+    assert value not in (os.getpid(), None)
+    assert worker.ask(("getenv", "TVM_NUM_THREADS"), 20) == ("ok", "3")
+    kind, value = worker.ask(("listdir", "/no/such/folder"), 20)
+    assert kind == "error"
+    assert "/no/such/folder" in value
+    assert worker.ask(("no_such_request",), 20)[0] == "error"
+    assert worker.alive
+
+
+def test_a_crash_is_an_error_and_a_new_process_can_be_started(worker: WorkerProcess) -> None:
+    assert worker.ask(("_exit", 7), 20) == ("error", "the _exit crashed its process (exit code 7)")
+    assert not worker.alive
+    worker.start()
+    assert worker.ask(("getcwd",), 20) == ("ok", str(Path.cwd()))
+    kind, value = worker.ask(("abort",), 20)
+    assert (kind, worker.alive) == ("error", False)
+    assert "exit code -6" in value
+
+
+def test_a_request_has_a_limit() -> None:
+    worker = WorkerProcess(partial(importlib.import_module, "time"))
+    assert worker.ask(("sleep", 0.0), 20) == ("ok", None)
+    began = time.monotonic()
+    assert worker.ask(("sleep", 600.0), 0.5) == ("error", "the sleep took longer than its limit")
+    assert time.monotonic() - began < 60
+    assert not worker.alive
+    worker.stop()
+
+
+def test_a_process_that_does_not_read_does_not_stop_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunehub.worker_process._SEND_LIMIT_S", 1)
+    worker = WorkerProcess(partial(importlib.import_module, "time"))
+    worker.send(("sleep", 600.0))
+    assert worker.ask(("sleep", "x" * 10_000_000), 0.5) == ("error", "the sleep took longer than its limit")
+    worker.stop()
+
+
+def test_a_session_that_cannot_be_made_is_a_crash() -> None:
+    worker = WorkerProcess(partial(importlib.import_module, "no_such_module"), log=os.devnull)
+    kind, value = worker.ask(("anything",), 20)
+    assert (kind, worker.alive) == ("error", False)
+    assert "exit code 1" in value
+
+
+def test_what_it_prints_goes_to_the_log(tmp_path: Path) -> None:
+    worker = WorkerProcess(CALLS_OF_OS, log=tmp_path / "log")
+    assert worker.ask(("write", 1, b"printed"), 20) == ("ok", 7)
+    worker.stop()
+    assert (tmp_path / "log").read_bytes() == b"printed"
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(OSError, match="No such file"):
+        WorkerProcess(CALLS_OF_OS)
+
+
+SCRIPT = """
+import importlib, os, signal, sys
+from functools import partial
+sys.path[:0] = {path!r}
+from tunehub.worker_process import WorkerProcess
+worker = WorkerProcess(partial(importlib.import_module, "os"))
+print(worker.ask(("getpid",), 20)[1], flush=True)
+if "die" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
+worker.stop()
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["ends", "is killed"])
+def test_a_script_is_not_run_again_and_no_process_outlives_it(tmp_path: Path, dies: bool) -> None:
+    script = tmp_path / "no_main_guard.py"
+    script.write_text(SCRIPT.format(path=[place for place in sys.path if place]))
+    done = subprocess.run(
+        [sys.executable, str(script), *(["die"] if dies else [])], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode == 0) != dies
+    (worker,) = map(int, done.stdout.split())
+    until = time.monotonic() + 30
+    while _runs(worker) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _runs(worker)
+
+
+def _runs(process: int) -> bool:
+    """Whether the process is there; one that nobody has waited for counts as ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
