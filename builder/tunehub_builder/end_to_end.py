@@ -65,11 +65,15 @@ class NetworkVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordFile:
-    """Records in a file, for one target: TVM's ``target`` as JSON, and the ``layout`` that they are for."""
+    """Records in a file, for one target: TVM's ``target`` as JSON, and the ``layout`` that they are for.
+
+    ``evidence``: a file of what was measured of them and of rejected ones, which decides what the client leaves to TVM.
+    """
 
     path: Path
     target: dict[str, Any]
     layout: str
+    evidence: Path | None = None
 
     @property
     def digest(self) -> str:
@@ -131,6 +135,7 @@ def _case(name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], reco
         target=records.target,
         records=str(records.path),
         layout=records.layout,
+        evidence=None if records.evidence is None else str(records.evidence),
     )
 
 

@@ -12,11 +12,12 @@ from tunehub_builder import machine
 from tunehub_builder.end_to_end import NetworkVerdict, RecordFile, cases, judge_due, judge_networks
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate import NetworkResult, Outcome, network_line
-from tunehub_builder.pack import admitted_records, encoded, nothing_admitted
+from tunehub_builder.pack import admitted_records, encoded, measured_evidence, nothing_admitted
 from tunehub_builder.sitting import META_SCHEDULE, TEMPLATE, Resources
 from tunehub_builder.work_directory import WorkDirectory
+from tunehub_registry.evidence import encode_evidence
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import Package, open_package
+from tunehub_registry.package import EVIDENCE, Package, open_package
 
 
 def check_networks(
@@ -32,9 +33,11 @@ def check_networks(
     if not records:
         raise nothing_admitted(directory, checked=True)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "records.jsonl"
+        path, evidence = (Path(folder) / name for name in ("records.jsonl", EVIDENCE))
         path.write_bytes(b"".join(map(encoded, records)))
-        file = RecordFile(path=path, target=run.target, layout="auto" if run.tuner == TEMPLATE else "keep")
+        evidence.write_bytes(b"".join(map(encode_evidence, measured_evidence(directory))))
+        layout = "auto" if run.tuner == TEMPLATE else "keep"
+        file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence)
         found = cases(run.networks, names, models, file)
         verdicts = judge_due(directory, found, file, resources.threads, lambda verdict: _show(verdict, stream))
     return tuple(map(result_of, verdicts))
@@ -51,7 +54,7 @@ def check_package(
     with tempfile.TemporaryDirectory() as folder:
         try:
             with open_package(path, source=str(path)) as package:
-                file = _records_of(package, Path(folder) / "records.jsonl")
+                file = _records_of(package, Path(folder))
                 found = cases(package.manifest.networks, names, models, file)
         except OSError as error:
             raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
@@ -73,8 +76,9 @@ def result_of(verdict: NetworkVerdict) -> NetworkResult:
     )
 
 
-def _records_of(package: Package, path: Path) -> RecordFile:
+def _records_of(package: Package, folder: Path) -> RecordFile:
     """All records for current TVM, in one file; a file of the user's own records may hold those of either tuner."""
+    path, evidence = folder / "records.jsonl", folder / EVIDENCE
     manifest: Manifest = package.manifest
     sets = [item for item in manifest.record_sets if item.tuner in (META_SCHEDULE, TEMPLATE)]
     if not sets:
@@ -83,9 +87,11 @@ def _records_of(package: Package, path: Path) -> RecordFile:
         for item in sets:
             with package.open(item.file) as stream:
                 file.write(stream.read())
+    evidence.write_bytes(package.read(EVIDENCE) if EVIDENCE in package.names else b"")
     # As a client decides, see `tunehub.hub`.
     layout = "auto" if any(item.tuner == TEMPLATE for item in sets) else "keep"
-    return RecordFile(path=path, target=machine.find_target(manifest.name).config, layout=layout)
+    target = machine.find_target(manifest.name).config
+    return RecordFile(path=path, target=target, layout=layout, evidence=evidence)
 
 
 def _show(verdict: NetworkVerdict, stream: TextIO) -> None:

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tunehub.key_scheme import META_SCHEDULE
+from tunehub.lookup import EmptyLookup, LayeredLookup, Measured
 from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.worker import relative_difference
+from tunehub_registry.evidence import RecordEvidence, read_evidence
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
@@ -24,7 +27,7 @@ _RUNS_COMPARED = 3  # threads that write over each other do not do so every time
 
 class NetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs of a network: its name, or its ONNX ``file`` with the ``shapes`` of open inputs; TVM's
-    ``target`` as JSON; the file of ``records``, and the ``layout`` that they are for."""
+    ``target`` as JSON; the file of ``records``, the ``layout`` that they are for, and the file of ``evidence``."""
 
     name: str
     file: str | None = None
@@ -32,6 +35,7 @@ class NetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     target: dict[str, Any]
     records: str
     layout: str
+    evidence: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +81,7 @@ class NetworkSession:
             return {}
         from tunehub import relax_pipeline
 
-        hub = _hub(self._case.records, self._case.layout, self._target) if variant == TUNED else _plain(self._target)
+        hub = _hub(self._case, self._target) if variant == TUNED else _plain(self._target)
         self._keep(variant, relax_pipeline.compile_module(self._module, self._target, hub))
         return {rung: count for rung, count in hub.report().rung_counts().items() if count}
 
@@ -124,19 +128,35 @@ def _network(case: NetworkCase) -> Network:
     return networks.get(case.name) if case.file is None else networks.from_onnx_file(case.file, shapes=case.shapes)
 
 
-def _hub(records: str, layout: str, target: Any) -> Hub:
-    """A hub with the records of a file and nothing else."""
+def _hub(case: NetworkCase, target: Any) -> Hub:
+    """A hub with the records of a file, the evidence on them, and nothing else."""
     from tunehub.blob_cache import BlobCache
     from tunehub.host import descriptor_of
     from tunehub.package_records import open_user_records
     from tunehub.settings import load_settings
 
     hub = _plain(target)
-    hub.layout = "auto" if layout == "auto" else "keep"
+    hub.layout = "auto" if case.layout == "auto" else "keep"
     cache, host = BlobCache(load_settings().cache), descriptor_of(target)
-    lookup = open_user_records(Path(records), cache, host=host, given=True, on_problem=_raise)
-    hub.lookup = lookup or hub.lookup
+    lookup = open_user_records(Path(case.records), cache, host=host, given=True, on_problem=_raise)
+    hub.lookup = LayeredLookup([lookup or hub.lookup, _Judged(case.evidence)])
     return hub
+
+
+class _Judged(EmptyLookup):
+    """What the gate measured, from a file of evidence."""
+
+    def __init__(self, path: str | None) -> None:
+        self._known: dict[tuple[str, str], RecordEvidence] = {}
+        if path is not None:
+            with Path(path).open("rb") as stream:
+                lines = [line for line in read_evidence(stream, path) if isinstance(line, RecordEvidence)]
+            self._known = {(line.tuner or META_SCHEDULE, line.exact): line for line in lines}
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """As the port says."""
+        found = self._known.get((tuner, key))
+        return None if found is None else Measured(evidence=found, package="the gate")
 
 
 def _plain(target: Any) -> Hub:

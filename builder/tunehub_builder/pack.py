@@ -141,6 +141,13 @@ def admitted_records(directory: WorkDirectory) -> list[AnyRecord]:
     return [_record(verdict, _classified(tasks[verdict.exact])) for verdict in found]
 
 
+def measured_evidence(directory: WorkDirectory) -> list[RecordEvidence]:
+    """What the gate measured of each workload, admitted or not. Raises WorkDirectoryError for a damaged file."""
+    tasks = {task.exact for task in directory.tasks()}
+    verdicts = {v.exact: v for v in verdict_journal(directory).entries() if v.exact in tasks}
+    return list(_evidence(directory, verdicts, {}))
+
+
 def _network_verdicts(directory: WorkDirectory) -> dict[str, NetworkVerdict]:
     """What the end-to-end gate said of networks with the records that are admitted now."""
     journal = network_journal(directory)

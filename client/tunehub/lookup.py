@@ -11,6 +11,7 @@ from tunehub.record_index import ClassMember, RecordIndex
 from tunehub.reopening_index import ReopeningIndex
 from tunehub.templates import KnobError, template
 from tunehub_registry.any_record import AnyRecord, parse_any_record
+from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
@@ -53,6 +54,14 @@ class Neighbour:
     anchored: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What the publish gate of ``package`` measured of one tuner's best for a workload, admitted or not."""
+
+    evidence: RecordEvidence
+    package: str
+
+
 class RecordLookup(Protocol):
     """Where compiling gets its records. No method raises in default mode: a problem is a miss and a warning."""
 
@@ -64,6 +73,9 @@ class RecordLookup(Protocol):
 
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """Records of this class, of functions or of anchor blocks, the greatest speed-up first; none for a bad key."""
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """What is known of this tuner's (`template`, `meta_schedule`) best for the very workload with this key."""
 
 
 class EmptyLookup:
@@ -80,6 +92,10 @@ class EmptyLookup:
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """Always empty."""
         return ()
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """Always None."""
+        return None
 
 
 class IndexLookup:
@@ -128,6 +144,14 @@ class IndexLookup:
         """As the port says; at most `record_index.MAX_MEMBERS`."""
         members = self._index.ask(lambda index: index.members(key, self._sets))
         return tuple(self._neighbour(member, key) for member in members)
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """As the port says; nothing of tuners whose records are of no use here."""
+        if tuner not in self.tuners:
+            return None
+        found = self._index.ask(lambda index: [index.evidence(tuner, key)])
+        evidence = found[0] if found else None
+        return None if evidence is None else Measured(evidence=evidence, package=self._package)
 
     def close(self) -> None:
         """Close the index."""
@@ -203,3 +227,7 @@ class LayeredLookup:
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """The records of the class in all layers, in the order of the layers."""
         return tuple(found for layer in self.layers for found in layer.by_class(key))
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """That of the first layer that knows any."""
+        return next((found for layer in self.layers if (found := layer.measured(tuner, key))), None)

@@ -279,12 +279,11 @@ def _record_sets(package: Package) -> Iterator[list[Source]]:
 
 
 def _evidence(package: Package) -> list[RecordEvidence]:
-    """What the gate measured of the records of tuning logs; lines that are no evidence are left out."""
+    """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
     if EVIDENCE not in package.names:
         return []
     with package.open(EVIDENCE) as stream:
-        found = [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
-    return [item for item in found if item.tuner]
+        return [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
 
 
 def _is_file(path: Path) -> bool:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta
 
-from tunehub.key_scheme import KEY_SCHEMES
+from tunehub.key_scheme import KEY_SCHEMES, META_SCHEDULE
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
@@ -341,7 +341,7 @@ def _fill(
         connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
     connection.executemany(
         "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
-        ((item.exact, item.tuner or "", msgspec.json.encode(item)) for item in evidence),
+        ((item.exact, item.tuner or META_SCHEDULE, msgspec.json.encode(item)) for item in evidence),
     )
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)

@@ -37,6 +37,7 @@ def evaluate(
         return evaluate(expression.value, values, key)
     if kind == "Var":
         return values[key(expression)]
+    operation = _OPERATIONS[kind]  # before its operands: a load has none
     operands = (evaluate(operand, values, key) for operand in (expression.a, expression.b))
-    result: npt.NDArray[Any] = _OPERATIONS[kind](*operands)
+    result: npt.NDArray[Any] = operation(*operands)
     return result

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.exceptions import TunehubError
+from tunehub.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.never_worse import against_borrowing, against_own_knobs, against_record
 from tunehub.relax_class import anchor_class_of, class_of
 from tunehub.relax_guard import (
+    GuardError,
     anchor_writes_parameter,
     changes_layout,
     check_exact,
@@ -21,7 +24,8 @@ from tunehub.relax_keys import anchor_key, workload_key
 from tunehub.relax_postprocess import postprocess
 from tunehub.relax_template import TemplateFit
 from tunehub.relax_traces import import_trace
-from tunehub.relax_transfer import fitted_to_anchor, is_tensorized, transfer
+from tunehub.relax_transfer import check_vectors, fitted_to_anchor, is_tensorized, transfer
+from tunehub.templates import KnobError
 from tunehub.transfer_sources import Transfers, predicted_s, promising
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import required_features
@@ -40,6 +44,7 @@ class Scheduled:
     """What :func:`schedule_module` did. ``record`` served; ``schedule`` and ``rung`` are None when nothing did.
 
     ``template``: the template that made the schedule, with a record's knobs or on the rung ``template`` with its own.
+    ``default_s`` is the record's, or without a schedule what was measured to be the best.
     On the rung ``transfer`` nobody has measured the schedule: ``source`` is the workload that the record was tuned for,
     ``predicted_s`` what its time is expected to be here.
     """
@@ -77,20 +82,31 @@ def _by_records(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit) -
             return _served(schedule, candidate, exact, None, skipped)
     anchor = anchor_key(mod)
     for candidate in lookup.by_anchor(anchor) if anchor else ():
+        against = against_borrowing(lookup.measured(_tuner(candidate.record), exact))
+        if against is not None:
+            skipped += [against] if against not in skipped else []
+            continue
         schedule = _try(mod, candidate, target, fit, skipped)
         if schedule is not None:
             return _served(schedule, candidate, exact, anchor, skipped)
     return Scheduled(exact=exact, anchor=anchor, skipped=tuple(skipped))
 
 
-def _by_default_knobs(mod: Any, target: Any, fit: TemplateFit, missed: Scheduled) -> Scheduled:
-    """``missed`` with the schedule of the template that fits, if one does and nothing is wrong with it."""
-    match = None
+def _tuner(record: AnyRecord) -> str:
+    return TEMPLATE if isinstance(record, TemplateRecord) else META_SCHEDULE
+
+
+def _by_default_knobs(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit, missed: Scheduled) -> Scheduled:
+    """``missed`` with the schedule of the template that fits, if one does and nothing speaks against it."""
+    match, measured = None, lookup.measured(TEMPLATE, missed.exact)
     try:
         match = fit.match
         if match is None:
             return missed
-        schedule = fit.by_default(match)
+        if measured is not None and (against := against_own_knobs(measured, match.template.NAME)):
+            missed = replace(missed, default_s=measured.evidence.default_s)
+            raise KnobError(against)
+        schedule = fit.by_promising_default(match)
         check_function(schedule.mod["main"], mod["main"], target)
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit
         what = "templates" if match is None else f"default knobs of {match.template.NAME}"
@@ -105,7 +121,7 @@ def _without_record(
     match = _matched(fit)
     expert = match is not None and match.template.NAME not in GENERAL_TEMPLATES
     outcome = _by_neighbours(mod, target, lookup, fit, missed, transfers, knobs=expert)
-    return outcome if outcome.schedule is not None else _by_default_knobs(mod, target, fit, outcome)
+    return outcome if outcome.schedule is not None else _by_default_knobs(mod, target, lookup, fit, outcome)
 
 
 def _matched(fit: TemplateFit) -> Match | None:
@@ -133,6 +149,9 @@ def _by_neighbours(
         raise  # strict mode
     except Exception as error:  # a strategy or a class that fails must not cost the rungs that follow
         return replace(missed, skipped=(*skipped, f"records for other shapes: {_reason(error)}"))
+    against = against_borrowing(lookup.measured(TEMPLATE if knobs else META_SCHEDULE, missed.exact)) if chosen else None
+    if against is not None:
+        return replace(missed, skipped=tuple(dict.fromkeys((*skipped, against))))
     for neighbour, expected_s in chosen:
         candidate = neighbour.read()
         schedule = None if candidate is None else _try(mod, candidate, target, fit, skipped)
@@ -220,13 +239,16 @@ def apply_exact(mod: Any, trace: Any) -> Any:
     return schedule
 
 
-def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False) -> Any:
+def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False, narrow_vectors: bool = False) -> Any:
     """Return the schedule of ``mod`` after the ``trace`` of a function of the same class with other extents;
     ``anchored``: of another function whose anchor block is of the same class.
 
     Raises GuardError as :func:`apply_exact`, also for tiles or unrolling that do not suit, and what
-    :func:`tunehub.relax_transfer.transfer` raises.
+    :func:`tunehub.relax_transfer.transfer` raises; on CPUs also TransferError when vectors would have less than half
+    the lanes, unless ``narrow_vectors``: that is right, but slow.
     """
+    if target.kind.name == "llvm" and not narrow_vectors:
+        check_vectors(mod, trace.simplified(remove_postproc=True))
     schedule = _replayed(mod, (_transfer_around_anchor if anchored else transfer)(mod, trace, target))
     scheduled = schedule.mod["main"]
     check_exact(scheduled)
@@ -289,6 +311,9 @@ def _replayed(mod: Any, schedule: Any) -> Any:
 def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped: list[str]) -> Any | None:
     record = candidate.record
     try:
+        against = against_record(record, borrowed=candidate.anchored) if candidate.rung != "transfer" else None
+        if against is not None:
+            raise GuardError(against)
         return apply_candidate(mod, candidate, target, fit)
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         skipped.append(f"{candidate.package}: {record.op}: {_reason(error)}")

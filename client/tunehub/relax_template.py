@@ -6,18 +6,42 @@ is made by code of the client alone; what is checked of every schedule (:mod:`tu
 
 from __future__ import annotations
 
+import math
 from functools import cached_property, lru_cache
 from typing import Any
 
 from tunehub import templates
 from tunehub.relax_guard import check_tiles
+from tunehub.relax_nodes import buffer_kind, parameters
 from tunehub.templates import KnobError, Machine, Match
 from tunehub_registry.template_record import TemplateRecord
+
+_LONG, _SHORT = ("int64", "uint64"), 2**31
 
 
 @lru_cache(maxsize=8)
 def _machine(target: Any) -> Machine:
     return templates.machine_of(target)  # asks LLVM, 0.4 ms
+
+
+def with_short_indices(mod: Any) -> Any:
+    """``mod`` with loops and shapes of 32 bits, as far as it has static shapes, and no buffer of 64-bit integers.
+
+    Functions of Relax count in 64 bits. TVM narrows them while it generates code, and forgets which loops are to be cut
+    into whole vectors and a remainder: the pragma names the old variable, and every element gets a condition.
+    """
+    import tvm
+
+    buffers = [*parameters(mod["main"]), *mod["main"].body.block.alloc_buffers]
+    kinds = [buffer_kind(buffer) for buffer in buffers]
+    static = all(type(extent).__name__ == "IntImm" for kind in kinds for extent in kind.shape)
+    if not static or any(str(kind.dtype) in _LONG or _elements(kind) >= _SHORT for kind in kinds):
+        return mod
+    return tvm.tirx.transform.ForceNarrowIndexToInt32()(mod)
+
+
+def _elements(kind: Any) -> int:
+    return math.prod(int(extent) for extent in kind.shape)
 
 
 class TemplateFit:
@@ -54,7 +78,14 @@ class TemplateFit:
         knobs = match.template.default_knobs(match.workload, _machine(self._target))
         return self._apply(match, knobs)
 
+    def by_promising_default(self, match: Match) -> Any:
+        """As `by_default`; KnobError also when the template's model does not promise to beat TVM's own loops."""
+        doubt = templates.doubt(match, _machine(self._target))
+        if doubt is not None:
+            raise KnobError(doubt)
+        return self.by_default(match)
+
     def _apply(self, match: Match, knobs: Any) -> Any:
-        schedule = match.template.apply(self._mod, match.workload, knobs)
+        schedule = match.template.apply(with_short_indices(self._mod), match.workload, knobs)
         check_tiles(schedule.mod["main"])
         return schedule

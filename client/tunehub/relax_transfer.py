@@ -15,7 +15,7 @@ from typing import Any
 
 from tunehub.relax_guard import layout_provider
 from tunehub.relax_postprocess import postprocess
-from tunehub.transfer_tiles import perfect_tile, refitted_split
+from tunehub.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
 
 MAX_REFITS = 32  # splits by numbers of one trace that are changed: each means another replay
 
@@ -39,6 +39,23 @@ def transfer(mod: Any, trace: Any, target: Any) -> Any:
 def is_tensorized(design: Any) -> bool:
     """Whether postprocessing has to look for tensor intrinsics."""
     return any("auto_tensorize" in str(attr) for inst in design.insts for attr in inst.attrs)
+
+
+def check_vectors(mod: Any, design: Any) -> None:
+    """Raise TransferError when ``design`` (a ``tvm.s_tir.Trace``), fitted to ``mod``, has vectors of less than half
+    the lanes: extents such as 57 have no divisor near to a vector, and templates take such loops with remainders.
+    """
+    from tvm.s_tir import analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    if block is None:
+        return
+    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars])
+    for instruction in design.insts:
+        loops.follow(instruction, design.decisions.get(instruction))
+    for wanted, found in loops.vectors():
+        if not keeps_vectors(wanted, found):
+            raise TransferError(f"its vectors of {wanted} would have to be of {found}")
 
 
 def fitted_to_anchor(design: Any, block: Any) -> Any:
@@ -67,6 +84,19 @@ class _AnchorLoops:
         self._anchors: set[Any] = set()
         self._extents: dict[Any, int] = {}
         self._factors: dict[Any, int] = {}
+        self._tiles: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._splits: dict[Any, tuple[int, int]] = {}
+        self._vectors: list[tuple[int, int]] = []
+
+    def vectors(self) -> list[tuple[int, int]]:
+        """The steps of loops in vectors, as the design has them and as they are here.
+
+        Designs of sketches say which those are; with MetaSchedule's tiles it is the innermost of the last axis of
+        results, which are tiled in more parts than reductions are.
+        """
+        parts = max((len(wanted) for wanted, _ in self._tiles), default=0)
+        last = [(wanted[-1], found[-1]) for wanted, found in self._tiles if len(wanted) == parts > 2]
+        return self._vectors or last[-1:]
 
     def follow(self, instruction: Any, decision: Any) -> tuple[Any, Any]:
         """The instruction and its decision, both as they suit the extents here."""
@@ -77,11 +107,15 @@ class _AnchorLoops:
             if len(outputs) == len(self._axes):
                 self._extents.update(zip(outputs, self._axes, strict=True))
         elif kind == "SamplePerfectTile" and inputs[0] in self._extents:
-            tile = perfect_tile(self._extents[inputs[0]], tuple(map(int, decision)), int(instruction.attrs[1]))
+            wanted = tuple(map(int, decision))
+            tile = perfect_tile(self._extents[inputs[0]], wanted, int(instruction.attrs[1]))
+            self._tiles.append((wanted, tile))
             self._factors.update(zip(outputs, tile, strict=True))
             return instruction, list(tile)
         elif kind == "Split" and inputs[0] in self._extents:
             return self._split(instruction, outputs), decision
+        elif kind == "Vectorize" and inputs[0] in self._splits:
+            self._vectors.append(self._splits[inputs[0]])
         elif kind == "Fuse" and all(loop in self._extents for loop in inputs):
             self._extents[outputs[0]] = math.prod(self._extents[loop] for loop in inputs)
         return instruction, decision
@@ -91,6 +125,9 @@ class _AnchorLoops:
         factors = [_number(value) for value in instruction.inputs[1:]]
         if ... not in factors:
             refitted = refitted_split(extent, factors)
+            fitted = factors if refitted is None else refitted
+            pairs = zip(outputs, factors, fitted, strict=True)
+            self._splits.update((loop, (wanted, found)) for loop, wanted, found in pairs if wanted and found)
             if refitted is not None:
                 instruction, factors = _with_factors(instruction, refitted), list(refitted)
         known = [self._factors.get(v) if f is ... else f for f, v in zip(factors, instruction.inputs[1:], strict=True)]

@@ -83,7 +83,9 @@ class WorkloadReport:
 
     @property
     def expected_s(self) -> float | None:
-        """The time of a call in seconds by its record; None without one."""
+        """The time of a call in seconds by its record, or the default's where that was found best; None without."""
+        if self.rung in _TVMS_OWN:
+            return self.default_s
         return self.predicted_s if self.run_s is None else self.run_s
 
     @property
@@ -229,6 +231,8 @@ class Report:
         """What tuning `item` would gain, as far as measurements say; never a guess."""
         if item.rung in _OWN_RECORD:
             return Gain(factor=1.0, seconds=0.0, reason="it has a record of its own")
+        if item.rung in _TVMS_OWN and item.default_s is not None:
+            return Gain(factor=1.0, seconds=0.0, reason="tuning found nothing faster than the default")
         evidence = self.tuning.get(item.template or "") if item.rung == "template" else None
         if evidence is None:
             return Gain(reason=_unknown(item))

@@ -59,6 +59,11 @@ def refitted_split(extent: int, factors: Sequence[int | None]) -> tuple[int | No
     return tuple(result)
 
 
+def keeps_vectors(wanted: int, found: int) -> bool:
+    """Whether an innermost loop of ``found`` steps makes vectors at least half as wide as one of ``wanted`` does."""
+    return 2 * _whole(found) >= _whole(wanted)
+
+
 def _cost(factor: int, wanted: tuple[int, ...], position: int) -> float:
     last = position == len(wanted) - 1
     weight = _INNERMOST if last or position == _THREADS.get(len(wanted)) else 1.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.divisors import divisors
-from tunehub.transfer_tiles import perfect_tile, refitted_split
+from tunehub.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
 
 tiles = st.lists(st.integers(1, 64), min_size=2, max_size=5).map(tuple)
 
@@ -36,6 +36,15 @@ def test_vectors_stay_whole() -> None:
     assert perfect_tile(96, (4, 1, 1, 16), 64)[-1] == 16
     assert perfect_tile(1000, (4, 1, 1, 16), 64)[-1] == 8  # not 20, which is nearer
     assert perfect_tile(1009, (4, 1, 1, 16), 64) == (1009, 1, 1, 1)
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_whole_vectors_are_powers_of_two(wanted: int, found: int) -> None:
+    assert keeps_vectors(wanted, wanted)
+    assert keeps_vectors(wanted, 16 * found)
+    assert keeps_vectors(1, found)
+    assert keeps_vectors(16, found) == (found % 8 == 0)
+    assert not keeps_vectors(4 * wanted, 2 * found + 1)
 
 
 @given(st.integers(1, 5000), st.lists(st.integers(1, 64) | st.none(), min_size=1, max_size=5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.lookup import Candidate, Neighbour
+from tunehub.lookup import Candidate, Measured, Neighbour
 from tunehub_builder.tuning.journal import KnobChoice
 from tunehub_builder.tuning.worker import Session, error_of, packed, unpacked
 from tunehub_registry.template_record import TemplateRecord, encode_template_record, parse_template_record
@@ -77,3 +77,7 @@ class _OneRecord:
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """As the port says."""
         return ()
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """As the port says: nothing yet."""
+        return None

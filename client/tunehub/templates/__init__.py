@@ -7,7 +7,9 @@ A template is a module with ``NAME``, ``VERSION`` (a number that changes when kn
   ``main``, whose ``blocks`` are those of :func:`tunehub.templates.base.blocks_of`;
 * ``knob_space(workload, machine) -> list[Knobs]``: the choices worth measuring, the default's first;
 * ``default_knobs(workload, machine) -> Knobs``: a good choice without measuring;
-* ``apply(mod, workload, knobs)``: the schedule, :class:`tunehub.templates.base.KnobError` when knobs do not fit.
+* ``apply(mod, workload, knobs)``: the schedule, :class:`tunehub.templates.base.KnobError` when knobs do not fit;
+* optionally ``gains(workload, machine) -> bool``: whether its default knobs surely beat TVM's own loops. Templates
+  without it always do, by the evidence of packages.
 
 A record holds a template's name and version, and knobs that :func:`tunehub.templates.base.read_knobs` checks.
 """
@@ -18,7 +20,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from tunehub.templates.base import Block, KnobError, Knobs, Machine, blocks_of, machine_of, read_knobs
+from tunehub.templates.base import Block, KnobError, Knobs, Machine, blocks_of, machine_of, read_knobs, size_of
 
 __all__ = [
     "NAMES",
@@ -27,6 +29,7 @@ __all__ = [
     "Machine",
     "Match",
     "Template",
+    "doubt",
     "find",
     "machine_of",
     "read_knobs",
@@ -35,6 +38,9 @@ __all__ = [
 
 # in the order in which they are asked
 NAMES = ("conv2d", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
+
+
+_LITTLE = 1024  # steps of all loops, that take less than a microsecond however they are written
 
 
 class Template(Protocol):
@@ -59,10 +65,11 @@ class Template(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Match:
-    """A template and what it recognised."""
+    """A template and what it recognised. ``steps``: how often the statements of the function's blocks run."""
 
     template: Template
     workload: Any
+    steps: int
 
 
 def template(name: str) -> Template:
@@ -79,5 +86,16 @@ def find(mod: Any) -> Match | None:
         candidate = template(name)
         workload = candidate.recognise(mod, blocks)
         if workload is not None:
-            return Match(template=candidate, workload=workload)
+            steps = sum(size_of((*block.spatial, *block.reduction)) for block in blocks)
+            return Match(template=candidate, workload=workload, steps=steps)
+    return None
+
+
+def doubt(match: Match, machine: Machine) -> str | None:
+    """Why a template's default knobs may be no faster than TVM's own loops; None when its model promises a gain."""
+    if match.steps < _LITTLE:
+        return f"{match.steps} steps are too few to gain from a schedule"
+    gains = getattr(match.template, "gains", None)
+    if gains is not None and not gains(match.workload, machine):
+        return "this function is no faster than with TVM's own loops"
     return None

@@ -36,7 +36,7 @@ class Nest:
     ``reads``: steps of each load, that of the sum itself left out; ``sources``: the position of its buffer among the
     block's regions, and ``shapes``: the shape of that. ``operations``: nodes of what is computed. ``calls``: functions
     such as exp are among them. ``conditions``: loops that a padding's conditions depend on; ``places``: loops whose
-    step is part of what is computed. ``size``: bytes of an element of the result.
+    step is part of what is computed. ``size``: bytes of an element of the result. ``copies``: nothing is computed.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Nest:
     places: frozenset[int]
     dtype: str
     size: int
+    copies: bool
     results: int = 1
 
     @property
@@ -147,6 +148,7 @@ def _described(node: Any, values: list[Any], store: Any, names: list[str], exten
         places=frozenset(i for i, name in enumerate(names) if name in places),
         dtype=str(kind.dtype),
         size=_bytes(str(kind.dtype)),
+        copies=all(map(_is_copied, values)),
     )
 
 
@@ -203,6 +205,13 @@ def _operands(kind: Any) -> tuple[str, ...]:
 
 def _is_conditional(node: Any) -> bool:
     return type(node).__name__ == "Call" and str(getattr(node.op, "name", "")).endswith(_CONDITIONAL)
+
+
+def _is_copied(value: Any) -> bool:
+    """True for a load or a number, or the choice of one by conditions, as in paddings and concatenations."""
+    if _is_conditional(value):
+        return all(map(_is_copied, value.args[1:]))
+    return type(value).__name__ in (*_LOADS, "IntImm", "FloatImm")
 
 
 def _position(regions: list[Any], buffer: Any) -> int:

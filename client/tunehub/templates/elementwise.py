@@ -2,6 +2,9 @@
 
 All steps are inlined into the last. Its outer loops are fused and shared among threads in large pieces; the innermost
 becomes vectors. Small tensors run on one thread: starting the pool costs more than they do.
+
+Functions that only move elements are as fast with TVM's own loops, of which LLVM makes vectors and ``memcpy``; there
+threads are the one gain, and fewer passes through memory. What both take is estimated.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tunehub.relax_blocked import FROM_BLOCKED
+from tunehub.templates.access import Nest, nest_of
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -27,13 +31,20 @@ from tunehub.templates.base import (
 )
 
 _MAX_BLOCKS, _PIECES = 64, 64
+# Of one thread that moves one element, in the caches, as measured on Zen 5: to the next place, to one at some distance,
+# and to one that divisions have to find.
+_NEXT_S, _FAR_S, _SCATTERED_S = 0.08e-9, 0.2e-9, 0.6e-9
+_START_S = 2e-6  # of the thread pool while its threads wait for work
+_MARGIN, _LEAST_S = 1.25, 5e-7  # what these estimates must promise: times as fast as TVM's own loops, and seconds less
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
     """``extents``: the loops of the last block. ``flat``: all operands have its shape, so that all loops are one.
 
-    ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0.
+    ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0. Where elements are only
+    moved, ``apart_s`` estimates the seconds of TVM's own loops, and ``moved_s`` those of one thread with all steps in
+    one; else both are 0.
     """
 
     extents: tuple[int, ...]
@@ -41,6 +52,8 @@ class Workload:
     elements_moved: int
     blocks: tuple[Block, ...]
     leaves: int = 0
+    apart_s: float = 0.0
+    moved_s: float = 0.0
 
     @property
     def flops(self) -> int:
@@ -64,13 +77,26 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
         return None
     last = blocks[-1]
     reads = [shape for block in blocks for shape in block.reads]
+    apart_s, moved_s = _moves(mod, blocks)
     return Workload(
         extents=last.spatial,
         flat=len(blocks) == 1 and all(shape == last.write for shape in reads) and last.spatial == last.write,
         elements_moved=sum(map(size_of, {*reads, last.write})),
         blocks=blocks,
         leaves=_leaves(blocks),
+        apart_s=apart_s,
+        moved_s=moved_s,
     )
+
+
+def gains(workload: Workload, machine: Machine) -> bool:
+    """False where elements are only moved, unless threads or fewer passes make that faster than TVM's own loops."""
+    if not workload.apart_s:
+        return True
+    seconds = workload.moved_s
+    if default_knobs(workload, machine).parallel:
+        seconds = seconds / machine.cores + _START_S
+    return _MARGIN * seconds + _LEAST_S <= workload.apart_s
 
 
 def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
@@ -86,10 +112,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
 
 def default_knobs(workload: Workload, machine: Machine) -> ElementwiseKnobs:
     """The choice of a rule, without measuring."""
-    return ElementwiseKnobs(
-        lanes=min(machine.vector, _innermost(workload)),
-        parallel=worth_threads(workload.flops, FLOAT_BYTES * workload.elements_moved, machine),
-    )
+    return ElementwiseKnobs(lanes=min(machine.vector, _innermost(workload)), parallel=_parallel(workload, machine))
 
 
 @refusing
@@ -110,8 +133,40 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     if innermost % knobs.lanes:
         schedule.annotate(outer, "pragma_loop_partition_hint", 1)
     if knobs.parallel:
-        _share(schedule, [*loops[:-1], outer])
+        _share(schedule, [*loops[:-1], outer], whole=innermost % knobs.lanes == 0)
     return schedule
+
+
+def _parallel(workload: Workload, machine: Machine) -> bool:
+    if workload.apart_s:
+        return workload.moved_s * (1 - 1 / machine.cores) > _START_S
+    return worth_threads(workload.flops, FLOAT_BYTES * workload.elements_moved, machine)
+
+
+def _moves(mod: Any, blocks: tuple[Block, ...]) -> tuple[float, float]:
+    """The seconds ``apart_s`` and ``moved_s`` of a function that only moves elements; 0 for any other one."""
+    schedule = open_schedule(mod)
+    apart_s = 0.0
+    for block in reversed(blocks):
+        nest = nest_of(schedule, schedule.get_sblock(block.name))
+        if nest is None or not nest.copies:
+            return 0.0, 0.0
+        apart_s += _seconds(nest)
+    try:
+        for block in blocks[:-1]:
+            _inline(schedule, block.name)
+    except KnobError:  # as in a function with two results; `apply` says so
+        return 0.0, 0.0
+    whole = nest_of(schedule, schedule.get_sblock(blocks[-1].name))
+    return (0.0, 0.0) if whole is None else (apart_s, _seconds(whole))
+
+
+def _seconds(nest: Nest) -> float:
+    """The time that one thread takes for the loops of ``nest``."""
+    innermost = max((i for i, extent in enumerate(nest.extents) if extent > 1), default=0)
+    steps = {step for access in (*nest.reads, nest.write) for step in access[innermost : innermost + 1]}
+    each = _SCATTERED_S if None in steps else _FAR_S if steps - {0, 1} else _NEXT_S
+    return nest.iterations * each
 
 
 def _leaves(blocks: tuple[Block, ...]) -> int:
@@ -133,10 +188,13 @@ def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:
     return [batch, outer, *rows, inner, innermost]
 
 
-def _share(schedule: Any, loops: list[Any]) -> None:
-    """Run on the thread pool: as many of the outer loops as give each thread several pieces, one loop at least."""
-    count = 1
-    while count < len(loops) - 1 and size_of(tuple(int(schedule.get(loop).extent) for loop in loops[:count])) < _PIECES:
+def _share(schedule: Any, loops: list[Any], *, whole: bool) -> None:
+    """Run on the thread pool: as many of the outer loops as give each thread several pieces, one loop at least.
+
+    The last of them is left alone unless there is no other, or the vectors divide it (``whole``).
+    """
+    count, most = 1, len(loops) if whole else len(loops) - 1
+    while count < most and size_of(tuple(int(schedule.get(loop).extent) for loop in loops[:count])) < _PIECES:
         count += 1
     schedule.parallel(schedule.fuse(*loops[:count]) if count > 1 else loops[0])
 

@@ -13,8 +13,9 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.lookup import Candidate, Neighbour  # noqa: E402
+from tunehub.lookup import Candidate, Measured, Neighbour  # noqa: E402
 from tunehub.report import WorkloadReport  # noqa: E402
+from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -111,6 +112,7 @@ class FakeHub:
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
     measuring: Any = None
+    evidence: list[RecordEvidence] = field(default_factory=list)
 
     @property
     def lookup(self) -> FakeHub:
@@ -128,6 +130,10 @@ class FakeHub:
         same = [self._neighbour(record, False) for record in self.records if record.op_class == key]
         anchored = [self._neighbour(record, True) for record in self.records if record.anchor_class == key]
         return tuple(same + anchored)
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        of_tuner = (e for e in self.evidence if (e.tuner or "meta_schedule") == tuner and e.exact == key)
+        return next((Measured(evidence=e, package="p 1") for e in of_tuner), None)
 
     def _neighbour(self, record: Any, anchored: bool) -> Neighbour:
         return Neighbour(

@@ -203,6 +203,12 @@ OPERATORS: dict[str, tuple[Shape, str, Callable[[Any, Any], Any]]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def templates_whatever_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These functions are so small that they would be left to TVM, but templates have to be right for them, too."""
+    monkeypatch.setattr("tunehub.templates.doubt", lambda *_: None)
+
+
 @pytest.mark.parametrize("layout", ["keep", "auto"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_compute_the_same(name: str, layout: str, nets: Nets, target: Any, run: Any, make_hub: Any) -> None:

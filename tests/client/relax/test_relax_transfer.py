@@ -86,7 +86,7 @@ def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any) -> None:
         for seed in range(TARGETS):
             other = case(kind, TARGETS * number + seed)
             try:
-                scheduled = apply_transfer(other.mod, trace, host).mod
+                scheduled = apply_transfer(other.mod, trace, host, narrow_vectors=True).mod
                 check_function(scheduled["main"], other.mod["main"], host)
             except Exception as error:
                 refusals[f"{kind}: {type(error).__name__}: {str(error).strip().splitlines()[-1][:90]}"] += 1
@@ -122,7 +122,7 @@ def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any) -> None
         assert classes[0].key == classes[1].key
         trace = import_trace(source_trace(source, host, number))
         try:
-            scheduled = apply_transfer(other.mod, trace, host, anchored=True).mod
+            scheduled = apply_transfer(other.mod, trace, host, anchored=True, narrow_vectors=True).mod
             check_function(scheduled["main"], other.mod["main"], host)
         except Exception as error:
             logging.getLogger(__name__).info("%s -> %s: %s", source.shapes, other.shapes, error)
@@ -244,6 +244,13 @@ def knobs_of(source: Case, target: Any, **changes: Any) -> TemplateRecord:
     )  # fmt: skip
 
 
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that are so small that TVM's own loops would serve have templates, too."""
+    monkeypatch.setattr("tunehub.templates.doubt", lambda *_: None)
+
+
+@pytest.mark.usefixtures("little_work")
 def test_knobs_of_a_neighbour_serve_when_they_are_asked_for(host: Any, make_hub: Any) -> None:
     source, other = case("chain", 1), case("chain", 2)
     hub = make_hub([knobs_of(source, host, lanes=1)])
@@ -255,6 +262,7 @@ def test_knobs_of_a_neighbour_serve_when_they_are_asked_for(host: Any, make_hub:
     assert schedule_function(other.mod["main"], host, hub)[0].rung == "template"  # the rule is the default
 
 
+@pytest.mark.usefixtures("little_work")
 def test_knobs_that_do_not_fit_leave_the_rule(host: Any, make_hub: Any) -> None:
     source, other = case("chain", 1), case("chain", 2)
     hub = make_hub([knobs_of(source, host, lanes=64), record_of(source, [[], []])])

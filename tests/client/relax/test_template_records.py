@@ -82,7 +82,7 @@ def test_a_record_serves_its_workload(nets: Nets, target: Any, run: Any, open_wi
     np.testing.assert_allclose(found, run(tvm.compile(mod, target), data), rtol=1e-4, atol=1e-4)
     served = [w for w in hub.report().workloads if w.rung == "user"]
     assert [(w.template, w.run_s, w.default_s, w.skipped) for w in served] == [("conv2d", 1e-3, 1e-2, ())]
-    assert {w.rung for w in hub.report().misses()} == {"template"}
+    assert {w.rung for w in hub.report().misses()} == {"default"}  # copies into blocks and out of them
 
 
 def test_a_record_serves_other_epilogues_by_its_anchor(nets: Nets, target: Any, make_hub: Any) -> None:
@@ -168,7 +168,7 @@ def test_hostile_records_leave_the_compile_right(name: str, case: Any, target: A
     hub = open_with(json.dumps(document).encode() + b"\n", layout="auto")
     np.testing.assert_allclose(run(compiled(mod, target, hub), data), expected, rtol=1e-4, atol=1e-4)
     report = hub.report()
-    assert {w.rung for w in report.workloads} == {"template"}  # of no record
+    assert sorted(w.rung for w in report.workloads) == ["default", "default", "template"]  # none of a record
     said = [*report.notes, *[text for w in report.workloads for text in w.skipped]]
     assert any(re.search(reason, text) for text in said), said
     assert not any("failed" in note for note in report.notes), report.notes
@@ -210,8 +210,9 @@ def test_a_failing_template_leaves_the_function_to_tvm(
     hub = make_hub(layout="auto")
     np.testing.assert_allclose(run(compile_module(mod, target, hub), data), expected, rtol=1e-4, atol=1e-4)
     assert not hub.failures
-    skipped = [w.skipped for w in hub.workloads if w.rung == "default"]
-    assert skipped and all("no luck" in reasons[-1] for reasons in skipped)
+    skipped = [w.skipped[-1] for w in hub.workloads if w.rung == "default"]
+    assert [reason for reason in skipped if "no luck" in reason]
+    assert all("no luck" in reason or "no faster" in reason for reason in skipped)
 
 
 def test_a_schedule_that_the_guard_refuses_is_not_used(
@@ -242,4 +243,5 @@ def test_squeezenet_computes_the_same_on_default_knobs(layout: Any, run: Any, ma
     assert not hub.failures
     if layout == "auto":
         assert hub.rungs().count("template") >= 25
-        assert not [w.skipped for w in hub.workloads if w.skipped]
+        reasons = [reason for w in hub.workloads for reason in w.skipped]
+        assert all("TVM's own loops" in reason for reason in reasons)
