@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub import cuda_tiles
 from tunehub.exceptions import TunehubError
 from tunehub.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.never_worse import against_borrowing, against_own_knobs, against_record
@@ -121,7 +122,27 @@ def _without_record(
     match = _matched(fit)
     expert = match is not None and match.template.NAME not in GENERAL_TEMPLATES
     outcome = _by_neighbours(mod, target, lookup, fit, missed, transfers, knobs=expert)
-    return outcome if outcome.schedule is not None else _by_default_knobs(mod, target, lookup, fit, outcome)
+    if outcome.schedule is not None:
+        return outcome
+    if target.kind.name == "cuda":
+        return _by_cuda_rule(mod, target, lookup, outcome)
+    return _by_default_knobs(mod, target, lookup, fit, outcome)
+
+
+def _by_cuda_rule(mod: Any, target: Any, lookup: RecordLookup, missed: Scheduled) -> Scheduled:
+    """``missed`` with a schedule by the rule for CUDA, if there is one that promises to beat TVM's own."""
+    try:
+        found = cuda_tiles.by_rule(mod, target)
+        against = against_borrowing(lookup.measured(META_SCHEDULE, missed.exact))
+        if found is not None and against is not None:
+            raise KnobError(against)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        reason = f"default knobs of {cuda_tiles.NAME}: {_reason(error)}"
+        return replace(missed, skipped=tuple(dict.fromkeys((*missed.skipped, reason))))
+    if found is None:
+        return missed
+    schedule, expected_s = found
+    return replace(missed, schedule=schedule, rung="template", template=cuda_tiles.NAME, predicted_s=expected_s)
 
 
 def _matched(fit: TemplateFit) -> Match | None:

@@ -111,8 +111,7 @@ def passed_over(rung: str, anchor: str | None, skipped: Sequence[str]) -> tuple[
     if "transfer" in above and not records:
         found.append("transfer: no record for other shapes that promises more")
     if "template" in above:
-        none = "templates are for CPUs" if rung == "dlight" else "none is for this function"
-        found += [f"template: {reason}" for reason in templates or [none]]
+        found += [f"template: {reason}" for reason in templates or ["none is for this function"]]
     return tuple(found)
 
 

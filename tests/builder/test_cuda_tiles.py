@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub.cuda_rule import Tile
 from tunehub_builder.tuning import cuda_tiles
 
 EXTENTS = st.lists(st.integers(1, 600), min_size=1, max_size=4)
@@ -44,7 +45,7 @@ def _trace(spatial: list[int], reductions: list[int]) -> Trace:
         found[Instruction("SamplePerfectTile", 5, 64)] = [extent, 1, 1, 1, 1]
     for extent in reductions:
         found[Instruction("SamplePerfectTile", 3, 64)] = [extent, 1, 1]
-    found[Instruction("SampleCategorical", [0, 16, 64], [0.3, 0.3, 0.4])] = 0
+    found[Instruction("SampleCategorical", [0, 16, 64, 512], [0.25, 0.25, 0.25, 0.25])] = 0
     return Trace([Instruction("GetSBlock"), *found], found)
 
 
@@ -64,6 +65,20 @@ def test_draws_and_variations_are_within_bounds(spatial: list[int], reductions: 
         assert all(tile[-1] <= 64 for tile in tiles)
         assert cuda_tiles.within_bounds(tiles)
         trace = cuda_tiles.varied(trace, random)
+
+
+def test_the_clients_tile_becomes_decisions() -> None:
+    tile = Tile(virtual=(1, 2), threads=(8, 4), inner=(4, 1), step=(16, 3), expected_s=1e-5)
+    trace = _trace([64, 56], [64, 3])
+    found = cuda_tiles.ruled(trace, tile)
+    assert _tiles(found) == [(2, 1, 8, 4, 1), (7, 2, 4, 1, 1), (4, 16, 1), (1, 3, 1)]
+    assert found.decisions[trace.insts[-1]] == 3  # as many steps are unrolled as the rule has
+
+
+@pytest.mark.parametrize(("spatial", "reductions"), [([64], [64, 3]), ([64, 55], [64, 3]), ([64, 56], [64]), ([], [])])
+def test_a_tile_for_other_loops_is_refused(spatial: list[int], reductions: list[int]) -> None:
+    tile = Tile(virtual=(1, 2), threads=(8, 4), inner=(4, 1), step=(16, 3), expected_s=1e-5)
+    assert cuda_tiles.ruled(_trace(spatial, reductions), tile) is None
 
 
 def test_a_variation_differs() -> None:

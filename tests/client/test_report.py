@@ -135,7 +135,7 @@ def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "dlight", "a", (),
             ("exact: no record for this very function", "anchor: no record around the same heavy block",
-             "transfer: no record for other shapes that promises more", "template: templates are for CPUs"),
+             "transfer: no record for other shapes that promises more", "template: none is for this function"),
         ),
     ],
 )  # fmt: skip

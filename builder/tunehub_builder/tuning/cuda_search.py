@@ -11,18 +11,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
+from tunehub.cuda_limits import limits_of
+from tunehub.cuda_rule import ranked
+from tunehub.cuda_tiles import sums_of
 from tunehub.relax_guard import GuardError, check_statements
 from tunehub.relax_traces import export_trace, import_trace
-from tunehub_builder.tuning.cuda_tiles import drawn, varied
+from tunehub_builder.tuning.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search import load_cpu_intrinsics, trace_id
 from tunehub_builder.tuning.tensor_search import TensorSearch
 from tunehub_builder.tuning.tensor_sketch import product_of
 
 FIRST = 16  # candidates of a workload that nothing is known of
+_OF_RULE, _RULE_STEP = 64, 8  # of the rule's best tiles, which are alike, every eighth is tried first
 _NICENESS = 5  # building and measuring go first
 _CHOICE = 2  # candidates that are made for each that is proposed
 _ATTEMPTS = 3  # for each that is made
@@ -62,7 +67,9 @@ class CudaSearch:
         self._learn(trials[self._told :])
         self._told = len(trials)
         if not trials:
-            return self._best(self._make((), min(limit, FIRST)), FIRST)
+            first = min(limit, FIRST)
+            made = dict(islice(self._by_rule().items(), first))
+            return self._best({**made, **self._make((), first - len(made))}, first)
         measured = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)
         parents = [import_trace(trial.trace) for trial in measured[:_PARENTS]]
         return self._best(self._make(parents, _CHOICE * limit), limit)
@@ -80,6 +87,17 @@ class CudaSearch:
                 if text not in self._known:
                     made.setdefault(text, schedule)
         return made
+
+    def _by_rule(self) -> dict[str, Any]:
+        """Schedules with tiles that the client's rule finds good, by the text of their traces; none for other kinds."""
+        sums = sums_of(self._mod)
+        if sums is None or sums.problem is None:
+            return {}
+        limits = limits_of(self._target)
+        tiles = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=_OF_RULE)
+        traces = [ruled(trace, tile) for tile in tiles[::_RULE_STEP] for trace in self._designs[:1]]
+        made = [self._schedule(trace) for trace in traces if trace is not None]
+        return {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}
 
     def _by_chance(self, parents: Sequence[Any]) -> bool:
         return not parents or self._random.random() < _AT_RANDOM

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
+from tunehub.cuda_rule import UNROLLED, Tile
+
 _BLOCKS, _VIRTUAL, _THREADS = 0, 1, 2
 _SPATIAL, _REDUCTION = 5, 3
 _FEWEST_THREADS, _MOST_THREADS = 32, 1024
@@ -53,6 +55,28 @@ def varied(trace: Any, random: Random) -> Any:
         if (found != old or chosen) and within_bounds(found.values()):
             return _decided(trace, {**{at: tile for at, tile in found.items() if tile != old[at]}, **chosen})
     return None
+
+
+def ruled(trace: Any, tile: Tile) -> Any:
+    """``trace`` with the tile of the client's rule; None when the trace cuts other loops than the tile."""
+    tiles, choices = _samples(trace)
+    spatial = zip(tile.virtual, tile.threads, tile.inner, strict=True)
+    wanted: list[tuple[int, ...]] = [*((*cut, 1) for cut in spatial), *((step, 1) for step in tile.step)]
+    if len(tiles) != len(wanted):
+        return None
+    found = {}
+    for (at, (extent, parts, inner)), cut in zip(tiles.items(), wanted, strict=True):
+        outermost, rest = divmod(extent, math.prod(cut))
+        if rest or len(cut) + 1 != parts or cut[-1] > inner:
+            return None
+        found[at] = (outermost, *cut)
+    return _decided(trace, {**found, **{at: _rules_choice(trace.insts[at]) for at in choices}})
+
+
+def _rules_choice(instruction: Any) -> int:
+    """Of steps to unroll as many as the rule unrolls; of lengths of vectors one."""
+    values = [int(value) for value in instruction.attrs[0]]
+    return values.index(UNROLLED) if UNROLLED in values else 0
 
 
 def within_bounds(tiles: Iterable[Sequence[int]], most_threads: int = _MOST_THREADS) -> bool:
