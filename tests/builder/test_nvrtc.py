@@ -32,7 +32,11 @@ def test_source_is_split_where_its_kernels_begin() -> None:
     [
         (PLAIN + KERNEL, KERNEL),
         (PLAIN + "#define N 4\n" + KERNEL, "#define N 4\n" + KERNEL),
-        (PLAIN + "#include <mma.h>\n" + KERNEL, None),
+        (
+            PLAIN + "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
+            "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
+        ),
+        (PLAIN + "#include <cuda_bf16.h>\n" + KERNEL, None),
         (PLAIN + "using std::sin;\n" + KERNEL, None),
     ],
 )

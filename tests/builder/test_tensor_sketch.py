@@ -23,7 +23,7 @@ SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), steps=2, vectors=(8, 8))
 
 
 def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
-    """A product of matrices, and the result in half precision."""
+    """A product of matrices, and what is made of it in half precision: two steps, of which the second takes both."""
     import tvm
     from tvm import te
 
@@ -35,7 +35,9 @@ def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "flo
 
     c = te.compute((rows, columns), product, name="matmul")
     d = te.compute((rows, columns), lambda i, j: c[i, j].astype("float16"), name="half")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, d], index_dtype_override="int64")})
+    e = te.compute((rows, columns), lambda i, j: te.tanh(d[i, j]), name="bent")
+    f = te.compute((rows, columns), lambda i, j: d[i, j] * e[i, j], name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, f], index_dtype_override="int64")})
 
 
 def conv() -> Any:

@@ -35,6 +35,7 @@ class HalfPrecision:
             relax.transform.CanonicalizeBindings(),
             relax.transform.FoldBatchnormToConv2D(),  # while the weights are exact
             simplify,
+            relax.transform.CanonicalizeBindings(),  # a constant behind a name would stay float32
             relax.transform.ToMixedPrecision(out_dtype="float32", fp16_input_names=list(self.inputs)),
             simplify,
         ]

@@ -1,19 +1,23 @@
-"""CUDA source to machine code by NVRTC, seven times as fast as TVM asks for it, and what a kernel takes of a GPU.
+"""CUDA source to machine code by NVRTC, several times as fast as TVM asks for it, and what a kernel takes of a GPU.
 
 TVM's source begins with headers of CUDA's C++ library, which take 0.6 s to parse; most kernels use nothing of them but
 names of integer types. What the header has in common with that of the plainest kernel is left out; source that
-includes more, and any that does not compile so, goes the way of TVM (``tvm/support/nvcc.py``). Options are the same.
+includes more than the headers of half precision and of tensor cores, and any that does not compile so, goes the way of
+TVM (``tvm/support/nvcc.py``). Options are the same.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 _FIRST_KERNEL = 'extern "C"'
+_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|mma)\.h>)")
 _KEPT = 512  # compiled kernels that are kept, as TVM asks again when it loads one
 
 # What TVM's header defines for a plain kernel.
@@ -89,7 +93,7 @@ def own_part(source: str, plain: str) -> str | None:
     pairs = zip(header, plain, strict=False)
     common = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(header), len(plain)))
     rest = header[header.rfind("\n", 0, common) + 1 :]
-    return None if "#include" in rest or "std::" in rest else rest + kernels
+    return None if _OTHER_HEADER.search(rest) or "std::" in rest else rest + kernels
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -199,6 +203,7 @@ def _without_headers(source: str, arch: str) -> bytes:
 
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128", "--use_fast_math"]
     options += [f"--ptxas-options={flag}" for flag in nvcc._ptxas_option_flags() if flag != "-v"]
+    options += [f"-I{folder}" for folder in _header_folders()] if "#include" in source else []
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"tvm_kernels.cu", 0, None, None))
     try:
         encoded = [option.encode() for option in options]
@@ -209,6 +214,19 @@ def _without_headers(source: str, arch: str) -> bytes:
         return bytes(binary)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+@lru_cache(maxsize=1)
+def _header_folders() -> tuple[str, ...]:
+    """Where CUDA's headers are, as TVM finds them."""
+    from tvm.support import nvcc
+
+    try:
+        path = nvcc.find_cuda_path()
+    except RuntimeError as error:
+        raise NvrtcError(f"{error}: pip install nvidia-cuda-runtime nvidia-cuda-crt, and set CUDA_PATH") from error
+    folders = (Path(path) / "include", nvcc._find_cuda_target_include(path))
+    return tuple(str(folder) for folder in folders if folder and Path(folder).is_dir())
 
 
 def _log(nvrtc: Any, program: Any) -> str:

@@ -27,6 +27,7 @@ _INPUT, _SUM = "float16", "float32"
 _STAGED = "tirx.manifest_shared_memory_local_stage"
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
+_MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
 
 
 class Axis(NamedTuple):
@@ -420,9 +421,16 @@ def _inline_producers(schedule: Any, block: Any) -> None:
 
 
 def _inline_consumers(schedule: Any, block: Any) -> None:
-    while consumers := schedule.get_consumers(block):
-        for consumer in consumers:
-            schedule.reverse_compute_inline(consumer)
+    """Bring what follows into ``block``; of several consumers those come into others that are not the last."""
+    while consumers := list(schedule.get_consumers(block)):
+        if len(consumers) == 1:
+            schedule.reverse_compute_inline(consumers[0])
+            continue
+        inner = [consumer for consumer in consumers if schedule.get_consumers(consumer)]
+        if not inner:
+            raise ValueError("the function has several results")
+        for consumer in inner:
+            schedule.compute_inline(consumer)
 
 
 # -- which tiles suit
@@ -449,9 +457,15 @@ def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
     for size, extent in zip(tile.block, (rows, columns, steps), strict=True):
         if size >= 2 * max(extent, SIDE):
             return False
-    if tile.staged and tile.block[2] >= steps:
-        return False  # there is no next load
+    if tile.staged and (tile.block[2] >= steps or _waiting(tile) > _MOST_WAITING):
+        return False  # there is no next load, or it takes too many registers
     return shared_memory(tile) <= _SHARED_LIMIT
+
+
+def _waiting(tile: TensorTile) -> int:
+    """How many elements of the next load a thread holds."""
+    rows, columns, depth = tile.block
+    return (rows + columns) * depth // (_WARP * math.prod(tile.warps))
 
 
 def shared_memory(tile: TensorTile) -> int:
