@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,22 @@ def start() -> Iterator[Start]:
         yield start
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A scheduler at ``HOST:PORT``."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+
 @pytest.fixture
-def scheduler(start: Start, tmp_path: Path) -> str:
-    """The address of a scheduler without workers: ``HOST:PORT``."""
+def scheduler(start: Start, tmp_path: Path) -> Scheduler:
+    """One without workers."""
     file = tmp_path / "scheduler.json"
-    start(
-        "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--scheduler-file", file
-    )
+    given = ["--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--scheduler-file", file]
+    process = start("distributed.cli.dask_scheduler", *given)
     until(file.exists, "the scheduler's start")
-    return str(json.loads(file.read_text())["address"]).removeprefix("tcp://")
+    return Scheduler(json.loads(file.read_text())["address"].removeprefix("tcp://"), process)
 
 
 def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Popen[bytes]:
@@ -51,19 +59,21 @@ def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Pop
 
 @pytest.mark.slow
 def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
-    command: Command, start: Start, scheduler: str, blocked_model: Path, target: dict[str, Any], tmp_path: Path
+    command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
 ) -> None:
     name = f"llvm-{target['mcpu']}"
-    workers = [start_worker(start, scheduler, f"{name}=1") for _ in range(4)]
+    workers = [start_worker(start, scheduler.address, f"{name}=1") for _ in range(4)]
     work = tmp_path / "work"
-    tune = command("tune", *OPTIONS, "--model", blocked_model, "--engine", f"dask://{scheduler}", "--work", work)
+    tune = command(
+        "tune", *OPTIONS, "--model", blocked_model, "--engine", f"dask://{scheduler.address}", "--work", work
+    )
     summary, messages = tune_until(tune, work, 2, lambda: [kill(worker) for worker in workers[1:3]] and None)
     require_planned(work, summary)
     assert "finished" in messages
     run = WorkDirectory(work).existing_run()
     assert (run.target_name, run.sittings[0].options["engine"]) == (name, "dask")
     assert run.sittings[0].machine["llvm_cpu"] == target["mcpu"]
-    assert scheduler not in run.sittings[0].command
+    assert scheduler.address not in run.sittings[0].command
 
 
 @pytest.mark.slow
@@ -84,6 +94,24 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     again = subprocess.run(command("tune", *OPTIONS, *given[:2], "--work", work), capture_output=True, text=True)
     assert json.loads(again.stdout)["targets"][0]["measured_now"] == 0
     assert len(trials(work)) == summary["trials"]
+
+
+@pytest.mark.slow
+def test_without_its_scheduler_a_run_ends_and_can_go_on(
+    command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
+) -> None:
+    start_worker(start, scheduler.address, f"llvm-{target['mcpu']}=1")
+    work, place = tmp_path / "work", ["--engine", f"dask://{scheduler.address}"]
+    tune = command("tune", *OPTIONS, "--model", blocked_model, *place, "--work", work)
+    process = subprocess.Popen(tune, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: trials(work) or process.poll() is not None, "the first trial")
+    kill(scheduler.process)
+    _, messages = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the fleet failed when" in messages
+    assert "run the same again" in messages
+    assert "Traceback" not in messages
+    assert [trial for trial in trials(work) if "error" in trial] == []
 
 
 def call(*arguments: object) -> tuple[int, str]:
@@ -107,13 +135,13 @@ def test_without_dask_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert (code, "pip install 'tunehub[fleet]'" in output) == (1, True), output
 
 
-def test_workers_without_the_device_are_named(start: Start, scheduler: str, tmp_path: Path) -> None:
-    start_worker(start, scheduler, "cuda-h200=1,fast=2")
+def test_workers_without_the_device_are_named(start: Start, scheduler: Scheduler, tmp_path: Path) -> None:
+    start_worker(start, scheduler.address, "cuda-h200=1,fast=2")
     from distributed import Client
 
-    with Client(scheduler, set_as_default=False) as client:
+    with Client(scheduler.address, set_as_default=False) as client:
         client.wait_for_workers(1, timeout=60)
-        code, output = call("--engine", f"dask://{scheduler}", "--work", tmp_path / "work")
+        code, output = call("--engine", f"dask://{scheduler.address}", "--work", tmp_path / "work")
     assert code == 1
     assert "no dask worker offers llvm-" in output
     assert "(they offer cuda-h200, fast); start one with `dask worker HOST:PORT" in output

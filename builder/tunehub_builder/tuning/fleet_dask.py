@@ -147,7 +147,8 @@ def _distributed() -> Any:
         import distributed
     except ImportError as error:
         raise TuningError(f"--engine needs dask.distributed ({error}): pip install 'tunehub[fleet]'") from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # workers that come and go are no errors
+    for name in ("distributed", "distributed.client", "tornado.application"):  # what has a handler of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # workers that come and go are no errors
     return distributed
 
 
@@ -155,4 +156,5 @@ def _as_tuning_error(error: Exception, when: str) -> TuningError:
     if isinstance(error, TuningError):
         return error
     remedy = "what was measured is in the work directory; see that scheduler and workers run, and run the same again"
-    return TuningError(f"the fleet failed when {when}: {type(error).__name__}: {error}; {remedy}")
+    reason = (str(error).strip().splitlines() or [""])[0]
+    return TuningError(f"the fleet failed when {when}: {type(error).__name__}: {reason}; {remedy}")
