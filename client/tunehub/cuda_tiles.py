@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.cuda_cost import Operand, Problem, Term
+from tunehub.cuda_cost import Operand, Problem, Term, matrix_shape
 from tunehub.cuda_limits import limits_of
 from tunehub.cuda_rule import UNROLLED, NoTileError, Tile, tile_for
 from tunehub.relax_guard import check_exact, check_function, check_tiles
@@ -23,6 +23,7 @@ from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
 from tunehub.templates.base import open_schedule
 
 NAME = "cuda_tiles"  # in reports
+_TYPES = ("float32", "float16")  # of operands and result; matrix products in the latter are for tensor cores
 _REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
@@ -71,7 +72,7 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
 
 
 def sums_of(mod: Any) -> Sums | None:
-    """Describe a function that adds up once, float32, and computes elements on their own before and after that."""
+    """Describe a function that adds up once, in floats, and computes elements on their own before and after that."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if _reduces(block)]
@@ -215,7 +216,7 @@ def _is_flat(schedule: Any, block: Any) -> bool:
 
 
 def _summand(block: Any) -> Any | None:
-    """What a block adds to its float32 result in each step, from zero on; None when it does something else."""
+    """What a block adds to its result in each step, from zero on; None when it does something else."""
     store, start = block.body, block.init
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
         return None
@@ -224,7 +225,7 @@ def _summand(block: Any) -> Any | None:
     own = store.value.a
     if type(zero).__name__ != "FloatImm" or float(zero.value) != 0 or type(own).__name__ not in _LOADS:
         return None
-    if not buffer_of(own).same_as(target) or str(buffer_kind(target).dtype) != "float32":
+    if not buffer_of(own).same_as(target) or _type(target) not in _TYPES:
         return None
     spatial = [str(axis.var) for axis in block.iter_vars if int(axis.iter_type) != _REDUCTION]
     return store.value.b if [str(index) for index in store.indices] == spatial else None
@@ -235,9 +236,9 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
     loads = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     if len(loads) != 2 or any(type(load).__name__ not in _LOADS for load in loads):
         return None
-    if any(str(buffer_kind(buffer_of(load)).dtype) != "float32" for load in loads):
-        return None
     target = buffer_of(block.writes[0])
+    if any(_type(buffer_of(load)) != _type(target) for load in loads):
+        return None
     regions = [buffer_of(region) for region in block.reads if not buffer_of(region).same_as(target)]
     places = [next((at for at, each in enumerate(regions) if each.same_as(buffer_of(load))), -1) for load in loads]
     operands = [_operand(load, block) for load in loads]
@@ -246,6 +247,8 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
     first, second = operands
     assert first is not None and second is not None
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
+    if _type(target) != "float32" and matrix_shape(problem) is not None:
+        return None
     return Sums(
         name=sums.name,
         before=sums.before,
@@ -294,6 +297,10 @@ def _terms(index: Any, extents: Mapping[str, int]) -> Iterator[Term]:
     if not np.array_equal(np.broadcast_to(evaluate(index, points), (_PROBES,)), np.broadcast_to(expected, (_PROBES,))):
         raise _NotLinear
     yield from found
+
+
+def _type(buffer: Any) -> str:
+    return str(buffer_kind(buffer).dtype)
 
 
 def _static(value: Any) -> int | None:

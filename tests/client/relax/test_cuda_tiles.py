@@ -35,12 +35,20 @@ def _module(*tensors: Any) -> Any:
 
 
 def _conv(
-    channels: int, size: int, outputs: int, kernel: int, *, groups: int = 1, stride: int = 1, batch: int = 1
+    channels: int,
+    size: int,
+    outputs: int,
+    kernel: int,
+    *,
+    groups: int = 1,
+    stride: int = 1,
+    batch: int = 1,
+    dtype: str = "float32",
 ) -> Any:
     """A convolution with padding, bias and ReLU."""
-    data = te.placeholder((batch, channels, size, size), name="data")
-    weight = te.placeholder((outputs, channels // groups, kernel, kernel), name="weight")
-    bias = te.placeholder((1, outputs, 1, 1), name="bias")
+    data = te.placeholder((batch, channels, size, size), dtype, name="data")
+    weight = te.placeholder((outputs, channels // groups, kernel, kernel), dtype, name="weight")
+    bias = te.placeholder((1, outputs, 1, 1), dtype, name="bias")
     if groups == 1:
         sums = topi.nn.conv2d(data, weight, stride, kernel // 2, 1)
     else:
@@ -154,6 +162,12 @@ def _functions_of_other_kinds() -> Sequence[Any]:
 @pytest.mark.parametrize("number", range(7))
 def test_other_functions_are_left_to_tvm(number: int) -> None:
     assert by_rule(_functions_of_other_kinds()[number], TARGET) is None
+
+
+def test_in_half_precision_tensor_cores_serve_all_but_groups() -> None:
+    assert sums_of(_conv(64, 14, 64, 3, dtype="float16")) is None
+    found = by_rule(_conv(64, 14, 64, 3, groups=64, dtype="float16"), TARGET)
+    assert found is not None and found[1] is not None
 
 
 def test_a_rule_that_promises_little_says_so() -> None:
