@@ -104,7 +104,7 @@ def product_of(mod: Any) -> Product | None:
     types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
     if types != [_INPUT, _INPUT, _SUM] or not _multiplies(block):
         return None
-    return _product(block, *reads, block.writes[0])
+    return _product(block, [*reads, block.writes[0]])
 
 
 def tiles(product: Product) -> Iterator[TensorTile]:
@@ -182,8 +182,9 @@ def _multiplies(block: Any) -> bool:
     return kinds == ["Add", "Mul", "Cast", "Cast"]
 
 
-def _product(block: Any, first: Any, second: Any, written: Any) -> Product | None:
-    own = [list(_variables(region)) for region in (first, second, written)]
+def _product(block: Any, regions: Sequence[Any]) -> Product | None:
+    """``regions``: of A, B and C."""
+    own = [list(_variables(region)) for region in regions]
     groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "steps": []}
     for number, axis in enumerate(block.iter_vars):
         uses = tuple(any(axis.var.same_as(variable) for variable in variables) for variables in own)
@@ -198,7 +199,7 @@ def _product(block: Any, first: Any, second: Any, written: Any) -> Product | Non
         groups[group].append(Axis(number, extent))
     if not all(groups[name] for name in ("rows", "columns", "steps")):
         return None
-    last = [_last_group(region, block, groups) for region in (first, second, written)]
+    last = [_last_group(region, block, groups) for region in regions]
     return Product(
         name=str(block.name_hint),
         **{name: tuple(axes) for name, axes in groups.items()},
@@ -208,7 +209,7 @@ def _product(block: Any, first: Any, second: Any, written: Any) -> Product | Non
     )
 
 
-_GROUPS = {
+_GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
     (_SPATIAL, (True, True, True)): "batch",
     (_SPATIAL, (True, False, True)): "rows",
     (_SPATIAL, (False, True, True)): "columns",
