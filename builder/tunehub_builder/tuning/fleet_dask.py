@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.machine import HOST, find_cpu
+from tunehub_builder.progress import native_output_to
 from tunehub_builder.tuning import fleet_jobs
 from tunehub_builder.tuning.fleet import Answer, Work
 from tunehub_builder.tuning.fleet_worker import Facts
@@ -48,7 +51,8 @@ class DaskEngine:
         distributed = _distributed()
         address = self._address.removeprefix(SCHEME)
         if self.is_here:
-            address = self._stack.enter_context(self._cluster(distributed))
+            with native_output_to(Path(os.devnull)):  # what its processes say when Ctrl-C reaches them, too
+                address = self._stack.enter_context(self._cluster(distributed))
         try:
             client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError) as error:
