@@ -144,7 +144,9 @@ def tune_on_gpu(
     ``CudaSession``s, spread over the GPUs, and a :class:`SearchSession`.
     """
     limit_s = math.inf if builders else pool.build_limit_s
-    builders = builders or [Worker(pool, make) for make in make_builders or cuda_worker.makers(directory, pool.workers)]
+    half = any(cuda_worker.takes_half(task.mod["main"]) for task in tasks)
+    makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half)
+    builders = builders or [Worker(pool, make) for make in makers]
     searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
     sitting = _Sitting(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
     try:

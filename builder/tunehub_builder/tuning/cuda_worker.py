@@ -27,13 +27,14 @@ _PLAIN = -1  # the number of what outputs are compared with
 class CudaSession(Session):
     """As :class:`Session`, for a GPU of this machine. Weights are never packed: a candidate has one form."""
 
-    def __init__(self, lock: str, device: str | None = None) -> None:
+    def __init__(self, lock: str, device: str | None = None, *, half: bool = False) -> None:
         """``lock``: the file that whoever measures on the GPU holds locked.
 
         The process sees the GPU ``device`` alone, as ``CUDA_VISIBLE_DEVICES`` names it; None: those that it sees now.
+        ``half``: there is work in half precision, which needs more of TVM than the rest; it is imported at the start.
         """
         super().__init__()
-        self._lock = lock
+        self._lock, self._half = lock, half
         if device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         self._compilers: dict[str, Any] = {}
@@ -43,6 +44,8 @@ class CudaSession(Session):
         """Import TVM, take the GPU into use and compile a first kernel."""
         self._device().sync()
         self._compiler(_arch(target))
+        if self._half:
+            load_cuda_intrinsics()
 
     def attempt(
         self, task: str, target: Any, trace: Any, best_s: float | None, options: MeasureOptions
@@ -188,11 +191,14 @@ def gpu_lock(directory: Path, device: int = 0) -> str:
     return str(directory / (f"gpu{device}.lock" if device else "gpu.lock"))
 
 
-def makers(directory: Path, workers: int) -> list[Callable[[], CudaSession]]:
-    """What makes the session of each of ``workers`` processes: they are spread over all GPUs that may be used."""
+def makers(directory: Path, workers: int, *, half: bool = False) -> list[Callable[[], CudaSession]]:
+    """What makes the session of each of ``workers`` processes: they are spread over all GPUs that may be used.
+
+    ``half``: see :class:`CudaSession`.
+    """
     devices = visible_gpus() or (None,)
     turns = (number % len(devices) for number in range(workers))
-    return [partial(CudaSession, gpu_lock(directory, number), devices[number]) for number in turns]
+    return [partial(CudaSession, gpu_lock(directory, number), devices[number], half=half) for number in turns]
 
 
 def visible_gpus() -> tuple[str, ...]:
