@@ -117,7 +117,7 @@ def test_virtual_threads_and_several_elements_of_a_thread() -> None:
 
 
 def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    mod = _pool(3, 11, 3)  # with a remainder in the last block
+    mod = _pool(3, 11, 3)
     sums = sums_of(mod)
     assert sums is not None and sums.problem is None
     scheduled = one_thread_each(mod, sums).mod
@@ -128,6 +128,19 @@ def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cuda_tiles, "_FEWEST_WINDOWS", 1)
     found = by_rule(mod, TARGET)
     assert found is not None and found[1] is None
+
+
+@pytest.mark.parametrize(
+    ("spatial", "threads"),
+    [((4, 32, 32), 256), ((3, 11, 11), 33), ((16, 16, 16), 128), ((3, 28, 28), 147), ((61, 53, 53), 61)],
+)
+def test_threads_fill_warps_and_leave_no_remainder(spatial: tuple[int, ...], threads: int) -> None:
+    assert cuda_tiles._threads_without_remainder(spatial) == threads
+
+
+def test_primes_of_windows_are_left_to_tvm() -> None:
+    with pytest.raises(NoTileError, match="no block of 32 to 256 threads divides 7919"):
+        cuda_tiles._threads_without_remainder((1, 7919))
 
 
 def test_indices_are_read_as_terms() -> None:
