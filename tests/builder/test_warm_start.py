@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from tunehub.lookup import Candidate, EmptyLookup, Neighbour
 from tunehub.relax_class import OperatorClass
 from tunehub_builder import cli
+from tunehub_builder.tuning import sketch
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.knob_search import KnobSearch, choice_id
-from tunehub_builder.tuning.search import EvolutionarySearch, trace_id
-from tunehub_builder.tuning.tasks import TuningTask, class_fields, task_of
+from tunehub_builder.tuning.search import EvolutionarySearch, SketchSearch, center_of, trace_id
+from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
 from tunehub_builder.tuning.warm_start import (
     TRANSFERRED,
@@ -82,7 +83,7 @@ def product(tvm: Any, rows: int, columns: int, depth: int) -> TuningTask:
 def record_of(task: TuningTask, trace: Any, seconds: float = 1e-3) -> ScheduleRecord:
     return ScheduleRecord(
         exact=task.exact, anchor=task.anchor, op=task.name, run_s=(seconds,), source="sketch", trace=tuple(trace),
-        **class_fields(task.mod),
+        **task.classes,
     )  # fmt: skip
 
 
@@ -134,11 +135,11 @@ def test_what_fits_a_task_is_proposed_best_kind_first(tvm: Any, host: Any) -> No
     tall = product(tvm, 256, 64, 128)
     broken = tiled(task, 8)
     broken = [[["GetSBlock", [], ["nothing", "main"], ["b0"]]], []]
-    key = class_fields(task.mod)["op_class"]
+    key = task.classes["op_class"]
     own, others = tiled(task, 4), [larger, other, tall]
-    members = [neighbour(record_of(item, tiled(item, 16)), class_fields(item.mod)["extents"]) for item in others]
-    members += [neighbour(record_of(larger, broken), class_fields(larger.mod)["extents"])]
-    members += [neighbour(record_of(task, own), class_fields(task.mod)["extents"])]
+    members = [neighbour(record_of(item, tiled(item, 16)), item.classes["extents"]) for item in others]
+    members += [neighbour(record_of(larger, broken), larger.classes["extents"])]
+    members += [neighbour(record_of(task, own), task.classes["extents"])]
     found = seeds_of(task, host, Records(exact=record_of(task, own), members={key: members}), knobs=False)
     assert [seed.source.rpartition(", ")[2] for seed in found] == ["exact", *["transfer"] * (len(found) - 1)]
     assert found[0].candidate == list(own)
@@ -155,10 +156,9 @@ def test_seeds_can_be_built_and_are_not_endless(tvm: Any, host: Any) -> None:
     task = product(tvm, 96, 80, 40)
     others = [product(tvm, 16 * rows, 64, 8 * depth) for rows in range(1, 7) for depth in range(1, 7)]
     members = [
-        neighbour(record_of(item, tiled(item, 2 ** (i % 4))), class_fields(item.mod)["extents"])
-        for i, item in enumerate(others)
+        neighbour(record_of(item, tiled(item, 2 ** (i % 4))), item.classes["extents"]) for i, item in enumerate(others)
     ]
-    found = seeds_of(task, host, Records(members={class_fields(task.mod)["op_class"]: members}), knobs=False)
+    found = seeds_of(task, host, Records(members={task.classes["op_class"]: members}), knobs=False)
     assert 1 < len(found) <= TRANSFERRED
     for seed in found:
         tvm.tirx.build(apply_exact(task.mod, import_trace(seed.candidate)).mod, target=host)
@@ -174,6 +174,44 @@ def test_seeds_come_before_the_searches_and_behind_a_templates_own_choice(tvm: A
     assert most == 5
     assert len(KnobOptions(trials=5, records=records).plan(task, host)) == 1  # no knobs among the records
     assert search.name
+
+
+def test_the_register_tile_of_a_sketch_is_read_from_its_trace(tvm: Any) -> None:
+    from tunehub.relax_traces import export_trace
+
+    task = product(tvm, 128, 96, 64)
+    loops = sketch.loops_of(task.mod)
+    assert loops is not None
+    tiles = sketch.register_tiles(loops, 16)
+    for knobs in [*tiles, *sketch.variations(loops, tiles[0])]:
+        trace = export_trace(sketch.apply(task.mod, loops, knobs).trace)
+        assert sketch.register_tile(trace) == knobs.register_tile == (knobs.vectors, knobs.vector, knobs.tile)
+    assert sketch.register_tile(tiled(task, 8)) is None
+
+
+def test_sketches_around_what_a_registry_proposed_come_first_and_none_is_lost(tvm: Any) -> None:
+    task = product(tvm, 128, 96, 64)
+    everything = SketchSearch(task.mod, 16).propose([], 999)
+    seed = Trial(task=task.exact, trace=everything[-1], source="registry p, transfer", run_s=(1e-5,))
+    center = center_of([seed])
+    assert center is not None and center == sketch.register_tile(everything[-1])
+    search, trials = SketchSearch(task.mod, 16), [seed]
+    while batch := search.propose(trials, 4):
+        tiles = [sketch.register_tile(trace) for trace in batch]
+        if len(trials) == 1:
+            assert all(tile is not None and sketch.apart(tile, center) <= 1.0 for tile in tiles)
+        trials += [Trial(task=task.exact, trace=trace, source="sketch", run_s=(1e-3,)) for trace in batch]
+    ids = [trace_id(trial.trace) for trial in trials]
+    assert len(set(ids)) == len(ids)
+    assert set(map(trace_id, everything)) <= set(ids)
+
+
+def test_without_a_registry_sketches_keep_their_order(tvm: Any) -> None:
+    task = product(tvm, 128, 96, 64)
+    first, *others = SketchSearch(task.mod, 16).propose([], 999)
+    known = [Trial(task=task.exact, trace=first, source="sketch", run_s=(1e-5,))]
+    assert center_of(known) is None
+    assert SketchSearch(task.mod, 16).propose(known, 999) == others
 
 
 def test_knobs_that_a_registry_proposed_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,16 @@ trials that they are told about, so that a resumed run goes on where the journal
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub_builder.tuning import sketch
 from tunehub_builder.tuning.journal import Trial
 
+REGISTRY = "registry"  # so the sources of trials begin that records of a package or the user's own led to
 _BEST_TO_VARY = 2
+_NEIGHBOURS = 1.0  # factors of two between register tiles
 
 
 class CandidateSource(Protocol):
@@ -33,7 +35,11 @@ def trace_id(trace: Any) -> str:
 
 
 class SketchSearch:
-    """All register tiles of the task's sketches, then variations of the best ones."""
+    """All register tiles of the task's sketches, then variations of the best ones.
+
+    After trials that came from a registry, those around the fastest are first: neighbours of its register tile, then
+    variations, then the other tiles from near to far.
+    """
 
     name = "sketch"
 
@@ -45,19 +51,28 @@ class SketchSearch:
         self._tiles: list[str] | None = None
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
-        """The register tiles until all are measured; afterwards variations of the fastest until none is new."""
+        """The register tiles and variations in their order, until none is new."""
         if self._loops is None:
             return []
         measured = {trace_id(trial.trace): trial for trial in trials}
         if self._tiles is None:
             self._tiles = list(self._traces(sketch.register_tiles(self._loops, self._vector)))
         fresh = [text for text in self._tiles if text not in measured]
-        if not fresh:
-            mine = sorted((text for text in self._knobs if text in measured), key=lambda text: measured[text].mean_s)
-            best = [self._knobs[text] for text in mine[:_BEST_TO_VARY] if measured[text].run_s]
-            varied = self._traces(v for knobs in best for v in sketch.variations(self._loops, knobs))
-            fresh = [text for text in varied if text not in measured]
-        return [json.loads(text) for text in fresh[:limit]]
+        center = center_of(trials)
+        if center is not None:
+            far = {text: sketch.apart(self._knobs[text].register_tile, center) for text in fresh}
+            fresh.sort(key=far.__getitem__)
+            near = [text for text in fresh if far[text] <= _NEIGHBOURS]
+            fresh = near or self._variations(measured) or fresh
+        return [json.loads(text) for text in (fresh or self._variations(measured))[:limit]]
+
+    def _variations(self, measured: Mapping[str, Trial]) -> list[str]:
+        """Those of the fastest sketches that were not measured yet."""
+        mine = sorted((text for text in self._knobs if text in measured), key=lambda text: measured[text].mean_s)
+        best = [self._knobs[text] for text in mine[:_BEST_TO_VARY] if measured[text].run_s]
+        loops = self._loops_or_fail()
+        varied = self._traces(changed for knobs in best for changed in sketch.variations(loops, knobs))
+        return [text for text in varied if text not in measured]
 
     def _traces(self, choices: Iterable[sketch.Knobs]) -> Iterator[str]:
         """The traces of the choices that TVM accepts, in order and once each."""
@@ -80,6 +95,14 @@ class SketchSearch:
     def _loops_or_fail(self) -> sketch.Loops:
         assert self._loops is not None
         return self._loops
+
+
+def center_of(trials: Sequence[Trial]) -> tuple[int, int, int] | None:
+    """The register tile of the fastest trial that has one; None when no trial came from a registry."""
+    if not any(trial.source.startswith(REGISTRY) for trial in trials):
+        return None
+    tiled = [(trial.mean_s, tile) for trial in trials if trial.run_s and (tile := sketch.register_tile(trial.trace))]
+    return min(tiled)[1] if tiled else None
 
 
 class EvolutionarySearch:

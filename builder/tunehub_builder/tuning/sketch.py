@@ -10,6 +10,7 @@ A sketch is applied with schedule primitives only, so its trace replays on every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -48,6 +49,11 @@ class Knobs:
     padding: Literal["inline", "root", "tile"] = "inline"
     outer: Literal["vector_first", "tile_first"] = "vector_first"
     fused: bool = False
+
+    @property
+    def register_tile(self) -> tuple[int, int, int]:
+        """As :func:`register_tile` finds it in the trace."""
+        return self.vectors, self.vector, self.tile
 
 
 def loops_of(mod: Any) -> Loops | None:
@@ -96,6 +102,21 @@ def variations(loops: Loops, knobs: Knobs) -> Iterator[Knobs]:
         yield replace(knobs, padding="tile")
     if loops.kind != "depthwise":
         yield replace(knobs, outer="tile_first")
+
+
+def register_tile(trace: Any) -> tuple[int, int, int] | None:
+    """Vectors, elements of a vector, and rows of the register tile in a sketch's portable ``trace``, adapted to another
+    function or not); None for the trace of another search. They are the numbers of its first two splits."""
+    splits = [inputs[1:] for name, inputs, *_ in trace[0] if name == "Split"][:2]
+    numbers = [[factor for factor in factors if isinstance(factor, int)] for factors in splits]
+    if [len(found) for found in numbers] != [2, 1] or [len(factors) for factors in splits] != [3, 2]:
+        return None
+    return numbers[0][0], numbers[0][1], numbers[1][0]
+
+
+def apart(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
+    """Factors of two between two register tiles."""
+    return sum(abs(math.log2(mine / other)) for mine, other in zip(a, b, strict=True))
 
 
 def apply(mod: Any, loops: Loops, knobs: Knobs) -> Any:

@@ -2,8 +2,8 @@
 
 Records of the very workload come first, then those with its anchor block, then those of its operator class at other
 shapes, adapted as a compile adapts them. All are measured like any other candidate: what does not carry over costs a
-trial and nothing else. The searches that follow count them among their trials, so that knob search goes on around the
-best of them and evolutionary search has them in its population.
+trial and nothing else. The searches that follow count them among their trials: knob search and sketches go on around
+the best of them, and evolutionary search has them in its population.
 
 Records come from the port of compiling, :class:`tunehub.lookup.RecordLookup`.
 """
@@ -24,14 +24,15 @@ from tunehub.relax_traces import export_trace
 from tunehub.transfer_sources import most_efficient, nearest
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.knob_search import choice_id
-from tunehub_builder.tuning.search import CandidateSource, trace_id
+from tunehub_builder.tuning.search import REGISTRY, CandidateSource, trace_id
+from tunehub_builder.tuning.sketch import register_tile
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
-ANCHORED, TRANSFERRED = 4, 8  # most candidates of a task by its anchor block, and by its operator class
-_TRIED = 3  # times as many records are read, because some cannot be adapted
+ANCHORED, TRANSFERRED = 4, 4  # most candidates of a task by its anchor block, and by its operator class
+_TRIED = 6  # times as many records are read: some cannot be adapted, and many agree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +65,8 @@ def searches(seeds: Iterable[Seed]) -> list[tuple[CandidateSource, int]]:
 
 
 def seeds_of(task: TuningTask, target: Any, records: RecordLookup, *, knobs: bool) -> list[Seed]:
-    """What ``records`` propose for ``task``, the most promising first and each candidate once.
+    """What ``records`` propose for ``task``, the most promising first and each design once: of sketches with the same
+    register tile the search that follows measures the variations.
 
     ``knobs``: choices of knobs for the task's template, made of the records of the tuner `template`; otherwise traces,
     made of records of either tuner. A record that does not fit the task is left out.
@@ -81,7 +83,7 @@ def seeds_of(task: TuningTask, target: Any, records: RecordLookup, *, knobs: boo
             candidate = _adapted(task, item, target, fit, knobs=knobs)
             if candidate is not None:
                 seed = Seed(candidate=candidate, source=source_of(item.package, how))
-                found.setdefault(candidate_id(candidate), seed)
+                found.setdefault(_design(candidate), seed)
             if len(found) - before == most:
                 break
     return list(found.values())
@@ -98,12 +100,17 @@ def ranked(own: OperatorClass, neighbours: Iterable[Neighbour]) -> list[Neighbou
 def source_of(package: str, how: str) -> str:
     """What the journal says of a seed's trial: `registry llvm-znver5 0.3.0, anchor`. A file of records is named without
     its folder, because sources are published."""
-    return f"registry {Path(package).name[:200]}, {how}"
+    return f"{REGISTRY} {Path(package).name[:200]}, {how}"
 
 
 def candidate_id(candidate: Any) -> str:
     """A text that is equal for equal candidates, traces or choices of knobs."""
     return choice_id(candidate) if isinstance(candidate, KnobChoice) else trace_id(candidate)
+
+
+def _design(candidate: Any) -> str:
+    tile = None if isinstance(candidate, KnobChoice) else register_tile(candidate)
+    return candidate_id(candidate) if tile is None else str(tile)
 
 
 def _exact(task: TuningTask, records: RecordLookup) -> Iterator[Candidate]:
