@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
@@ -133,6 +135,41 @@ def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
         assert required_features(trace) == {"sm_70"}
         assert tile_of(trace) == tile
         assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_right_with_one_thread_for_all(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
+    import tvm
+
+    monkeypatch.setattr(tensor_sketch, "_tensorize", lambda *_: None)
+    mod = CASES[case]()
+    product = product_of(mod)
+    assert product is not None
+    expected = _run(mod)
+    chosen = sorted(tile for tile in tiles(product) if not tile.staged)
+    for tile in chosen[:: max(1, len(chosen) // 3)]:
+        text = apply(mod, product, tile).mod.script()
+        text = re.sub(r'thread_binding\(((?:[^()]|\([^()]*\))*), thread="[^"]*"\)', r"serial(\1)", text)
+        text = (
+            re.sub(r', scope="[^"]*"', "", text).replace("T.vectorized(", "T.serial(").replace("T.unroll(", "T.serial(")
+        )
+        difference = np.abs(_run(tvm.script.from_source(text)) - expected).max()
+        assert difference <= 2e-3 * np.abs(expected).max()
+
+
+def _run(mod: Any) -> Any:
+    import tvm
+
+    from tunehub.relax_nodes import buffer_kind, parameters
+
+    kinds = [buffer_kind(buffer) for buffer in parameters(mod["main"])]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(tuple(map(int, kind.shape)), dtype="float32") for kind in kinds]
+    arrays[-1][...] = np.nan
+    tensors = [tvm.runtime.tensor(array.astype(str(kind.dtype))) for array, kind in zip(arrays, kinds, strict=True)]
+    tvm.tirx.build(mod, target="llvm")["main"](*tensors)
+    return tensors[-1].numpy().astype("float32")
 
 
 def test_a_trace_of_another_kind_has_no_tile() -> None:
