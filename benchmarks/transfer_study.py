@@ -19,11 +19,11 @@ import msgspec
 
 from benchmarks.transfer_workloads import workloads
 from tunehub.lookup import Candidate, Neighbour
+from tunehub.measure_session import packed, unpacked
 from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
 from tunehub.transfer_sources import Strategy, by_model, features, most_efficient, nearest
 from tunehub_builder.distill import as_record, best_trials, newest, own_choices
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
-from tunehub_builder.tuning.worker import packed, unpacked
 from tunehub_builder.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
 

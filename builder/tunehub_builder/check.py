@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure_session import packed, unpacked
 from tunehub_builder.distill import FINALISTS, Distilled, distill
 from tunehub_builder.race import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.samples import speedup, timed_evidence
 from tunehub_builder.sitting import TEMPLATE, Resources
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
 from tunehub_builder.tuning.pool import Worker
-from tunehub_builder.tuning.worker import packed, unpacked
 from tunehub_builder.work_directory import WorkDirectory
 from tunehub_builder.workers import worker_pool
 from tunehub_registry.evidence import RecordEvidence

@@ -12,8 +12,8 @@ import msgspec
 
 from tunehub.key_scheme import META_SCHEDULE
 from tunehub.lookup import EmptyLookup, LayeredLookup, Measured
+from tunehub.measure_session import relative_difference
 from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
-from tunehub_builder.tuning.worker import relative_difference
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 
 if TYPE_CHECKING:

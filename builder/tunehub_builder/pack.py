@@ -251,7 +251,7 @@ def _classified(task: TaskEntry) -> TaskEntry:
         return task
     import tvm
 
-    from tunehub_builder.tuning.tasks import class_fields
+    from tunehub.relax_class import class_fields
 
     return msgspec.structs.replace(task, **class_fields(tvm.ir.load_json(task.module)))
 

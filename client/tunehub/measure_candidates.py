@@ -23,6 +23,7 @@ from tunehub.relax_nodes import buffer_shapes
 from tunehub.relax_schedule import Scheduled, apply_transfer
 from tunehub.relax_template import TemplateFit
 from tunehub.relax_traces import export_trace, import_trace
+from tunehub.templates.base import knob_distance
 from tunehub.transfer_sources import by_model
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -84,11 +85,6 @@ def default_record(exact: str, name: str, run_s: float) -> ScheduleRecord:
     of the default, which it would have to beat.
     """
     return ScheduleRecord(exact=exact, op=name, run_s=(run_s,), source=MEASURED, trace=([], []))
-
-
-def knob_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
-    """The number of knobs in which two choices of one template differ."""
-    return sum(value != b.get(name) for name, value in a.items())
 
 
 def _chosen(outcome: Scheduled, fit: TemplateFit) -> _Schedule | None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -124,6 +125,7 @@ class WorkerProcess:
         except BaseException:
             self.connection.close()
             raise
+        weakref.finalize(self, _ended, self._process, at_once=True)
 
 
 def serve(connection: Connection, make_session: Callable[[], Any], threads: int | None) -> None:

@@ -171,7 +171,7 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
     from tunehub_registry.record import ScheduleRecord
 
     def measure(mod: Any) -> tuple[float, ...]:
-        from tunehub_builder.tuning.tasks import buffer_shapes
+        from tunehub.relax_nodes import buffer_shapes
 
         packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(mod)
         rng = np.random.default_rng(0)

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure_session import random_array, relative_difference
 from tunehub.quiet import clear_of_the_pool, undisturbed
-from tunehub_builder.tuning.worker import random_array, relative_difference
 
 DEFAULT, HISTORY, GRAPH, AUTO_SCHEDULER = "default", "history", "graph", "auto_scheduler"
 _PAUSE_S = 0.05

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure_session import random_array, relative_difference
 from tunehub.quiet import clear_of_the_pool, undisturbed
-from tunehub_builder.tuning.worker import error_of, random_array, relative_difference
+from tunehub.worker_process import error_of
 
 DEFAULT = 0  # the number of the default; finalist i has number i + 1
 _PAUSE_S = 0.05

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from tunehub.relax_nodes import buffer_shapes
 from tunehub_builder.progress import Progress
 from tunehub_builder.tuning import cuda_worker
 from tunehub_builder.tuning.cuda_search import SearchSession
@@ -26,7 +27,7 @@ from tunehub_builder.tuning.cuda_worker import tensor_bytes
 from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_synced
 from tunehub_builder.tuning.order import operations
 from tunehub_builder.tuning.pool import PoolOptions, Servant, Worker, warm_up
-from tunehub_builder.tuning.tasks import TuningTask, buffer_shapes
+from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_builder.tuning.worker import MeasureOptions
 
 SOURCE = "evolutionary"

@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tunehub.measure_session import packed, unpacked
+from tunehub.relax_nodes import buffer_shapes
+from tunehub.worker_process import error_of
 from tunehub_builder.tuning.archive import Archive
-from tunehub_builder.tuning.worker import MeasureOptions, Session, error_of, packed, unpacked
+from tunehub_builder.tuning.worker import MeasureOptions, Session
 
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
 _CONTEXT_LOST = 70  # exit code
@@ -110,10 +113,10 @@ class CudaSession(Session):
         with self._gpu() as device:
             return _samples(library, arguments, device, runs=runs, repeats=1)[0]
 
-    def difference(self, number: int, reference: int) -> float:
+    def difference(self, number: int, reference: int, runs: int = 1) -> float:
         """As the base says; in place of the reference, the plainest kernels where they could be built."""
         with self._gpu():
-            return super().difference(number, _PLAIN if _PLAIN in self._built else reference)
+            return super().difference(number, _PLAIN if _PLAIN in self._built else reference, runs)
 
     def _build_plain(self, task: str, target: Any) -> None:
         self._keep(_PLAIN, plainly(self._modules[task], target), target)
@@ -236,8 +239,6 @@ def _by_rules(mod: Any, target: Any, *rules: Any) -> Any:
 
 def takes_half(function: Any) -> bool:
     """Whether a parameter of ``function`` is float16: tensor cores may serve it."""
-    from tunehub_builder.tuning.tasks import buffer_shapes
-
     return any(dtype == "float16" for _, dtype in buffer_shapes(function))
 
 

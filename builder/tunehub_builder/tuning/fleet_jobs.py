@@ -6,7 +6,6 @@ worker and may crash. So a bad candidate never ends a worker; what ends a worker
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ class Bench:
 
 def facts(target_name: str) -> Facts:
     """What this worker's machine is. Raises TuningError when it cannot measure for the target."""
-    _may_have_children()
     child = Worker(PoolOptions(workers=1, threads=1), JobSession)
     try:
         kind, value = child.ask(("facts", target_name), _START_LIMIT_S)
@@ -123,7 +121,6 @@ def _child(bench: Bench) -> Worker:
         return child
     if child is not None:
         child.stop(at_once=True)
-    _may_have_children()
     child = Worker(bench.options, partial(JobSession, bench.make_session, bench.board))
     found = _ask(child, ("versions",), _START_LIMIT_S)
     if tuple(found) != bench.versions:
@@ -137,14 +134,5 @@ def _child(bench: Bench) -> Worker:
 def end_children() -> None:
     """End all children of this process; jobs that wait for one get an error."""
     for _, child in list(_children.values()):
-        child.kill()
+        child.stop(at_once=True)
     _children.clear()
-
-
-def _may_have_children() -> None:
-    """A worker under dask's nanny is a daemonic process, which must not have children: they could outlive it.
-
-    Those here do not, see ``tuning.worker.serve``.
-    """
-    configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
-    configuration["daemon"] = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tunehub.templates.base import knob_distance
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.search import trace_id
 
@@ -77,7 +78,8 @@ def next_choices(space: Sequence[KnobChoice], trials: Sequence[Trial]) -> list[K
     measured = [trial for trial in trials if trial.choice is not None and trial.run_s]
     best = min(measured, key=lambda trial: trial.mean_s, default=None)
     center = best.choice if best is not None and best.choice is not None else space[0]
-    return sorted(fresh, key=lambda choice: _distance(choice, center))  # stable: the template's order among equals
+    # Sorting is stable: among equals the template's order decides.
+    return sorted(fresh, key=lambda choice: knob_distance(choice.knobs, center.knobs))
 
 
 def choice_id(choice: KnobChoice) -> str:
@@ -87,11 +89,6 @@ def choice_id(choice: KnobChoice) -> str:
 
 def _same_template(choice: KnobChoice, space: Sequence[KnobChoice]) -> bool:
     return bool(space) and (choice.template, choice.version) == (space[0].template, space[0].version)
-
-
-def _distance(a: KnobChoice, b: KnobChoice) -> int:
-    """The number of knobs in which two choices of one template differ."""
-    return sum(value != b.knobs.get(name) for name, value in a.knobs.items())
 
 
 def _without_gain(trials: Sequence[Trial]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -10,10 +9,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
+from tunehub.worker_process import WorkerProcess
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.worker import MeasureOptions, serve
+from tunehub_builder.tuning.worker import MeasureOptions, Session
 
-_SPAWN = multiprocessing.get_context("spawn")
 _START_LIMIT_S = 180.0  # importing TVM on a busy machine
 
 
@@ -196,22 +195,20 @@ def _ready(running: dict[Worker, int], limit_s: float) -> list[Worker]:
     return [w for w in running if w.connection in answered or late - w.started >= limit_s]
 
 
-class Worker:
-    """The parent's end of one worker process. A request that kills the process or takes too long is an error."""
+class Worker(WorkerProcess):
+    """A worker process of a tuner. The next request after one that has killed it starts a new one."""
 
     def __init__(self, options: PoolOptions, make_session: Callable[[], Any] | None = None) -> None:
-        """``make_session``, a class that can be pickled, answers the requests instead of a ``worker.Session``."""
+        """``make_session``, which can be pickled, makes what answers the requests instead of a ``worker.Session``."""
         self._options = options
-        self._make_session = make_session
         self.started = 0.0
-        self._process: Any = None
         self._known: set[str] = set()
-        self._start()
+        super().__init__(make_session or Session, threads=options.threads, log=options.log)
 
-    @property
-    def alive(self) -> bool:
-        """False after the last request killed the process; the next request starts a new one."""
-        return self._process is not None
+    def start(self) -> None:
+        """As the base says."""
+        super().start()
+        self._known = set()
 
     def start_build(self, number: int, task: str, module: str, target: Any, candidate: Any) -> None:
         """Ask for a build without waiting. Raises TuningError when the process does not take the workload."""
@@ -221,8 +218,8 @@ class Worker:
 
     def load(self, task: str, module: str) -> None:
         """Make a workload known to the process. Raises TuningError when that fails: no candidate is to blame."""
-        if self._process is None:
-            self._start()
+        if not self.alive:
+            self.start()
         if task in self._known:
             return
         kind, value = self.ask(("task", task, module), _START_LIMIT_S)
@@ -242,59 +239,5 @@ class Worker:
         return Outcome(run_s=value) if kind == "ok" else Outcome(error=str(value))
 
     def drop(self) -> None:
-        if self._process is not None:
+        if self.alive:
             self.ask(("drop",), self._options.measure_limit_s)
-
-    def stop(self, *, at_once: bool = False) -> None:
-        """End the process; ``at_once`` does not wait for what it is doing."""
-        if self._process is not None:
-            self.connection.close()
-            self._process.join(0 if at_once else 2)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
-            self._process = None
-
-    def kill(self) -> None:
-        """End the process from another thread: whoever waits for an answer gets an error."""
-        process = self._process
-        if process is not None:
-            process.kill()
-
-    def _start(self) -> None:
-        self.connection, child = _SPAWN.Pipe()
-        arguments = (child, self._options.threads, self._options.log, self._make_session)
-        self._process = _SPAWN.Process(target=serve, args=arguments, daemon=True)
-        self._process.start()
-        child.close()
-        self._known = set()
-
-    def ask(self, request: tuple[Any, ...], limit_s: float) -> tuple[str, Any]:
-        """Send a request of ``tuning.worker.Session`` and wait: ("ok", value) or ("error", text).
-
-        Only after :meth:`load`; a process that crashes or passes the limit is no longer :attr:`alive`.
-        """
-        self.send(request)
-        return self.receive(limit_s, request[0])
-
-    def send(self, request: tuple[Any, ...]) -> None:
-        """The first half of :meth:`ask`."""
-        try:
-            self.connection.send(request)
-        except (BrokenPipeError, OSError):
-            return  # the process is gone; receiving says so
-
-    def receive(self, limit_s: float, what: str) -> tuple[str, Any]:
-        """The second half of :meth:`ask`; ``what`` names the request in an error."""
-        try:
-            if self.connection.poll(limit_s):
-                kind, value = self.connection.recv()
-                return str(kind), value
-            reason = f"the {what} took longer than its limit"
-        except (EOFError, ConnectionResetError, OSError):
-            reason = f"the {what} crashed its process"
-        self._process.kill()
-        self._process.join()
-        self.connection.close()
-        code, self._process = self._process.exitcode, None
-        return "error", reason if "longer" in reason else f"{reason} (exit code {code})"

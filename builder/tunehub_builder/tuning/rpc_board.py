@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.cuda_host import Gpu
+from tunehub.measure_session import random_array
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.archive import LIBRARY, Archive
-from tunehub_builder.tuning.worker import MeasureOptions, random_array
+from tunehub_builder.tuning.worker import MeasureOptions
 
 _CONNECT_S, _REGISTER_S = 5.0, 3.0
 _POLL_S = 0.05

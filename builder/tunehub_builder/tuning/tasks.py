@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunehub.relax_class import anchor_class_of, class_of
+from tunehub.relax_class import class_fields
 from tunehub.relax_keys import anchor_key, workload_key
-from tunehub.relax_nodes import buffer_kind, parameters
+from tunehub.relax_nodes import is_static
 from tunehub.relax_pipeline import call_counts, prepare
 from tunehub.settings import Layout
 
@@ -17,7 +17,8 @@ from tunehub.settings import Layout
 class TuningTask:
     """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
 
-    ``classes``: the fields of records by which they are found for other shapes, see :func:`class_fields`.
+    ``classes``: the fields of records by which they are found for other shapes, see
+    :func:`tunehub.relax_class.class_fields`.
     """
 
     name: str
@@ -54,8 +55,7 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
 
     if not isinstance(function, tvm.tirx.PrimFunc) or relax.analysis.has_reshape_pattern(function):
         return None
-    buffers = parameters(function)
-    if len(buffers) != len(function.params) or not all(map(_is_static, buffers)):
+    if not is_static(function):
         return None
     mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     return TuningTask(
@@ -69,31 +69,8 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
     )
 
 
-def class_fields(mod: Any) -> dict[str, Any]:
-    """The classes of a function (an IRModule with ``main``) and of its anchor block, with extents, as in records."""
-    own, anchors = class_of(mod), anchor_class_of(mod)
-    return {
-        "op_class": None if own is None else own.key,
-        "extents": () if own is None else own.extents,
-        "anchor_class": None if anchors is None else anchors.key,
-        "anchor_extents": () if anchors is None else anchors.extents,
-    }
-
-
 def _merged(known: TuningTask | None, task: TuningTask) -> TuningTask:
     if known is None:
         return task
     networks = tuple(dict.fromkeys([*known.networks, *task.networks]))
     return replace(known, count=known.count + task.count, networks=networks)
-
-
-def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and element type of each buffer parameter of ``function``."""
-    return [
-        (tuple(int(e) for e in buffer_kind(buffer).shape), str(buffer_kind(buffer).dtype))
-        for buffer in parameters(function)
-    ]
-
-
-def _is_static(buffer: Any) -> bool:
-    return all(type(extent).__name__ == "IntImm" for extent in buffer_kind(buffer).shape)

@@ -88,6 +88,11 @@ def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:
         raise KnobError(str(error)) from error
 
 
+def knob_distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
+    """The number of knobs in which two choices of one template differ."""
+    return sum(value != b.get(name) for name, value in a.items())
+
+
 def require(condition: bool, message: str) -> None:
     """Raise KnobError with ``message`` unless ``condition`` holds."""
     if not condition:

@@ -20,11 +20,12 @@ import tvm
 from tunehub import measure, measure_race, worker_process
 from tunehub.exceptions import HubError, HubWarning, MeasureError
 from tunehub.hub import Hub, open_hub
-from tunehub.measure_candidates import Task, default_record, knob_distance, task_of
+from tunehub.measure_candidates import Task, default_record, task_of
 from tunehub.measure_race import NONE, Limits, Result, fastest
 from tunehub.measure_session import Session, unpacked
 from tunehub.relax_pipeline import compile_module, explain_module, prepare
 from tunehub.relax_schedule import schedule_function
+from tunehub.templates.base import knob_distance
 from tunehub.worker_process import WorkerProcess
 from tunehub_registry.any_record import read_any_records
 from tunehub_registry.record import ScheduleRecord

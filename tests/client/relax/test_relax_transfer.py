@@ -15,12 +15,11 @@ import tvm
 
 from tunehub import templates
 from tunehub.exceptions import RecordUnusableError
-from tunehub.relax_class import anchor_class_of
+from tunehub.relax_class import anchor_class_of, class_fields
 from tunehub.relax_guard import GuardError, check_function
 from tunehub.relax_schedule import apply_transfer, schedule_function
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub.transfer_sources import Transfers, nearest
-from tunehub_builder.tuning.tasks import class_fields
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
