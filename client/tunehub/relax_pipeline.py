@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.relax_lowering import IS_SCHEDULED, PIPELINE, Factory, is_scheduled, without_cleaning
 from tunehub.relax_schedule import schedule_function
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
     from tunehub.settings import Layout
 
-_IS_SCHEDULED = "tirx.is_scheduled"
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
@@ -131,7 +131,8 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
 
     mod = _bound(mod, params)
     try:
-        return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
+        with _patch.applied():
+            return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
     except Exception as error:
         hub.failed("generating code for the scheduled module", error)
         return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
@@ -174,7 +175,7 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
             function,
         )
         if by_hub is not None:
-            scheduled[variable] = by_hub.with_attr(_IS_SCHEDULED, True)
+            scheduled[variable] = by_hub.with_attr(IS_SCHEDULED, True)
     updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     for variable, function in scheduled.items():
         updated.update_func(variable, function)
@@ -187,7 +188,7 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
     from tvm import relax
 
     for variable, function in mod.functions.items():
-        if not isinstance(function, tvm.tirx.PrimFunc) or _is_scheduled(function):
+        if not isinstance(function, tvm.tirx.PrimFunc) or is_scheduled(function):
             continue
         if not relax.analysis.has_reshape_pattern(function):  # TVM makes a view of it, as long as nobody schedules it
             yield variable, function
@@ -197,11 +198,10 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
 def activate(hub: Hub) -> Iterator[None]:
     """Make ``tvm.compile(mod, target)`` use ``hub`` inside the block, in this thread or task only."""
     token = _active.set(hub)
-    _patch.acquire()
     try:
-        yield
+        with _patch.applied():
+            yield
     finally:
-        _patch.release()
         _active.reset(token)
 
 
@@ -220,9 +220,10 @@ def uninstall() -> None:
 
 
 class _DefaultPipelinePatch:
-    """TVM's two entry points to the default pipeline, replaced while at least one context or install needs it.
+    """TVM's entry points to its default pipelines, replaced while at least one context, install or compile needs it.
 
-    ``relax/vm_build.py`` takes ``PIPELINE_MAP["default"]`` on CPUs and ``relax.get_default_pipeline`` on GPUs.
+    ``relax/vm_build.py`` takes ``PIPELINE_MAP["default"]`` on CPUs and ``relax.get_default_pipeline`` on GPUs;
+    ``tirx/build.py`` lowers by another ``PIPELINE_MAP``.
     """
 
     def __init__(self) -> None:
@@ -230,6 +231,16 @@ class _DefaultPipelinePatch:
         self._users = 0
         self._lock = threading.Lock()
         self._originals: tuple[Any, Any] | None = None
+        self._lowering: Factory | None = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Acquired inside the block."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
     def acquire(self) -> None:
         with self._lock:
@@ -239,12 +250,14 @@ class _DefaultPipelinePatch:
 
     def release(self) -> None:
         from tvm import relax
+        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._originals is not None:
                 relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
-                self._originals = None
+                PIPELINE_MAP[PIPELINE] = self._lowering
+                self._originals = self._lowering = None
 
     def originals(self) -> tuple[Any, Any]:
         """The pair (default of the pipeline map, default by target) as TVM ships it."""
@@ -255,9 +268,11 @@ class _DefaultPipelinePatch:
     def _apply(self) -> None:
         import tvm
         from tvm import relax
+        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
-        self._originals = (default, by_target)
+        self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
+        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])
 
         def hub_or_default() -> Any:
             @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
@@ -322,7 +337,7 @@ def _split_packing(mod: Any) -> Any:
     aside = {
         variable: function
         for variable, function in mod.functions.items()
-        if isinstance(function, tvm.tirx.PrimFunc) and not _is_scheduled(function)
+        if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function)
     }
     kept = {variable: function for variable, function in mod.functions.items() if variable not in aside}
     split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(kept, attrs=mod.attrs))
@@ -402,10 +417,6 @@ def call_counts(mod: Any) -> Counter[str]:
         if _operator(call).startswith("relax.call_tir"):
             counts[str(call.args[0].name_hint)] += 1
     return counts
-
-
-def _is_scheduled(function: Any) -> bool:
-    return bool(function.attrs and function.attrs.get(_IS_SCHEDULED, False))
 
 
 def _bound(mod: Any, params: dict[str, Any] | None) -> Any:

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
 from tunehub import relax_pipeline
+from tunehub.relax_lowering import PIPELINE
 from tunehub.relax_pipeline import activate, build_pipeline, call_counts, compile_module, install, prepare, uninstall
 
 op = relax.op
 
 
 @pytest.fixture(autouse=True)
-def originals() -> Iterator[tuple[Any, Any]]:
+def originals() -> Iterator[tuple[Any, ...]]:
     """TVM's entry points, which every test must leave as they were."""
     before = entry_points()
     yield before
@@ -27,8 +29,8 @@ def originals() -> Iterator[tuple[Any, Any]]:
     assert relax_pipeline._patch._users == 0
 
 
-def entry_points() -> tuple[Any, Any]:
-    return relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
+def entry_points() -> tuple[Any, ...]:
+    return relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline, PIPELINE_MAP[PIPELINE]
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_without_records_no_record_serves(net: Any, data: Any, target: Any, run:
     assert set(hub.rungs()) <= {"template", "default"}
 
 
-def test_inside_the_block_and_outside(net: Any, target: Any, make_hub: Any, originals: tuple[Any, Any]) -> None:
+def test_inside_the_block_and_outside(net: Any, target: Any, make_hub: Any, originals: tuple[Any, ...]) -> None:
     hub = make_hub()
     with activate(hub):
         assert all(a is not b for a, b in zip(entry_points(), originals, strict=True))
@@ -129,7 +131,7 @@ def test_threads_have_their_own_hubs(net: Any, target: Any, make_hub: Any) -> No
     assert [len(hub.workloads) for hub in hubs if hub] == [2, 2]
 
 
-def test_install_and_uninstall(net: Any, target: Any, make_hub: Any, originals: tuple[Any, Any]) -> None:
+def test_install_and_uninstall(net: Any, target: Any, make_hub: Any, originals: tuple[Any, ...]) -> None:
     first, second = make_hub(), make_hub()
     install(lambda _target: first)
     try:

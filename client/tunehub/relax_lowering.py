@@ -1,0 +1,69 @@
+"""TVM's lowering of scheduled functions to LLVM, without the cleaning that LLVM repeats.
+
+Schedules unroll register tiles, and some of TVM's passes take most of a compile's time on the statements that this
+makes; what they do LLVM does again, faster. Without them kernels are the same within measuring errors, and a network
+compiles in up to half of the time (``docs/adr/0023-lowering-without-cleaning.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+IS_SCHEDULED = "tirx.is_scheduled"
+PIPELINE = "s_tir"  # of TVM's PIPELINE_MAP: what "default" means in tvm.compile and tvm.tirx.build
+_CLEANING = ("tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern")
+
+Factory = Callable[[], tuple[Any, Any, Any]]
+
+
+def without_cleaning(factory: Factory) -> Factory:
+    """``factory`` of a lowering pipeline, with a pipeline that leaves cleaning to LLVM where that is possible.
+
+    It is for modules with functions that were scheduled, all for CPUs. Others are lowered by TVM's own pipeline, and so
+    is everything under a ``PassContext`` with instruments: they are there to see what TVM does.
+    """
+
+    def lowering() -> tuple[Any, Any, Any]:
+        import tvm
+
+        whole, *finalizing = factory()
+
+        @tvm.transform.module_pass(opt_level=0, name="tunehub.lower")  # type: ignore[untyped-decorator]
+        def lower(mod: Any, context: Any) -> Any:
+            if context.instruments or not _scheduled_for_cpu(mod):
+                return whole(mod)
+            with _disabling(context, _CLEANING):
+                return whole(mod)
+
+        return (lower, *finalizing)
+
+    return lowering
+
+
+def is_scheduled(function: Any) -> bool:
+    """Whether ``function``, a PrimFunc, has the mark of scheduled ones, which TVM's own rules leave alone."""
+    return bool(function.attrs and function.attrs.get(IS_SCHEDULED, False))
+
+
+def _scheduled_for_cpu(mod: Any) -> bool:
+    """Whether ``mod``, bound to targets, is for LLVM, and at least one of its functions was scheduled."""
+    functions = list(mod.functions.values())
+    return all(_kind(function) == "llvm" for function in functions) and any(map(is_scheduled, functions))
+
+
+def _kind(function: Any) -> str:
+    target = function.attrs.get("target") if function.attrs else None
+    return "" if target is None else str(target.kind.name)
+
+
+def _disabling(context: Any, passes: tuple[str, ...]) -> Any:
+    """A copy of ``context``, a PassContext, that also disables ``passes``."""
+    import tvm
+
+    return tvm.transform.PassContext(
+        opt_level=context.opt_level,
+        required_pass=context.required_pass,
+        disabled_pass=[*context.disabled_pass, *passes],
+        config=context.config,
+    )
