@@ -76,7 +76,7 @@ def _json_list(_context: click.Context, _parameter: click.Parameter, text: str |
     return None if found is None else tuple(found)
 
 
-# For TVM 0.19 and older. Their names are those of the fields of `Recipe`.
+# For TVM 0.19 and older, but --tuner and those of RPC for any. Their names are those of the fields of `Recipe`.
 _RELAY_OPTIONS = (
     click.option("--tuner", type=click.Choice(get_args(Tuner)), help="[meta_schedule; with TVM <= 0.19 autotvm]"),
     click.option("--algorithm", type=click.Choice(get_args(Algorithm)), help="How autotvm searches.  [xgb]"),
@@ -99,9 +99,9 @@ _RELAY_OPTIONS = (
         "--rpc",
         metavar="HOST:PORT",
         callback=_matching(TRACKER, "HOST:PORT"),
-        help="Measure on a device behind this RPC tracker.",
+        help="Measure on the boards behind this RPC tracker.",
     ),
-    click.option("--rpc-key", metavar="KEY", help="The device's key there."),
+    click.option("--rpc-key", metavar="KEY", help="The boards' key there."),
     click.option("--local-runner", is_flag=True, default=None, help="autotvm: measure with TVM's own LocalRunner."),
     click.option("--cache-flush", is_flag=True, default=None, help="autotvm: empty the CPU's caches before each run."),
 )

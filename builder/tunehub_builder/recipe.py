@@ -9,8 +9,9 @@ search_trials = 64
 path = "model.onnx"              # relative to the recipe
 input_shapes = { input = [1, 3, 224, 224] }
 
-With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs, relative to the recipe), template,
-template_args, layout, graph_algorithm, rpc, rpc_key, cache_flush, local_runner; see :class:`Recipe`.
+For boards also rpc and rpc_key. With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs,
+relative to the recipe), template, template_args, layout, graph_algorithm, cache_flush, local_runner; see
+:class:`Recipe`.
 """
 
 from __future__ import annotations
