@@ -16,7 +16,7 @@ import math
 import os
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ def course(times: Mapping[str, Sequence[float]], calls: Mapping[str, int], sourc
 def course_of(directory: Path, network: str) -> Course:
     """The course of ``network`` in a work directory. Raises WorkDirectoryError."""
     calls = {task.exact: task.counts[network] for task in WorkDirectory(directory).tasks() if network in task.counts}
-    times: dict[str, list[float]] = defaultdict(list)
+    times: dict[str, list[float]] = {task: [] for task in calls}
     sources = Counter[str]()
     for trial in Journal(directory).trials():
         if trial.task in calls:
