@@ -53,7 +53,7 @@ def test_misses_become_records_that_serve(
     misses: Path, blocked_model: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missed = {miss.exact: miss for miss in read_misses(misses)}
-    assert {miss.rung for miss in missed.values()} == {"template"}
+    assert {miss.rung for miss in missed.values()} == {"template", "default"}
     work = tmp_path / "work"
     call = command(
         "tune", "--from-misses", misses, "--tuner", "template", "--work", work, "--trials", 2, "--threads", 1,

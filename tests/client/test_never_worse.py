@@ -16,7 +16,7 @@ from .conftest import RegistryFolder, key, lines, make_record
 from .test_template_lookup import opened, template_lines, template_record
 
 
-def line(number: int = 1, **changes: object) -> RecordEvidence:
+def line(number: int = 1, **changes: Any) -> RecordEvidence:
     return msgspec.structs.replace(
         RecordEvidence(
             exact=key(number), default_s=6e-6, tuned_s=7e-6, speedup=6 / 7, repeats=5, spread=0.0,
@@ -26,7 +26,7 @@ def line(number: int = 1, **changes: object) -> RecordEvidence:
     )  # fmt: skip
 
 
-def found(**changes: object) -> Measured:
+def found(**changes: Any) -> Measured:
     return Measured(evidence=line(**changes), package="p 1")
 
 

@@ -24,6 +24,9 @@ _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args"
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
 _CONDITIONAL = ".if_then_else"
 
+_GROUPS = 64  # that are tried along a loop
+_GOLDEN = 0.6180339887
+
 Steps = tuple[int | None, ...]
 
 
@@ -36,7 +39,7 @@ class Nest:
     ``reads``: steps of each load, that of the sum itself left out; ``sources``: the position of its buffer among the
     block's regions, and ``shapes``: the shape of that. ``operations``: nodes of what is computed. ``calls``: functions
     such as exp are among them. ``conditions``: loops that a padding's conditions depend on; ``places``: loops whose
-    step is part of what is computed. ``size``: bytes of an element of the result. ``copies``: nothing is computed.
+    step is part of what is computed. ``size``: bytes of an element of the result.
     """
 
     name: str
@@ -52,7 +55,6 @@ class Nest:
     places: frozenset[int]
     dtype: str
     size: int
-    copies: bool
     results: int = 1
 
     @property
@@ -76,8 +78,12 @@ class Nest:
         return math.prod(self.extents)
 
 
-def nest_of(schedule: Any, block: Any) -> Nest | None:
-    """Describe ``block``; None unless it has static loops, one for each of its axes, and such statements."""
+def nest_of(schedule: Any, block: Any, group: int = 1) -> Nest | None:
+    """Describe ``block``; None unless it has static loops, one for each of its axes, and such statements.
+
+    ``group``: of the innermost loop only steps inside of so many neighbours count, from multiples of it on, as in a
+    vector.
+    """
     node, loops = schedule.get(block), schedule.get_loops(block)
     axes = list(node.iter_vars) if loops else []  # a scalar has one axis of one step, but no loop
     names = [str(axis.var.name) for axis in axes]
@@ -89,8 +95,20 @@ def nest_of(schedule: Any, block: Any) -> Nest | None:
     reductions = [int(axis.iter_type) == _REDUCTION for axis in axes]
     if reductions != sorted(reductions):
         return None
-    nest = _described(node, values, stores[0], names, extents)
+    nest = _described(node, values, stores[0], names, extents, group)
     return replace(nest, reductions=sum(reductions), results=len(stores))
+
+
+def goes_on(nest: Nest, access: Steps, loop: int) -> bool:
+    """True when the loop outside of ``loop`` goes on in memory where that one ends."""
+    inner, outer = access[loop], access[loop - 1]
+    return inner is not None and (outer == inner * nest.extents[loop] or nest.extents[loop - 1] == 1)
+
+
+def only_copies(schedule: Any, block: Any) -> bool:
+    """True when ``block`` stores elements as it loads them, or numbers, also by conditions as paddings do."""
+    values, stores = _statements(schedule.get(block).body)
+    return bool(stores) and all(map(_is_copied, values))
 
 
 def _extents(schedule: Any, node: Any, loops: list[Any]) -> tuple[int, ...] | None:
@@ -124,7 +142,9 @@ def _adds_up(node: Any, stores: list[Any]) -> bool:
     return len(zeros) == len(starts) == len(stores) and len({_shape(store) for store in stores}) == 1
 
 
-def _described(node: Any, values: list[Any], store: Any, names: list[str], extents: tuple[int, ...]) -> Nest:
+def _described(
+    node: Any, values: list[Any], store: Any, names: list[str], extents: tuple[int, ...], group: int
+) -> Nest:
     nodes = [each for value in values for each in _nodes(value)]
     loads = [each for each in nodes if type(each).__name__ in _LOADS]
     targets = [buffer_of(region) for region in node.writes]
@@ -138,8 +158,8 @@ def _described(node: Any, values: list[Any], store: Any, names: list[str], exten
         name=str(node.name_hint),
         extents=extents,
         reductions=0,
-        write=_steps(store, names, extents),
-        reads=tuple(_steps(load, names, extents) for load in reads),
+        write=_steps(store, names, extents, group),
+        reads=tuple(_steps(load, names, extents, group) for load in reads),
         sources=tuple(_position(regions, buffer_of(load)) for load in reads),
         shapes=tuple(_shape(load) for load in reads),
         operations=len(nodes),
@@ -148,17 +168,17 @@ def _described(node: Any, values: list[Any], store: Any, names: list[str], exten
         places=frozenset(i for i, name in enumerate(names) if name in places),
         dtype=str(kind.dtype),
         size=_bytes(str(kind.dtype)),
-        copies=all(map(_is_copied, values)),
     )
 
 
-def _steps(access: Any, names: list[str], extents: tuple[int, ...]) -> Steps:
+def _steps(access: Any, names: list[str], extents: tuple[int, ...], group: int) -> Steps:
     """The step of each loop in the buffer of a load or store."""
     shape = _shape(access)
     if not all(shape):
         return (None,) * len(extents)
     middle = [(extent - 1) // 2 for extent in extents]
-    starts = [sorted({0, middle[i], max(0, extent - 2)}) for i, extent in enumerate(extents)]
+    inner = max((i for i, extent in enumerate(extents) if extent > 1), default=0)
+    starts = [_starts(extent, group if i == inner else 1) for i, extent in enumerate(extents)]
     points = [(axis, start) for axis, each in enumerate(starts) for start in each]
     ends = [(axis, start + step) for axis, start in points for step in (0, 1)]
     values = {
@@ -174,6 +194,15 @@ def _steps(access: Any, names: list[str], extents: tuple[int, ...]) -> Steps:
     for (axis, _), difference in zip(points, differences, strict=True):
         found[axis].add(int(difference))
     return tuple(0 if extents[i] == 1 else each.pop() if len(each) == 1 else None for i, each in enumerate(found))
+
+
+def _starts(extent: int, group: int) -> list[int]:
+    """Where steps are tried along a loop: at its ends and in the middle, or through groups all along it."""
+    if group == 1 or extent < 3:
+        return sorted({0, (extent - 1) // 2, max(0, extent - 2)})
+    # multiples of the golden section are spread evenly, and in step with no period of the extents
+    heads = sorted({int(number * _GOLDEN % 1 * extent) // group * group for number in range(_GROUPS)})
+    return [place for head in heads for place in range(head, min(head + group, extent) - 1)]
 
 
 def _shape(access: Any) -> tuple[int, ...]:
@@ -208,7 +237,6 @@ def _is_conditional(node: Any) -> bool:
 
 
 def _is_copied(value: Any) -> bool:
-    """True for a load or a number, or the choice of one by conditions, as in paddings and concatenations."""
     if _is_conditional(value):
         return all(map(_is_copied, value.args[1:]))
     return type(value).__name__ in (*_LOADS, "IntImm", "FloatImm")

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from tunehub.relax_blocked import FROM_BLOCKED
-from tunehub.templates.access import Nest, nest_of
+from tunehub.templates.access import Nest, goes_on, nest_of, only_copies
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -31,16 +31,20 @@ from tunehub.templates.base import (
 )
 
 _MAX_BLOCKS, _PIECES = 64, 64
+_WIDEST = 16  # elements of the widest vector
+_BLOCKED = 5  # axes of a tensor with blocks of channels
 # Of one thread that moves one element, in the caches, as measured on Zen 5: to the next place, to one at some distance,
 # and to one that divisions have to find.
 _NEXT_S, _FAR_S, _SCATTERED_S = 0.08e-9, 0.2e-9, 0.6e-9
+_VECTOR = 8  # elements that lie side by side, or at one distance, where divisions do not count
 _START_S = 2e-6  # of the thread pool while its threads wait for work
 _MARGIN, _LEAST_S = 1.25, 5e-7  # what these estimates must promise: times as fast as TVM's own loops, and seconds less
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """``extents``: the loops of the last block. ``flat``: all operands have its shape, so that all loops are one.
+    """``extents``: the loops of the last block. ``joined``: how many of them, the innermost first, are one loop through
+    memory in all operands; at least one.
 
     ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0. Where elements are only
     moved, ``apart_s`` estimates the seconds of TVM's own loops, and ``moved_s`` those of one thread with all steps in
@@ -48,7 +52,7 @@ class Workload:
     """
 
     extents: tuple[int, ...]
-    flat: bool
+    joined: int
     elements_moved: int
     blocks: tuple[Block, ...]
     leaves: int = 0
@@ -80,7 +84,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     apart_s, moved_s = _moves(mod, blocks)
     return Workload(
         extents=last.spatial,
-        flat=len(blocks) == 1 and all(shape == last.write for shape in reads) and last.spatial == last.write,
+        joined=_joined(mod, blocks),
         elements_moved=sum(map(size_of, {*reads, last.write})),
         blocks=blocks,
         leaves=_leaves(blocks),
@@ -112,7 +116,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
 
 def default_knobs(workload: Workload, machine: Machine) -> ElementwiseKnobs:
     """The choice of a rule, without measuring."""
-    return ElementwiseKnobs(lanes=min(machine.vector, _innermost(workload)), parallel=_parallel(workload, machine))
+    return ElementwiseKnobs(lanes=_lanes(workload, machine), parallel=_parallel(workload, machine))
 
 
 @refusing
@@ -123,9 +127,9 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     schedule = open_schedule(mod)
     for block in workload.blocks[:-1]:
         _inline(schedule, block.name)
-    loops = schedule.get_loops(schedule.get_sblock(workload.blocks[-1].name))
-    if workload.flat:
-        loops = [schedule.fuse(*loops)]
+    loops = list(schedule.get_loops(schedule.get_sblock(workload.blocks[-1].name)))
+    if workload.joined > 1:
+        loops[-workload.joined :] = [schedule.fuse(*loops[-workload.joined :])]
     elif workload.leaves:
         loops = _block_by_block(schedule, loops, workload.leaves)
     outer, lanes = schedule.split(loops[-1], [None, knobs.lanes])
@@ -137,6 +141,14 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     return schedule
 
 
+def _lanes(workload: Workload, machine: Machine) -> int:
+    """Whole vectors; where blocks of channels change their size, what the smaller block holds lies side by side."""
+    rank, innermost = len(workload.extents), _innermost(workload)
+    reads = [shape for block in workload.blocks for shape in block.reads] if rank == _BLOCKED else []
+    blocks = [shape[-1] for shape in reads if len(shape) == rank and innermost % shape[-1] == 0 and shape[-1] >= 4]
+    return min(machine.vector, innermost, *blocks)
+
+
 def _parallel(workload: Workload, machine: Machine) -> bool:
     if workload.apart_s:
         return workload.moved_s * (1 - 1 / machine.cores) > _START_S
@@ -146,19 +158,48 @@ def _parallel(workload: Workload, machine: Machine) -> bool:
 def _moves(mod: Any, blocks: tuple[Block, ...]) -> tuple[float, float]:
     """The seconds ``apart_s`` and ``moved_s`` of a function that only moves elements; 0 for any other one."""
     schedule = open_schedule(mod)
-    apart_s = 0.0
-    for block in reversed(blocks):
-        nest = nest_of(schedule, schedule.get_sblock(block.name))
-        if nest is None or not nest.copies:
-            return 0.0, 0.0
-        apart_s += _seconds(nest)
+    steps = [schedule.get_sblock(block.name) for block in blocks]
+    if not all(only_copies(schedule, step) for step in reversed(steps)):  # the last one computes something most often
+        return 0.0, 0.0
+    nests = [nest_of(schedule, step, _VECTOR) for step in steps]
     try:
         for block in blocks[:-1]:
             _inline(schedule, block.name)
     except KnobError:  # as in a function with two results; `apply` says so
         return 0.0, 0.0
-    whole = nest_of(schedule, schedule.get_sblock(blocks[-1].name))
-    return (0.0, 0.0) if whole is None else (apart_s, _seconds(whole))
+    known = [nest for nest in (*nests, nest_of(schedule, steps[-1], _VECTOR)) if nest is not None]
+    if len(known) <= len(blocks):
+        return 0.0, 0.0
+    return sum(map(_seconds, known[:-1])), _seconds(known[-1])
+
+
+def _joined(mod: Any, blocks: tuple[Block, ...]) -> int:
+    """How many of the last block's loops are one. All of them where all operands have its shape.
+
+    Others are looked at only if whole vectors do not divide the innermost, so that rows have no remainders each.
+    """
+    last = blocks[-1]
+    if len(blocks) == 1 and all(shape == last.write for shape in last.reads) and last.spatial == last.write:
+        return len(last.spatial)
+    if last.spatial[-1] % _WIDEST == 0 or _leaves(blocks):
+        return 1
+    schedule = open_schedule(mod)
+    try:
+        for block in blocks[:-1]:
+            _inline(schedule, block.name)
+    except KnobError:  # as in `_moves`
+        return 1
+    nest = nest_of(schedule, schedule.get_sblock(last.name))
+    return 1 if nest is None or nest.extents != last.spatial else _running_on(nest)
+
+
+def _running_on(nest: Nest) -> int:
+    """How many of the innermost loops go on in memory where the next one ends, in all that is read and written."""
+    accesses, apart = (nest.write, *nest.reads), nest.conditions | nest.places
+    first = len(nest.extents) - 1
+    while first > 0 and not {first, first - 1} & apart and all(goes_on(nest, access, first) for access in accesses):
+        first -= 1
+    return len(nest.extents) - first
 
 
 def _seconds(nest: Nest) -> float:
@@ -207,4 +248,4 @@ def _inline(schedule: Any, name: str) -> None:
 
 
 def _innermost(workload: Workload) -> int:
-    return size_of(workload.extents) if workload.flat else workload.extents[-1]
+    return size_of(workload.extents[-workload.joined :])

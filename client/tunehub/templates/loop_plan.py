@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
-from tunehub.templates.access import Nest, Steps, nest_of
+from tunehub.templates.access import Nest, Steps, goes_on, nest_of
 from tunehub.templates.base import size_of
 
 WIDE = 16  # results from which on a copy of an operand for the sake of vectors pays
@@ -196,7 +196,7 @@ def _first(nest: Nest, vector: int) -> int:
 def _joins(nest: Nest, first: int, vector: int, accesses: tuple[Steps, ...]) -> bool:
     """True when the loop before ``first`` and those from there to ``vector`` run through memory as one."""
     long = sum(extent > 1 for extent in nest.extents[first - 1 : vector + 1])
-    return long <= 2 and all(_goes_on(nest, access, first) for access in accesses)
+    return long <= 2 and all(goes_on(nest, access, first) for access in accesses)
 
 
 def _first_result(schedule: Any, nest: Nest, after: Nest | None, vector: int) -> int:
@@ -214,11 +214,6 @@ def _first_result(schedule: Any, nest: Nest, after: Nest | None, vector: int) ->
     while first > 0 and not {first, first - 1} & apart and _joins(nest, first, vector, accesses):
         first -= 1
     return first
-
-
-def _goes_on(nest: Nest, read: Steps, loop: int) -> bool:
-    inner, outer = read[loop], read[loop - 1]
-    return inner is not None and (outer == inner * nest.extents[loop] or nest.extents[loop - 1] == 1)
 
 
 def _kind(nest: Nest) -> tuple[Kind, int | None]:

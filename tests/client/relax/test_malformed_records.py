@@ -238,7 +238,7 @@ LINES: dict[str, tuple[Callable[[bytes], bytes], str | None]] = {
     "runsecs_none": (lambda line: line.replace(b'"run_s":[0.001]', b'"run_s":[]'), "not records"),
     "oversized": (lambda line: line.replace(b'"source"', b'"x":"' + b"x" * (1 << 20) + b'","source"'), "not records"),
     "oversized_before": (lambda line: b"[" * (3 << 20) + b"\n" + line, None),
-    "not_utf8": (lambda line: line.replace(b"sketch", b"sk\xff\xfetch"), "not valid UTF-8"),
+    "not_utf8": (lambda line: line.replace(b"sketch", b"sk\xff\xfetch"), "not records"),
     "utf16": (lambda line: line.decode().encode("utf-16"), "not records"),
     "surrogate": (lambda line: line.replace(b"sketch", b"\\ud800"), "not records"),
     "nul": (lambda line: line.replace(b"sketch", b"sk\0etch"), "not records"),
