@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.samples import difference_reason, interquartile_range, noise_reason
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.network_worker import DEFAULT, PLAIN, TUNED, NetworkCase, NetworkSampleOptions, NetworkSession
-from tunehub_builder.samples import difference_reason, interquartile_range, noise_reason
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker
 from tunehub_builder.work_directory import WorkDirectory

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tunehub_builder.samples import difference_reason, noise_reason
+from tunehub.samples import difference_reason, noise_reason
 from tunehub_builder.tuning.pool import Worker
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)

@@ -37,6 +37,7 @@ _OWN_RECORD = frozenset({"measured", "user", "exact"})
 _MOST_WORKERS = 4  # processes that build at the same time; each has TVM in memory
 _START_LIMIT_S = 120.0  # importing TVM on a busy machine
 _TICK_S = 0.5
+_BUSY = 1.5  # load of other programs, beside the thread that compiles
 _REMEDY = "compiling without measuring"
 
 
@@ -46,7 +47,7 @@ def measure_missing(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub,
 
     What goes wrong is told to ``hub`` once, which raises in strict mode.
     """
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), os.getloadavg()[0] > _BUSY if hasattr(os, "getloadavg") else False
     try:
         _check_machine(hub.host)
         tasks = _tasks(functions, target, hub, records.limit)
@@ -55,8 +56,8 @@ def measure_missing(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub,
         hub.failed("measuring", _problem(error))
         return
     if tasks:
-        seconds = time.perf_counter() - began
-        hub.note(f"measured {found} of {len(tasks)} workloads in {seconds:.1f} s; kept in {records.file}")
+        seconds, beside = time.perf_counter() - began, " beside other programs: times are noisy" if busy else ""
+        hub.note(f"measured {found} of {len(tasks)} workloads in {seconds:.1f} s{beside}; kept in {records.file}")
 
 
 def _check_machine(host: TargetDescriptor) -> None:
@@ -126,7 +127,9 @@ def choice_of(task: Task, result: Result) -> Choice:
     if winner == NONE:
         record: Any = default_record(task.exact, task.name, times[NONE])
     else:
-        record = msgspec.structs.replace(task.records[winner], run_s=(times[winner],), default_s=times[NONE])
+        # A default that is as fast within the noise is not stated: a record that says so itself is not used.
+        default_s = times[NONE] if times[NONE] > times[winner] else None
+        record = msgspec.structs.replace(task.records[winner], run_s=(times[winner],), default_s=default_s)
     return Choice(record=record, candidates=len(task.records), unmeasured_s=times.get(chosen))
 
 

@@ -14,13 +14,14 @@ from typing import Any
 from tunehub.measure_candidates import Task, line_of
 from tunehub.measure_session import DEFAULT, packed, unpacked
 from tunehub.relax_workload import workload_text
+from tunehub.samples import difference_reason, noise_reason
 from tunehub.worker_process import WorkerProcess
 
 NONE = -1  # the number of TVM's default among candidates
 _STRIKES = 2
 _RUNS_COMPARED = 5
 _CUTOFF = 2.0  # a first run above so many times the fastest's ends a candidate
-_MIN_GAIN = 1.02  # times within 2 % of each other are the same
+_MIN_GAIN = 1.02  # what another candidate must gain on the one that would be used without measuring
 _SLOW_S = 0.1  # a first run is repeated unless it takes so long
 
 
@@ -31,7 +32,7 @@ class Limits:
 
     build_s: float = 60.0
     run_s: float = 30.0
-    rounds: int = 5
+    rounds: int = 7
     sample_s: float = 0.01
 
 
@@ -48,13 +49,10 @@ class Result:
 
 
 def fastest(samples: Mapping[int, Sequence[float]], chosen: int) -> int:
-    """The number of the fastest by medians. It is as fast as TVM's default or faster: one that is not never wins.
-
-    ``chosen``, what would be used without measuring, stays unless another one is clearly faster.
-    """
-    times = {number: median(values) for number, values in samples.items()}
-    least = min(times, key=lambda number: (times[number], number))
-    if chosen in times and times[chosen] < times.get(NONE, float("inf")) and times[chosen] < _MIN_GAIN * times[least]:
+    """The number of the fastest by medians. ``chosen``, what would be used without measuring, stays unless that one is
+    faster beyond the noise."""
+    least = min(samples, key=lambda number: (median(samples[number]), number))
+    if chosen in samples and noise_reason(samples[chosen], samples[least], _MIN_GAIN) is not None:
         return chosen
     return least
 
@@ -126,8 +124,8 @@ class Race:
             kind, value = self._ask(number, request, self._limits.run_s)
             if kind != "ok":
                 self._reject(number, f"does not run: {value}")
-            elif not value <= self._task.tolerance:
-                self._reject(number, f"its output differs from the default's by {value:.2g}, relative")
+            elif reason := difference_reason(value, self._task.tolerance):
+                self._reject(number, reason)
             self._compared.add(number)
 
     def _time(self) -> dict[int, tuple[float, ...]]:

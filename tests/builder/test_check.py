@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub.samples import interquartile_range, noise_reason
 from tunehub_builder import check
 from tunehub_builder.check import GateOptions, Verdict, evidence, judge_all
 from tunehub_builder.distill import Distilled
-from tunehub_builder.samples import interquartile_range, noise_reason
 from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
 
 Entry = Callable[..., Distilled]

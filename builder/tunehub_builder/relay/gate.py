@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
+from tunehub.samples import noise_reason
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.log_distill import distill_logs
 from tunehub_builder.race import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.relay.measure_workload import DEFAULT, SampleOptions, Workload, WorkloadSession
 from tunehub_builder.relay.tuner import AUTO_SCHEDULER, AUTOTVM
 from tunehub_builder.relay.work import RelayTask, RelayWork
-from tunehub_builder.samples import noise_reason, speedup
+from tunehub_builder.samples import speedup
 from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from tunehub.samples import difference_reason, noise_reason
 from tunehub_builder.relay.gate import (
     TOLERANCE,
     RelayGateOptions,
@@ -37,7 +38,6 @@ from tunehub_builder.relay.measure_network import (
 from tunehub_builder.relay.networks import RelayNetwork
 from tunehub_builder.relay.tuner import AUTOTVM
 from tunehub_builder.relay.work import RelayTask, RelayWork
-from tunehub_builder.samples import difference_reason, noise_reason
 from tunehub_builder.sitting import Resources
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.pool import PoolOptions, Worker

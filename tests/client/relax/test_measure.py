@@ -362,10 +362,11 @@ def test_half_floats_may_differ_by_more(nets: Nets, target: Any, make_hub: Any) 
 # --- who wins
 
 SAMPLES: dict[str, tuple[dict[int, tuple[float, ...]], int, int]] = {  # samples, what is chosen without, the winner
-    "clearly_faster": ({NONE: (9.0,), 0: (2.0, 2.1, 9.0), 1: (1.0, 1.1, 1.2)}, 0, 1),
-    "within_the_noise": ({NONE: (9.0,), 0: (1.01, 1.01, 1.0), 1: (1.0,)}, 0, 0),
+    "clearly_faster": ({NONE: (9.0,), 0: (2.0, 2.1, 2.2), 1: (1.0, 1.1, 1.2)}, 0, 1),
+    "hardly_faster": ({NONE: (9.0,), 0: (1.01, 1.01, 1.01), 1: (1.0, 1.0, 1.0)}, 0, 0),
+    "within_the_noise": ({NONE: (9.0,), 0: (2.0, 2.1, 9.0), 1: (1.0, 1.1, 9.0)}, 0, 0),
     "the_default_is_faster": ({NONE: (1.0,), 0: (1.5,), 1: (1.2,)}, 0, NONE),
-    "the_default_is_hardly_faster": ({NONE: (1.0,), 0: (1.01,)}, 0, NONE),
+    "the_default_is_hardly_faster": ({NONE: (1.0,), 0: (1.01,)}, 0, 0),
     "chosen_was_left_out": ({NONE: (9.0,), 1: (2.0,), 2: (1.0,)}, 0, 2),
     "nothing_is_left": ({NONE: (9.0,)}, 0, NONE),
     "default_is_what_is_used": ({NONE: (1.0,), 0: (1.1,)}, NONE, NONE),
@@ -381,7 +382,9 @@ def test_the_winner(name: str) -> None:
 
 def test_the_winners_record_beats_the_default(nets: Nets, target: Any, make_hub: Any) -> None:
     found = task(nets.conv(64, 64, 14), target, make_hub(), 2, "auto")
-    choice = measure.choice_of(found, Result(samples={NONE: (3.0, 4.0, 9.0), 0: (2.0, 2.5, 9.0), 1: (1.0, 1.0, 9.0)}))
+    choice = measure.choice_of(found, Result(samples={NONE: (3.0, 4.0, 5.0), 0: (2.0, 2.5, 3.0), 1: (1.0, 1.0, 1.5)}))
     assert (choice.record.run_s, choice.record.default_s, choice.unmeasured_s) == ((1.0,), 4.0, 2.5)
     assert choice.record.mean_s == median(choice.record.run_s)
     assert choice.record.anchor is not None
+    equal = measure.choice_of(found, Result(samples={NONE: (1.0,), 0: (1.01,)}))
+    assert (equal.record.run_s, equal.record.default_s, equal.unmeasured_s) == ((1.01,), None, 1.01)
