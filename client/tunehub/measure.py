@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ _OWN_RECORD = frozenset({"measured", "user", "exact"})
 _MOST_WORKERS = 4  # processes that build at the same time; each has TVM in memory
 _START_LIMIT_S = 120.0  # importing TVM on a busy machine
 _TICK_S = 0.5
+_PATIENCE_S = 1.0  # for repeating disturbed measurements of a workload
 _BUSY = 1.5  # load of other programs, beside the thread that compiles
 _REMEDY = "compiling without measuring"
 
@@ -146,7 +148,7 @@ def _workers(count: int, target: str) -> Iterator[list[WorkerProcess]]:
     workers: list[WorkerProcess] = []
     try:
         for _ in range(count):
-            workers.append(WorkerProcess(Session, log=os.devnull))
+            workers.append(WorkerProcess(partial(Session, _PATIENCE_S), log=os.devnull))
             workers[-1].send(("warm_up", target))
         for worker in workers:
             kind, value = worker.receive(_START_LIMIT_S, "start")

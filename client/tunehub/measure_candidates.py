@@ -17,21 +17,19 @@ import msgspec
 
 from tunehub.record_index import MEASURED
 from tunehub.relax_class import anchor_class_of, class_fields, class_of
-from tunehub.relax_guard import check_features
 from tunehub.relax_keys import anchor_key
 from tunehub.relax_nodes import buffer_shapes
-from tunehub.relax_schedule import Scheduled, apply_transfer
+from tunehub.relax_schedule import Scheduled, apply_candidate
 from tunehub.relax_template import TemplateFit
-from tunehub.relax_traces import export_trace, import_trace
+from tunehub.relax_traces import export_trace
 from tunehub.templates.base import knob_distance
 from tunehub.transfer_sources import by_model
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
-from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
-    from tunehub.lookup import RecordLookup
+    from tunehub.lookup import Candidate, RecordLookup
     from tunehub.templates import Match
 
 _TOLERANCE = 1e-4  # of outputs, relative to the largest; as the publish gate's
@@ -62,7 +60,7 @@ def task_of(name: str, mod: Any, target: Any, lookup: RecordLookup, outcome: Sch
     """
     fit = TemplateFit(mod, target)
     chosen = _chosen(outcome, fit)
-    others = _alternating(_knobs(fit), _neighbours(mod, target, lookup, fit.match))
+    others = _alternating(_knobs(fit), _neighbours(mod, target, lookup, fit))
     schedules = _distinct([chosen] if chosen else [], others)
     common = {"exact": outcome.exact, "anchor": anchor_key(mod), **class_fields(mod), "op": name, "run_s": (1.0,)}
     records = tuple(_record(common, schedule) for schedule in islice(schedules, limit))
@@ -107,7 +105,7 @@ def _knobs(fit: TemplateFit) -> Iterator[_Schedule]:
     yield from sorted(space, key=lambda choice: knob_distance(choice["knobs"], space[0]["knobs"]))  # stable
 
 
-def _neighbours(mod: Any, target: Any, lookup: RecordLookup, match: Match | None) -> Iterator[_Schedule]:
+def _neighbours(mod: Any, target: Any, lookup: RecordLookup, fit: TemplateFit) -> Iterator[_Schedule]:
     """What the records of other shapes make of this one: of the same class first, then around the same heavy block."""
     for find in (class_of, anchor_class_of):
         own = find(mod)
@@ -117,18 +115,16 @@ def _neighbours(mod: Any, target: Any, lookup: RecordLookup, match: Match | None
             candidate = neighbour.read()
             record = None if candidate is None else candidate.record
             if isinstance(record, TemplateRecord):
-                if match is not None and record.template == match.template.NAME:
+                if fit.match is not None and record.template == fit.match.template.NAME:
                     yield _of_record(record)
-            elif record is not None:
-                yield from _adapted(mod, target, record, anchored=neighbour.anchored)
+            elif candidate is not None:
+                yield from _adapted(mod, target, candidate, fit)
 
 
-def _adapted(mod: Any, target: Any, record: ScheduleRecord, *, anchored: bool) -> Iterator[_Schedule]:
+def _adapted(mod: Any, target: Any, candidate: Candidate, fit: TemplateFit) -> Iterator[_Schedule]:
     """The trace of a record adapted to ``mod``, if it can be."""
     try:
-        check_features(required_features(record.trace), target)
-        schedule = apply_transfer(mod, import_trace(record.trace), target, anchored=anchored)
-        yield {"trace": tuple(export_trace(schedule.trace))}
+        yield {"trace": tuple(export_trace(apply_candidate(mod, candidate, target, fit).trace))}
     except Exception:  # TVM raises many kinds for a trace that does not fit: it is no candidate
         return
 

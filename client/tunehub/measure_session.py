@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DEFAULT = 0
 _SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
-_PATIENCE_S = 3.0  # spent on repeating disturbed measurements of a workload
 
 
 def packed(candidate: int) -> int:
@@ -39,12 +38,14 @@ class Session:
     Its public methods are the requests. A candidate stays built until it is dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = 3.0) -> None:
+        """``patience_s``: spent on repeating disturbed measurements until candidates are dropped."""
+        self._patience_s = patience_s
         self._modules: dict[str, Any] = {}
         self._built: dict[int, tuple[Any, list[Any]]] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], _Kept] = {}
         self._reference: tuple[int, list[Any], list[Any]] | None = None
-        self._patience = Patience(left=_PATIENCE_S)
+        self._patience = Patience(left=self._patience_s)
 
     def warm_up(self, target: Any) -> None:
         """Import TVM and make its target."""
@@ -126,7 +127,7 @@ class Session:
         """Forget all candidates."""
         self._built.clear()
         self._reference = None
-        self._patience = Patience(left=_PATIENCE_S)
+        self._patience = Patience(left=self._patience_s)
 
     def _compiled(self, mod: Any, target: Any) -> Any:
         import tvm
