@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
-from tunehub.record_index import IndexedLine, RecordIndex, SetInfo
+from tunehub.record_index import ClassMember, IndexedLine, RecordIndex, SetInfo
 from tunehub.reopening_index import ReopeningIndex
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem, parse_line
 
-LogRung = Literal["user", "exact", "family"]
+LogRung = Literal["user", "exact", "family", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogCandidate:
-    """A line of a log that serves a workload. `family`: it was measured on another device than the target's.
+    """A line of a log that serves a workload. `family`: it was measured on another device than the target's;
+    `transfer`: it was measured at other shapes, so its configuration has to be fitted.
 
     `line` are its bytes as published, `package` is name and version (`llvm-znver5 0.2.0`) or the user's file.
     """
@@ -26,6 +27,18 @@ class LogCandidate:
     line: bytes
     rung: LogRung
     package: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogNeighbour:
+    """A line for a workload of the same class, not read yet: its extents, and its time in seconds there.
+
+    `read` gives the record, on the rung `transfer`, or None when it is not sound.
+    """
+
+    extents: tuple[int, ...]
+    run_s: float
+    read: Callable[[], LogCandidate | None]
 
 
 class LogLookup(Protocol):
@@ -39,6 +52,13 @@ class LogLookup(Protocol):
 
     def tasks(self, tuner: str) -> tuple[str, ...]:
         """AutoTVM's tasks, or the auto-scheduler's hashes, that there are records for."""
+
+    def by_class(self, tuner: str, key: str) -> tuple[LogNeighbour, ...]:
+        """Records whose workloads are of this class, fastest first; none of the user's, whose gain nobody measured, and
+        none of another device's package."""
+
+    def has_operator(self, key: str) -> bool:
+        """Whether any implementation of the operator with this key has an AutoTVM record."""
 
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """The graph-level records of the network with this fingerprint in node order; none when there are none."""
@@ -61,6 +81,14 @@ class EmptyLogs:
     def tasks(self, tuner: str) -> tuple[str, ...]:
         """Always empty."""
         return ()
+
+    def by_class(self, tuner: str, key: str) -> tuple[LogNeighbour, ...]:
+        """Always empty."""
+        return ()
+
+    def has_operator(self, key: str) -> bool:
+        """Always False."""
+        return False
 
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """Always empty."""
@@ -116,6 +144,17 @@ class IndexLogs:
         sets = self._sets.get(tuner)
         return tuple(self._index.ask(lambda index: index.tasks(sets))) if sets else ()
 
+    def by_class(self, tuner: str, key: str) -> tuple[LogNeighbour, ...]:
+        """As the port says; at most `record_index.MAX_MEMBERS`."""
+        sets = self._sets.get(tuner) if self._rung == "exact" else None
+        members = self._index.ask(lambda index: index.members(key, sets)) if sets else []
+        return tuple(map(self._neighbour, members))
+
+    def has_operator(self, key: str) -> bool:
+        """As the port says."""
+        sets = self._sets.get("autotvm")
+        return bool(sets and self._index.ask(lambda index: index.of_operator(key, sets)))
+
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """As the port says. One bad line spoils the set: what follows it would serve other nodes."""
         sets = self._sets.get("graph_tuner")
@@ -133,6 +172,14 @@ class IndexLogs:
     def close(self) -> None:
         """Close the index."""
         self._index.close()
+
+    def _neighbour(self, member: ClassMember) -> LogNeighbour:
+        def read() -> LogCandidate | None:
+            lines = self._index.ask(lambda index: index.logged_member(member))
+            found = self._candidate(lines[0]) if lines else None
+            return None if found is None else replace(found, rung="transfer")
+
+        return LogNeighbour(extents=member.extents, run_s=member.run_s, read=read)
 
     def _candidate(self, found: IndexedLine) -> LogCandidate | None:
         try:
@@ -169,6 +216,14 @@ class LayeredLogs:
         """The names of all layers, each once."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.tasks(tuner)))
 
+    def by_class(self, tuner: str, key: str) -> tuple[LogNeighbour, ...]:
+        """The records of the class in all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.by_class(tuner, key))
+
+    def has_operator(self, key: str) -> bool:
+        """Whether any layer has one."""
+        return any(layer.has_operator(key) for layer in self.layers)
+
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """The records of the first layer that knows the network."""
         return next((found for layer in self.layers if (found := layer.graph(fingerprint))), ())
@@ -179,7 +234,5 @@ class LayeredLogs:
 
 
 def _split(found: IndexedLine) -> list[IndexedLine]:
-    from dataclasses import replace
-
     lines = enumerate(found.line.split(b"\n"), 2)  # line 1 is the header
     return [replace(found, line=line, number=number) for number, line in lines]

@@ -28,7 +28,7 @@ from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.record import MAX_LINE_BYTES
 from tunehub_registry.tuning_log import LogLineError, parse_line
 
-INDEX_FORMAT = 7
+INDEX_FORMAT = 8
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
@@ -201,6 +201,17 @@ class RecordIndex:
         except (IndexError, zlib.error, TypeError) as error:
             raise IndexDamagedError(str(error)) from error
 
+    def logged_member(self, member: ClassMember) -> list[IndexedLine]:
+        """The line of a tuning log that a member of a class stands for. Raises IndexDamagedError."""
+        return self._logged("line", member.line, (member.record_set,), 1)
+
+    def of_operator(self, key: str, sets: Iterable[int]) -> list[IndexedLine]:
+        """At most `MAX_CANDIDATES` lines for any implementation of an operator on the same shapes, fastest first.
+
+        Raises IndexDamagedError.
+        """
+        return self._logged("anchor", key, sets, MAX_CANDIDATES) if is_key(key) else []
+
     def logged(self, key: str, sets: Iterable[int]) -> list[IndexedLine]:
         """At most `MAX_CANDIDATES` lines of tuning logs with this key, fastest first. Raises IndexDamagedError."""
         return self._logged("exact", key, sets, MAX_CANDIDATES) if is_key(key) else []
@@ -253,7 +264,7 @@ class RecordIndex:
         except (zlib.error, TypeError) as error:
             raise IndexDamagedError(str(error)) from error
 
-    def _logged(self, column: str, value: str, sets: Iterable[int], limit: int) -> list[IndexedLine]:
+    def _logged(self, column: str, value: str | int, sets: Iterable[int], limit: int) -> list[IndexedLine]:
         wanted = tuple(sets)
         query = (
             f"SELECT record_set, op, anchor, run_s, number, body FROM records WHERE {column} = ? "
@@ -408,8 +419,11 @@ def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         tally.good += 1
         if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
             continue
-        columns = (record.key, record.operator, record.task, record.mean_s, None)
-        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1), *_NO_CLASS)
+        # The line does not say how long TVM's default takes: the speed-up is unknown, as it is of our own records.
+        columns = (record.key, record.operator, record.task, record.mean_s, _UNKNOWN_RATIO + record.mean_s)
+        found = record.operator_class
+        own = _class(found.key, found.extents) if found else _NO_CLASS[:2]
+        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1), *own, *_NO_CLASS[2:])
 
 
 def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:

@@ -62,7 +62,7 @@ def autotvm_key(workload: Any) -> str:
 
 def canonical_key(workload: Workload) -> str:
     """`autotvm_key` of a workload that is canonical already."""
-    return _digest(_SCHEME_AUTOTVM, workload)
+    return digest(_SCHEME_AUTOTVM, workload)
 
 
 def auto_scheduler_key(workload_key: str) -> str:
@@ -71,7 +71,7 @@ def auto_scheduler_key(workload_key: str) -> str:
     As in TVM the shapes are compared flattened, and text that is no such list is compared as it is. Raises TypeError
     for what no record can hold.
     """
-    return _digest(_SCHEME_AUTO_SCHEDULER, auto_scheduler_workload(workload_key)[0])
+    return digest(_SCHEME_AUTO_SCHEDULER, auto_scheduler_workload(workload_key)[0])
 
 
 def auto_scheduler_workload(workload_key: str) -> tuple[Workload, str]:
@@ -90,25 +90,25 @@ def auto_scheduler_workload(workload_key: str) -> tuple[Workload, str]:
 
 def template_key(workload: Workload, template: str) -> str:
     """The key of a v0.1 record: there the name of the template was part of what was tuned."""
-    return _digest(f"{_SCHEME_AUTOTVM} template {template}", workload) if template else canonical_key(workload)
+    return digest(f"{_SCHEME_AUTOTVM} template {template}", workload) if template else canonical_key(workload)
 
 
 def operator_key(workload: Workload) -> str:
     """Equal for all implementations of one operator on the same shapes; for an operator not known, the task's own."""
-    return _digest(_SCHEME_OPERATOR, operator_form(workload) or workload)
+    return digest(_SCHEME_OPERATOR, operator_form(workload) or workload)
 
 
 def name_of(workload: Workload) -> str:
     """The task with its shapes: `conv2d_NCHWc.x86 1x64x56x56 64x64x3x3 s1 p1`."""
     task, *args = workload
-    tensors = [arg for arg in args if _is_tensor(arg)]
+    tensors = [arg for arg in args if is_tensor(arg)]
     parts = [str(task), *("x".join(map(str, tensor[1])) for tensor in tensors)]
     convolution = _CONVOLUTION.match(str(task)) and len(tensors) >= 2 and args[:2] == tensors[:2]
     if convolution:
         parts += [mark + _short(arg) for mark, arg in zip("spd", args[2:5], strict=False) if _is_numbers(arg)]
         parts = [part for part in parts if part not in ("p0", "d1")]
     else:
-        parts += [_shape_text(arg) for arg in args if isinstance(arg, tuple) and not _is_tensor(arg) and arg]
+        parts += [_shape_text(arg) for arg in args if isinstance(arg, tuple) and not is_tensor(arg) and arg]
     if tensors and isinstance(tensors[0][2], str) and tensors[0][2] != "float32":
         parts.append(tensors[0][2])
     return " ".join(parts)[:240]
@@ -140,7 +140,7 @@ def operator_form(workload: Workload) -> Workload | None:
     if found is None or "without_weight_transform" in task or "without_transform" in task or len(args) < 4:
         return None
     data, kernel, strides, padding, *rest = args
-    if not (_is_tensor(data) and _is_tensor(kernel)):
+    if not (is_tensor(data) and is_tensor(kernel)):
         return None
     op = found["op"].replace("group_", "")
     layout = _layout(found["rest"], rest, len(data[1]))
@@ -197,7 +197,8 @@ def _padding(value: Any) -> Any:
     return (*value, *value) if isinstance(value, tuple) and len(value) == 2 else value
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Whether this part of a canonical workload is a tensor: `("TENSOR", shape, element type)`."""
     return isinstance(value, tuple) and len(value) >= 3 and value[0] == "TENSOR" and isinstance(value[1], tuple)
 
 
@@ -224,7 +225,8 @@ def _flat(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in _flat(item)]
 
 
-def _digest(scheme: str, value: Any) -> str:
+def digest(scheme: str, value: Any) -> str:
+    """The key of `value`, made of what JSON can hold, under a scheme: 32 hex digits. Raises TypeError for bad text."""
     try:
         data = msgspec.json.encode((scheme, value))
     except UnicodeError:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 import msgspec
 
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine
+from tunehub_registry._tuning_log_classes import LogClass, auto_scheduler_class, autotvm_class
 from tunehub_registry._tuning_log_config import config_problem
 from tunehub_registry._tuning_log_keys import (
     LogLineError,
@@ -50,12 +51,16 @@ __all__ = [
     "MAX_COST_S",
     "MAX_LINE_BYTES",
     "BadLine",
+    "LogClass",
     "LogLineError",
     "LogRecord",
     "Tuned",
     "Workload",
+    "auto_scheduler_class",
     "auto_scheduler_key",
+    "autotvm_class",
     "autotvm_key",
+    "canonical",
     "config_problem",
     "name_of",
     "operator_key",
@@ -150,6 +155,13 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def name(self) -> str:
         """The workload for people: `conv2d_NCHWc.x86 1x64x56x56 64x64x3x3 s1 p1`."""
         return self.tuned.name
+
+    @property
+    def operator_class(self) -> LogClass | None:
+        """The class of the workload, equal for other shapes of the same computation, and its extents; made anew."""
+        if self.tuner == AUTO_SCHEDULER:
+            return auto_scheduler_class(self.workload)
+        return autotvm_class(self.workload, self.template)
 
     @property
     def config(self) -> Any:

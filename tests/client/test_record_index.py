@@ -25,6 +25,7 @@ from tunehub.record_index import (
     write_index,
 )
 from tunehub_registry.record import ScheduleRecord, parse_record
+from tunehub_registry.tuning_log import parse_line
 
 from .conftest import key, lines, make_record
 
@@ -207,3 +208,38 @@ def test_opening_does_not_read_the_records(tmp_path: Path) -> None:
         assert index.exact(key(12_345), [0])
         index.close()
     assert min(times) < 0.005
+
+
+def autotvm_line(channels: int, cost: float, task: str = "dense_pack.x86", target: str = "llvm") -> bytes:
+    arguments = [["TENSOR", [1, channels], "float32"], ["TENSOR", [1000, channels], "float32"], None, "float32"]
+    config = {"index": 0, "code_hash": None, "entity": [["tile_x", "sp", [-1, 8]]]}
+    value = {"input": [target, task, arguments, {}], "config": config, "result": [[cost], 0, 0.1, 1.0], "version": 0.2}
+    return json.dumps({**value, "tvm_version": "0.19.0"}).encode() + b"\n"
+
+
+def test_members_of_a_class_of_a_tuning_log() -> None:
+    """Fastest first; TVM's lines do not say how long the default takes."""
+    data = autotvm_line(512, 2e-3) + autotvm_line(64, 1e-3) + autotvm_line(64, 1e-4, "dense_nopack.x86")
+    info = SetInfo(id=3, tuner="autotvm", tvm="<0.20", key_scheme="autotvm-1")
+    index = index_in_memory("stamp", [Source(info=info, stream=io.BytesIO(data))])
+    known = parse_line(autotvm_line(7, 1.0)).operator_class
+    assert known is not None
+    found = index.members(known.key, [3])
+    assert [(m.extents, m.run_s, m.default_s) for m in found] == [
+        ((1, 64, 1000, 64), 1e-3, None),
+        ((1, 512, 1000, 512), 2e-3, None),
+    ]
+    assert [line.line + b"\n" for m in found for line in index.logged_member(m)] == [
+        autotvm_line(64, 1e-3),
+        autotvm_line(512, 2e-3),
+    ]
+    assert index.members(known.key, [0]) == []
+
+
+def test_lines_of_an_operator_whatever_its_implementation() -> None:
+    data = autotvm_line(64, 1e-3) + autotvm_line(64, 1e-4, "dense_nopack.x86") + autotvm_line(512, 1e-5)
+    info = SetInfo(id=0, tuner="autotvm", tvm="<0.20", key_scheme="autotvm-1")
+    index = index_in_memory("stamp", [Source(info=info, stream=io.BytesIO(data))])
+    operator = parse_line(autotvm_line(64, 1.0)).operator
+    assert [line.task for line in index.of_operator(operator, [0])] == ["dense_nopack.x86", "dense_pack.x86"]
+    assert index.of_operator(operator, [1]) == index.of_operator("nonsense", [0]) == []

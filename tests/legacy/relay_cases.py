@@ -17,7 +17,7 @@ from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
-from tunehub_registry.package import pack
+from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.target import TargetDescriptor
 
 PROVENANCE = Provenance(
@@ -85,7 +85,9 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def make_registry(folder: Path, descriptor: TargetDescriptor, sets: dict[str, tuple[str, bytes]]) -> Path:
+def make_registry(
+    folder: Path, descriptor: TargetDescriptor, sets: dict[str, tuple[str, bytes]], evidence: bytes = b""
+) -> Path:
     """A folder registry with one package, 1.0, of the record sets: file in the package -> (tuner, content)."""
     record_sets = tuple(
         RecordSet(tuner=tuner, file=file, tvm=">=0.8,<0.20", key_scheme=KEY_SCHEMES[tuner], count=data.count(b"\n"))
@@ -94,7 +96,8 @@ def make_registry(folder: Path, descriptor: TargetDescriptor, sets: dict[str, tu
     manifest = Manifest(
         name=descriptor.name, version="1.0", target=descriptor, record_sets=record_sets, provenance=PROVENANCE
     )
-    data = pack(manifest, {file: content for file, (_, content) in sets.items()})
+    files = {file: content for file, (_, content) in sets.items()}
+    data = pack(manifest, {**files, EVIDENCE: evidence} if evidence else files)
     entry = ShardEntry(
         version="1.0", file=package_path(descriptor.name, "1.0"), sha256=hashlib.sha256(data).hexdigest(),
         size=len(data), published="2026-01-01",

@@ -151,13 +151,15 @@ def _report(
     build: BuildLog, name: str, op: str, target: Any, implementation: str, workload: Any, candidates: list[Any]
 ) -> WorkloadReport:
     served = build.session.served(target, workload)
-    run_s = served.candidate.record.mean_s if served else None
+    run_s, moved = served.candidate.record.mean_s if served else None, None
     if workload in build.by_user:
         rung, package, run_s = "user", "your own AutoTVM context", float(build.by_user[workload].cost)
     elif build.has_user_records and workload is not None and all(asked[0] != workload for asked in candidates):
         rung, package, run_s = "user", "your own AutoTVM context", None  # on top of ours: we were not even asked
     elif served is not None:
         rung, package = served.candidate.rung, served.candidate.package
+        if rung == "transfer":
+            run_s, moved = None, served
     elif workload is not None and build.session.is_referenced(workload[0]):
         rung, package = "reference", None
     else:
@@ -172,7 +174,9 @@ def _report(
         run_s=run_s,
         default_s=measured.default_s if measured and rung != "user" else None,
         count=max(1, build.calls.counts[name]),
-        tuner="autotvm" if rung in ("user", "exact", "family") else None,
+        source=moved.candidate.record.name if moved else None,
+        predicted_s=float(moved.config.cost) if moved else None,
+        tuner="autotvm" if rung in ("user", "exact", "family", "transfer") else None,
         implementation=implementation,
         rejected=tuple(_alternatives(build, target, workload, candidates)),
         trials=(measured.trials or None) if measured else None,

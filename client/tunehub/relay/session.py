@@ -14,6 +14,7 @@ from tunehub.exceptions import RecordUnusableError
 from tunehub.hub import Hub
 from tunehub.log_lookup import LogCandidate
 from tunehub.relay.legality import device_problem
+from tunehub.relay.transfer import transferred
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
 
 HubFor = Callable[[Any], Hub | None]
@@ -22,10 +23,14 @@ _CHANGE = "tune the workload again on this TVM, or report it to the publisher of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """A record that was handed to TVM: for this target, in place of a default."""
+    """A record that was handed to TVM: for this target, in place of a default.
+
+    `key` is the workload's own; on the rung `transfer` the record is for another one, and `config` was fitted.
+    """
 
     target: Any
     workload: Any
+    key: str
     candidate: LogCandidate
     config: Any
 
@@ -72,7 +77,7 @@ class Session:
             if name not in self._served:
                 self._served[name] = self._guarded(target, lambda hub: self._find(hub, target, workload))
             found = self._served[name]
-        return None if found is None or found.candidate.record.key in self._banned else found
+        return None if found is None or found.key in self._banned else found
 
     def state(self, target: Any, workload_key: str) -> Any:
         """The auto-scheduler's state for a workload, or None."""
@@ -99,7 +104,7 @@ class Session:
 
     def ban(self, found: Served, reason: str) -> None:
         """Never serve this record again; the hub warns, or raises in strict mode."""
-        self._banned[found.candidate.record.key] = reason
+        self._banned[found.key] = reason
         hub = self.hub(found.target)
         if hub is not None:
             record = found.candidate.record
@@ -108,7 +113,7 @@ class Session:
 
     def in_use(self) -> list[Served]:
         """The AutoTVM records handed out and not banned."""
-        return [item for item in self._served.values() if item and item.candidate.record.key not in self._banned]
+        return [item for item in self._served.values() if item and item.key not in self._banned]
 
     def _guarded(self, target: Any, find: Callable[[Hub], Any]) -> Any:
         hub = self.hub(target)
@@ -127,14 +132,20 @@ class Session:
             return None
         candidate = hub.logs.best(autotvm_tuner, key)
         if candidate is None:
-            return None
+            return self._transfer(hub, target, workload, key)
         config = config_entity(candidate)
         if candidate.rung == "family":
             problem = device_problem(target, workload, config)
             if problem is not None:
                 hub.note(f"{candidate.package}: {candidate.record.name} was measured on another device: {problem}")
                 return None
-        return Served(target=target, workload=workload, candidate=candidate, config=config)
+        return Served(target=target, workload=workload, key=key, candidate=candidate, config=config)
+
+    def _transfer(self, hub: Hub, target: Any, workload: Any, key: str) -> Served | None:
+        found = transferred(hub.logs, target, workload)
+        if found is None:
+            return None
+        return Served(target=target, workload=workload, key=key, candidate=found.candidate, config=found.config)
 
     def _find_state(self, hub: Hub, workload_key: str) -> Any:
         candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
