@@ -46,7 +46,8 @@ def run_demo(names: Sequence[str] = (), *, as_json: bool = False, repeats: int =
 
 def summarize(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """The demo's JSON: rows, and geometric means of (default ÷ tunehub) and of (tunehub ÷ onnxruntime)."""
-    rows = [{k: v for k, v in asdict(item).items() if k != "report"} for item in _without_reports(comparisons)]
+    left_out = ("report", "tuned_ms")
+    rows = [{k: v for k, v in asdict(item).items() if k not in left_out} for item in _without_reports(comparisons)]
     return {
         "networks": rows,
         "geomean_vs_default": geometric_mean(row["default_ms"] / row["tunehub_ms"] for row in rows),

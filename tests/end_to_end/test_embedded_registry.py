@@ -44,7 +44,7 @@ def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: s
     report = hub.report()
     assert report.package is not None and report.package.startswith("llvm-znver5 ")
     assert report.rung_counts()["exact"] >= (20 if wide else 1)
-    assert {workload.rung for workload in report.misses()} <= {"template"}
+    assert {workload.rung for workload in report.misses()} <= {"template", "default"}
     if wide:  # copies that nothing beats TVM's default at
         assert {workload.op.rstrip("0123456789") for workload in report.misses()} <= {"concatenate"}
 
@@ -73,7 +73,8 @@ def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
                 admitted = {line.exact for line in evidence if isinstance(line, RecordEvidence) and line.admitted}
                 for found in package.manifest.record_sets:
                     with package.open(found.file) as stream:
-                        check_records(found.tuner, stream, found.file, found.count, admitted)
+                        newest = version is shard.versions[-1]
+                        check_records(found.tuner, stream, (found.file, found.count), admitted, newest=newest)
             measured = {line.network.partition(" (")[0] for line in evidence if isinstance(line, NetworkEvidence)}
             assert measured == {network.name for network in package.manifest.networks}
 
@@ -95,8 +96,11 @@ def test_gpus_find_their_packages() -> None:
             assert chosen is not None and chosen.name == name, target
 
 
-def check_records(tuner: str, stream: Any, source: str, count: int, admitted: set[str]) -> None:
-    """Every line is a sound record, and the gate admitted it; graph-level records were admitted with their network."""
+def check_records(tuner: str, stream: Any, file: tuple[str, int], admitted: set[str], *, newest: bool) -> None:
+    """Every line is a sound record, and the gate admitted it; graph-level records were admitted with their network.
+
+    Those of the newest package are for the templates as they are; older ones may have other versions.
+    """
     from tunehub.templates import read_knobs, template
     from tunehub_registry.any_record import read_any_records
     from tunehub_registry.record import ScheduleRecord
@@ -104,6 +108,7 @@ def check_records(tuner: str, stream: Any, source: str, count: int, admitted: se
     from tunehub_registry.trace_rules import validate_trace
     from tunehub_registry.tuning_log import LogRecord, config_problem, read_log
 
+    source, count = file
     modern = tuner in ("meta_schedule", "template")
     records = list(read_any_records(stream, source) if modern else read_log(stream, source))
     assert len(records) == count
@@ -115,7 +120,7 @@ def check_records(tuner: str, stream: Any, source: str, count: int, admitted: se
         elif tuner == "template":
             assert isinstance(record, TemplateRecord)
             own = template(record.template)
-            assert record.version == own.VERSION
+            assert record.version == own.VERSION if newest else record.version <= own.VERSION
             read_knobs(own.KNOBS, record.knobs)
             assert record.exact in admitted
         else:
