@@ -352,8 +352,9 @@ def _open(
 def _measuring(settings: Settings, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:
     if settings.measure and relay:
         policy.warn("nothing is measured: that needs TVM 0.25 or newer", "measuring")
-    file = records_file(settings.records, host.name)
-    return MeasuredRecords(settings.measure, file) if settings.measure and not relay else None
+    if not settings.measure or relay:
+        return None
+    return MeasuredRecords(settings.measure, records_file(settings.records, host.name))
 
 
 def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:

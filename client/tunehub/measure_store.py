@@ -88,5 +88,8 @@ def records_file(records: Path, target: str) -> Path:
 
     What is not there yet is a file when its name has a suffix.
     """
-    is_folder = records.is_dir() or (not records.exists() and not records.suffix)
+    try:
+        is_folder = records.is_dir() or (not records.exists() and not records.suffix)
+    except OSError:  # a folder around it may not be searched; writing will say so
+        is_folder = not records.suffix
     return records / f"{target}.jsonl" if is_folder else records
