@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks import untuned_networks
 from benchmarks.table import Row
-from benchmarks.transfer_study import STRATEGIES, Timed, held_out, left_out
+from benchmarks.transfer_study import STRATEGIES, Timed, by_client, held_out, left_out
 from tunehub.host import physical_cores
 from tunehub.transfer_sources import WEIGHTS
 from tunehub_builder.comparison import Comparison, compare, use_threads
@@ -145,7 +145,28 @@ def _networks(folder: Path, target: Any, threads: int) -> list[Row]:
         compare(untuned_networks.get(name, folder / "onnx"), target, threads=threads, tuned_options=tuned)
         for name in names
     ]
-    return [*(_network(item) for item in found), *_of_networks(found)] if found else []
+    modules = ((name, untuned_networks.get(name, folder / "onnx").relax_module()) for name in names)
+    workloads = by_client(modules, folder / "workloads", target, threads)
+    return [*(_network(item) for item in found), *_of_networks(found), *_of_workloads(workloads)] if found else []
+
+
+def _of_workloads(items: Sequence[Timed]) -> list[Row]:
+    slower = {item.name: item.run_s["default"] / item.run_s["client"] for item in items if "client" in item.run_s}
+    worst = sorted(slower, key=lambda name: slower[name])[:3]
+    return [
+        Row(
+            name="untuned_workloads_slower_than_default",
+            value=sum(gain < 1 for gain in slower.values()),
+            unit="count",
+            note=f"of {len(slower)}; the least gains " + ", ".join(f"{slower[name]:.2f} {name}" for name in worst),
+        ),
+        Row(
+            name="untuned_wrong_outputs",
+            value=sum(value > _TOLERANCE for item in items for value in item.difference.values()),
+            unit="count",
+            note="of workloads",
+        ),
+    ]
 
 
 def _network(item: Comparison) -> Row:

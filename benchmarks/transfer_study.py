@@ -93,7 +93,45 @@ def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Ti
         best = _best(folder, _OF_A_SOURCE)
         items = [item for _, item in tasks]
         problems = (_problem(item, items, best) for item in items if item.group == "held out")
-        return _solved(problems, folder, target, pool, knobs=knobs)
+        return _solved(problems, folder, target, pool, _by_knobs if knobs else _by_traces)
+
+
+def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, threads: int) -> list[Timed]:
+    """What a compile makes of each workload of ``networks`` (names and modules): ``client``, beside the default.
+
+    Those that a compile leaves to TVM, and those with a record of their own, are left out.
+    """
+    from tunehub.hub import open_hub
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lookup = open_hub(target).lookup
+    tasks = extract_tasks(networks, target, layout="auto")
+
+    def make(problem: Problem, target: Any) -> _Made:
+        made = _Made()
+        _make(made, "client", [None], lambda _: _clients(problem.item.mod, target, lookup))
+        return made
+
+    chosen = [task for task in tasks if _clients(task.mod, target, lookup) is not None]
+    items = [Item.of(f"{task.name} of {task.networks[0]}", task.exact, task.mod, "") for task in chosen]
+    problems = (Problem(item=i, own=None, neighbours=[], tuned=Trial(task=i.exact, source="none")) for i in items)
+    with _pool(folder, target, threads, knobs=True) as pool:
+        return _solved(problems, folder, target, pool, make)
+
+
+def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
+    """The knobs by which a compile schedules ``mod`` without a record of its own; None when it does not."""
+    from tunehub.relax_schedule import schedule_function
+    from tunehub_builder.tuning.knob_search import space_of
+
+    outcome, _ = schedule_function(mod["main"], target, lookup)
+    if outcome.rung == "template":
+        return space_of(mod, target)[0]
+    if outcome.rung == "anchor" and isinstance(outcome.record, TemplateRecord):
+        record = outcome.record
+        return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
+    return None
 
 
 def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[bool, list[Timed]]:
@@ -107,7 +145,7 @@ def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[
     best = _best(directory, 1)
     problems = _left_out_problems(list(work.tasks()), best)
     with _pool(folder, target, threads, knobs=knobs) as pool:
-        return knobs, _solved(problems, folder, target, pool, knobs=knobs)
+        return knobs, _solved(problems, folder, target, pool, _by_knobs if knobs else _by_traces)
 
 
 def _best(directory: Path, top: int) -> dict[str, list[Trial]]:
@@ -204,7 +242,9 @@ def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: 
 # -- schedules
 
 
-def _solved(problems: Iterable[Problem], folder: Path, target: Any, pool: Any, *, knobs: bool) -> list[Timed]:
+def _solved(
+    problems: Iterable[Problem], folder: Path, target: Any, pool: Any, make: Callable[[Problem, Any], _Made]
+) -> list[Timed]:
     """Those that ``results.jsonl`` does not have are measured now."""
     results = LineJournal(folder / "results.jsonl", Timed)
     results.heal()
@@ -212,7 +252,7 @@ def _solved(problems: Iterable[Problem], folder: Path, target: Any, pool: Any, *
     solved = []
     for problem in problems:
         if problem.item.exact not in known:
-            made = (_by_knobs if knobs else _by_traces)(problem, target)
+            made = make(problem, target)
             if problem.tuned.run_s:
                 made.candidates["tuned"] = problem.tuned.candidate
             timed = _timed(problem, made, pool, target)
