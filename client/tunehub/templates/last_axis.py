@@ -107,6 +107,13 @@ def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
     )
 
 
+def gains(workload: Workload, machine: Machine) -> bool:
+    """False where nothing but the elements is in vectors: sums of a row that are taken one after the other, since its
+    length has no divisor for several side by side, take as long in TVM's own loops, and those have no rest."""
+    knobs = default_knobs(workload, machine)
+    return workload.side > 1 or knobs.partial > 1 or knobs.parallel or workload.length % knobs.lanes == 0
+
+
 def _partials(workload: Workload, machine: Machine) -> list[int]:
     """Numbers of sums side by side; a function that has several itself gets no more."""
     if workload.side > 1:

@@ -108,6 +108,11 @@ def _rows(b: Any, x: Any) -> Any:
     return b.emit(op.take(x, relax.const(np.array([3, 0, 3], "int64")), axis=0))
 
 
+def _normalised(length: int) -> Make:
+    weight, bias = (relax.const(np.full(length, value, "float32")) for value in (1.5, 0.5))
+    return lambda b, x: b.emit(op.nn.layer_norm(x, weight, bias, axes=[-1]))
+
+
 # What TVM's own loops do as well: copies of neighbours that one thread makes, and next to no work.
 LEFT_TO_TVM: dict[str, tuple[tuple[int, ...], Make]] = {
     "scalar": ((), lambda b, x: b.emit(op.exp(x))),
@@ -120,6 +125,7 @@ LEFT_TO_TVM: dict[str, tuple[tuple[int, ...], Make]] = {
     "joined_rows": ((20, 64), _joined(2, 0)),
     "joined_in_rows": ((197, 64), _joined(3, 1)),
     "taken": ((12, 768), _rows),
+    "normalised_rows_of_prime_length": ((31, 127), _normalised(127)),
     "sliced": ((64, 128), lambda b, x: b.emit(op.strided_slice(x, [0], [2], [60]))),
     "padded": ((1, 16, 14, 14), lambda b, x: b.emit(op.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]))),
     "repeated": ((40, 64), lambda b, x: b.emit(op.tile(x, [2, 1]))),
@@ -144,6 +150,7 @@ def test_what_cannot_gain_is_left_to_tvm(name: str, nets: Nets, target: Any, mak
         ((1, 20, 28, 28, 16), _joined(3, 1)),  # worth threads
         ((64, 197), lambda b, x: b.emit(op.nn.relu(b.emit(op.add(x, x))))),
         ((64, 96), lambda b, x: b.emit(op.nn.softmax(x))),
+        ((31, 128), _normalised(128)),
     ],
 )
 def test_what_gains_has_a_template(shape: tuple[int, ...], make: Make, nets: Nets, target: Any, make_hub: Any) -> None:
