@@ -18,6 +18,7 @@ from tunehub.relax_guard import (
     check_features,
     check_function,
     check_operations,
+    check_rows,
     check_tiles,
     layout_provider,
 )
@@ -266,14 +267,17 @@ def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False,
 
     Raises GuardError as :func:`apply_exact`, also for tiles or unrolling that do not suit, and what
     :func:`tunehub.relax_transfer.transfer` raises; on CPUs also TransferError when vectors would have less than half
-    the lanes, unless ``narrow_vectors``: that is right, but slow.
+    the lanes, and GuardError when they go over the ends of rows, unless ``narrow_vectors``: that is right, but slow.
     """
-    if target.kind.name == "llvm" and not narrow_vectors:
+    wide_vectors = target.kind.name == "llvm" and not narrow_vectors
+    if wide_vectors:
         check_vectors(mod, trace.simplified(remove_postproc=True))
     schedule = _replayed(mod, (_transfer_around_anchor if anchored else transfer)(mod, trace, target))
     scheduled = schedule.mod["main"]
     check_exact(scheduled)
     check_operations(scheduled)
+    if wide_vectors:
+        check_rows(scheduled)
     return schedule
 
 

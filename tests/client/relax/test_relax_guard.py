@@ -235,3 +235,20 @@ def te_function(compute: Any) -> Any:
     x = tvm.te.placeholder((64, 512), "float32", name="x")
     y = tvm.te.compute(x.shape, lambda *i: compute(x[i]), name="compute")
     return tvm.IRModule({"main": tvm.te.create_prim_func([x, y])})
+
+
+@pytest.mark.parametrize(("length", "right"), [(128, True), (114, False), (64, True)])
+def test_vectors_over_the_end_of_a_row_are_refused(length: int, right: bool) -> None:
+    """As postprocessing makes them of a copy: all loops fused, and cut in vectors."""
+    rows = 64
+    data = tvm.te.placeholder((rows, length), "float32", "x")
+    copy = tvm.te.compute((rows, length), lambda i, j: data[i, j] + 1.0, "copy")
+    schedule = tvm.s_tir.Schedule(tvm.te.create_prim_func([data, copy]))
+    fused = schedule.fuse(*schedule.get_loops(schedule.get_sblock("copy")))
+    _, lanes = schedule.split(fused, [None, 64])
+    schedule.vectorize(lanes)
+    if right:
+        relax_guard.check_rows(schedule.mod["main"])
+    else:
+        with pytest.raises(GuardError, match="over the ends of rows"):
+            relax_guard.check_rows(schedule.mod["main"])
