@@ -194,6 +194,8 @@ def parse_line(line: bytes) -> LogRecord:
     line = line.strip()
     if len(line) > MAX_LINE_BYTES:
         raise LogLineError(_TOO_LONG)
+    if b"\n" in line:
+        raise LogLineError("more than one line")
     shape, tuned, result, config, tvm_version = decode_line(line)
     return LogRecord(
         tuned=_tuned(shape, tuned), line=line, raw_config=config, costs=result.costs, error_no=result.error_no,

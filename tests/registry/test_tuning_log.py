@@ -403,6 +403,7 @@ def replaced(draw: st.DrawFn) -> bytes:
 
 @given(damaged() | replaced() | st.binary(max_size=60))
 @example(b"")
+@example(dump(CONV).replace(b"{", b"{\n", 1))
 def test_any_line_is_a_record_or_a_log_line_error(line: bytes) -> None:
     try:
         record = parse_line(line)
