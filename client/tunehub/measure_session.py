@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tunehub.lookup import Candidate, EmptyLookup
 from tunehub.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub.relax_nodes import buffer_shapes
 
 if TYPE_CHECKING:
-    from tunehub.lookup import Candidate, Measured, Neighbour
     from tunehub_registry.any_record import AnyRecord
 
 DEFAULT = 0
@@ -213,7 +213,7 @@ def _one_record(line: bytes) -> _OneRecord:
     return _OneRecord(record)
 
 
-class _OneRecord:
+class _OneRecord(EmptyLookup):
     """A lookup with a single record."""
 
     def __init__(self, record: AnyRecord) -> None:
@@ -221,19 +221,5 @@ class _OneRecord:
 
     def by_exact(self, key: str) -> Candidate | None:
         """As the port says."""
-        from tunehub.lookup import Candidate
-
         found = Candidate(record=self._record, rung="exact", package="candidate")
         return found if key == self._record.exact else None
-
-    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
-        """As the port says."""
-        return ()
-
-    def by_class(self, key: str) -> tuple[Neighbour, ...]:
-        """As the port says."""
-        return ()
-
-    def measured(self, tuner: str, key: str) -> Measured | None:
-        """As the port says."""
-        return None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from tunehub.exceptions import MeasureError
 from tunehub.file_lock import locked
 from tunehub.line_file import append_lines
-from tunehub.lookup import Candidate, Neighbour
+from tunehub.lookup import Candidate, EmptyLookup
 
 if TYPE_CHECKING:
-    from tunehub.lookup import Measured
     from tunehub.report import WorkloadReport
     from tunehub_registry.any_record import AnyRecord
 
@@ -31,10 +30,11 @@ class Choice:
     unmeasured_s: float | None
 
 
-class MeasuredRecords:
+class MeasuredRecords(EmptyLookup):
     """The layer of records that this process has measured, before all others; at most ``limit`` candidates each.
 
-    ``file`` is where they are kept.
+    ``file`` is where they are kept. Only exact records are found: a compile looks at its own workloads, the next one
+    finds these in the file, and what was measured here decides by its record.
     """
 
     def __init__(self, limit: int, file: Path) -> None:
@@ -69,18 +69,6 @@ class MeasuredRecords:
         if choice is None:
             return None
         return Candidate(record=choice.record, rung="measured", package=str(self.file))
-
-    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
-        """None: a compile looks at its own workloads, and the next one finds these in the file."""
-        return ()
-
-    def by_class(self, key: str) -> tuple[Neighbour, ...]:
-        """As :meth:`by_anchor`."""
-        return ()
-
-    def measured(self, tuner: str, key: str) -> Measured | None:
-        """None: what was measured here decides by its record."""
-        return None
 
 
 def records_file(records: Path, target: str) -> Path:
