@@ -20,6 +20,7 @@ from tunehub.layout_costs import PLAIN, ConvWorkload, LayoutCosts
 from tunehub.relax_nodes import constant_array, constant_like, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
+_Shape = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,10 @@ def _shape_in(shape: Sequence[int], layout: int) -> tuple[int, ...]:
 
 
 def _conv2d(rules: Rules, call: Any) -> Operator | None:
-    data, weight = call.args
-    attrs = call.attrs
-    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-    if shape is None or result is None or values is None or values.dtype != np.float32:
+    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "OIHW")
+    if known is None or str(attrs.out_dtype or "float32") not in ("float32", "void"):
         return None
-    if layouts != ("NCHW", "OIHW", "NCHW") or str(attrs.out_dtype or "float32") not in ("float32", "void"):
-        return None
+    shape, values, result = known
     workload = ConvWorkload(
         batch=shape[0],
         in_channels=shape[1],
@@ -145,6 +142,17 @@ def _conv2d(rules: Rules, call: Any) -> Operator | None:
         return _write_conv2d(rules, builder, workload, call, (choice, inputs[0]))
 
     return Operator((data,), choices, write)
+
+
+def _image_and_weight(rules: Rules, call: Any, kernel_layout: str) -> tuple[_Shape, _Array, tuple[int, ...]] | None:
+    """The shape of the image, the constant float32 weight in ``kernel_layout``, and the shape of the result."""
+    data, weight = call.args
+    attrs = call.attrs
+    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
+    if shape is None or result is None or values is None or values.dtype != np.float32:
+        return None
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    return (shape, values, result) if layouts == ("NCHW", kernel_layout, "NCHW") else None
 
 
 def _conv_layouts(workload: ConvWorkload, blocks: Sequence[int]) -> list[tuple[int, int]]:
@@ -218,14 +226,10 @@ class _Phases:
 
 def _conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
     """Sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158): no products with the zeros between the inputs."""
-    data, weight = call.args
-    attrs = call.attrs
-    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-    if shape is None or result is None or values is None or values.dtype != np.float32:
+    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "IOHW")
+    if known is None or int(attrs.groups) != 1 or _pair(attrs.dilation) != (1, 1):
         return None
-    if layouts != ("NCHW", "IOHW", "NCHW") or int(attrs.groups) != 1 or _pair(attrs.dilation) != (1, 1):
-        return None
+    shape, values, result = known
     padding, kernel, strides = _four(attrs.padding), values.shape[2:], _pair(attrs.strides)
     rows, columns = (_Phases.of(shape[2 + i], result[2 + i], kernel[i], strides[i], padding[i]) for i in (0, 1))
     if min(*rows.padding, *columns.padding) < 0:
