@@ -189,7 +189,7 @@ def test_records_of_templates_are_for_cpus(case: Any, make_hub: Any) -> None:
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     alone = conv_function(case[0], tvm.target.Target({"kind": "llvm", "num-cores": 2}))
     outcome, _ = schedule_function(alone["main"], cuda, make_hub([case[1]]))
-    assert outcome.rung in (None, "template")  # by the rule for CUDA
+    assert (outcome.rung, outcome.template, outcome.record) == ("template", "cuda_tiles", None)  # the rule for CUDA
     assert "does not fit" in outcome.skipped[0]
 
 

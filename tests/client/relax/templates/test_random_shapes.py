@@ -32,6 +32,20 @@ def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support
         np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{seed}: {case.name}: {knobs}")
 
 
+def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times: int) -> None:
+    """All knobs that would be measured, shared among threads, give the right result each of ``times``."""
+    match = templates.find(case.mod)
+    assert match is not None
+    inputs = support.inputs_of(case)
+    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
+    for choice in match.template.knob_space(match.workload, machine):
+        knobs = msgspec.structs.replace(choice, parallel=True)
+        scheduled = match.template.apply(case.mod, match.workload, knobs).mod
+        check_tiles(scheduled["main"])
+        for result in support.run_often(scheduled, target, inputs, case.shapes[-1], times):
+            np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{case.name}: {knobs}")
+
+
 @pytest.mark.parametrize("size", [(13, 13), (55, 3), (7, 7), (1, 19), (5, 20), (9, 4)])
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
 def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tuple[int, int], support: Any) -> None:
@@ -46,15 +60,7 @@ def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tupl
         return support.epilogue("relu", support.blocked.conv2d_blocked(data, weight), bias)
 
     case = support.case(f"pointwise {size}", make, (1, 24, *size, 16), (3, 24, 1, 1, 16, 16), (3, 1, 1, 16))
-    match = templates.find(case.mod)
-    assert match is not None
-    inputs = support.inputs_of(case)
-    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
-    for choice in match.template.knob_space(match.workload, machine):
-        knobs = msgspec.structs.replace(choice, parallel=True)
-        scheduled = match.template.apply(case.mod, match.workload, knobs).mod
-        for result in support.run_often(scheduled, target, inputs, case.shapes[-1], 40):
-            np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{size}: {knobs}")
+    check_every_choice(case, target, machine, support, 40)
 
 
 def test_a_tile_across_two_rows_is_refused(support: Any) -> None:
@@ -82,16 +88,7 @@ def test_products_of_any_size_by_every_choice(cpu: Any, rows: int, support: Any)
         return support.epilogue("relu", support.blocked.dense_blocked(data, weight, outputs=96), bias)
 
     case = support.case(f"dense {rows}", make, (rows, 32), (6, 32, 16), (96,))
-    match = templates.find(case.mod)
-    assert match is not None
-    inputs = support.inputs_of(case)
-    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
-    for choice in match.template.knob_space(match.workload, machine):
-        knobs = msgspec.structs.replace(choice, parallel=True)
-        scheduled = match.template.apply(case.mod, match.workload, knobs).mod
-        check_tiles(scheduled["main"])
-        for result in support.run_often(scheduled, target, inputs, case.shapes[-1], 20):
-            np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{rows}: {knobs}")
+    check_every_choice(case, target, machine, support, 20)
 
 
 def test_a_product_whose_tile_ends_inside_a_task_is_refused(support: Any) -> None:
