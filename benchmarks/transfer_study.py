@@ -108,13 +108,13 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
     lookup = open_hub(target).lookup
     tasks = extract_tasks(networks, target, layout="auto")
 
-    def make(problem: Problem, target: Any) -> _Made:
-        made = _Made()
-        _make(made, "client", [None], lambda _: _clients(problem.item.mod, target, lookup))
-        return made
+    chosen = {task.exact: _clients(task.mod, target, lookup) for task in tasks}
 
-    chosen = [task for task in tasks if _clients(task.mod, target, lookup) is not None]
-    items = [Item.of(f"{task.name} of {task.networks[0]}", task.exact, task.mod, "") for task in chosen]
+    def make(problem: Problem, _target: Any) -> _Made:
+        return _Made(candidates={"client": chosen[problem.item.exact]})
+
+    named = [(f"{task.name} of {task.networks[0]}", task) for task in tasks if chosen[task.exact] is not None]
+    items = [Item.of(name, task.exact, task.mod, "") for name, task in named]
     problems = (Problem(item=i, own=None, neighbours=[], tuned=Trial(task=i.exact, source="none")) for i in items)
     with _pool(folder, target, threads, knobs=True) as pool:
         return _solved(problems, folder, target, pool, make)

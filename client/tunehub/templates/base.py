@@ -127,13 +127,7 @@ def blocks_of(mod: Any) -> tuple[Block, ...]:
     try:
         found = schedule.get_child_blocks(schedule.get_sblock("root"))
         return tuple(_describe(schedule.get(block)) for block in found)
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-        RuntimeError,
-        IndexError,
-    ):  # no root block, symbolic extents
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError):  # no root block, symbolic extents
         return ()
 
 
