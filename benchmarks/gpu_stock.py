@@ -1,8 +1,10 @@
-"""Trials per hour on this machine's GPU: TVM's own tuning, and tunehub's, on the same network for the same time.
+"""Trials per hour on this machine's GPU: TVM's own tuning, and tunehub's, on the same network.
 
-``python -m benchmarks.gpu_stock [--seconds N] [--network NAME]`` prints one line of JSON. Both have one GPU and all
-cores. TVM's is ``meta_schedule.relax_integration.tune_relax`` with its builder, runner, search and cost model at their
-defaults; it gets the module as tunehub fuses it. A trial is a candidate that was built and measured, or failed at it.
+``python -m benchmarks.gpu_stock [--seconds N] [--stock-seconds N] [--network NAME]`` prints one line of JSON. Both have
+one GPU and all cores. TVM's is ``meta_schedule.relax_integration.tune_relax`` with its builder, runner, search and cost
+model at their defaults; it gets the module as tunehub fuses it. A trial is a candidate that was built and measured, or
+failed at it. TVM's tuner writes its records only once each task had its first 64 candidates (half an hour for
+squeezenet), so its trials are counted where its runner has measured a batch.
 """
 
 from __future__ import annotations
@@ -14,38 +16,45 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 _STOCK_TRIALS = 1 << 20  # more than there is time for
-_RECORDS = "database_tuning_record.json"  # of TVM's database: a line for each trial
+_COUNTS = "trials"  # of TVM's tuner: a line with the number of trials for each batch
 _LOOKS_S = 0.5
 
 
 @click.command()
-@click.option("--seconds", default=90.0, show_default=True, help="For each of both.")
+@click.option("--seconds", default=60.0, show_default=True, help="For tunehub's tuner.")
+@click.option("--stock-seconds", default=300.0, show_default=True, help="For TVM's: a batch takes it minutes.")
 @click.option("--network", default="squeezenet", show_default=True)
 @click.option("--stock-work", hidden=True, type=click.Path(path_type=Path), help="Be TVM's tuning, in this directory.")
-def main(seconds: float, network: str, stock_work: Path | None) -> None:
+def main(seconds: float, stock_seconds: float, network: str, stock_work: Path | None) -> None:
     """Measure both, one after the other."""
     if stock_work is not None:
         _tune_with_tvm(network, stock_work)
         return
-    click.echo(json.dumps(trials_per_hour(seconds, network)))
+    click.echo(json.dumps(trials_per_hour(seconds, stock_seconds, network)))
 
 
-def trials_per_hour(seconds: float, network: str = "squeezenet") -> dict[str, Any]:
-    """Trials per hour of both, how many there were, and the ratio. The import of the network is not counted."""
-    with tempfile.TemporaryDirectory() as folder:
-        stock, stock_s = _stock(network, Path(folder), seconds)
+def trials_per_hour(seconds: float, stock_seconds: float, network: str = "squeezenet") -> dict[str, Any]:
+    """Trials per hour of both, how many there were in how many seconds, and the ratio (None where TVM's had none).
+
+    The import of the network is not counted; of TVM's tuner, neither is what it began after its last whole batch.
+    """
     ours, ours_s = _ours(network, seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        stock, stock_s = _stock(network, Path(folder), stock_seconds)
     rates = 3600 * ours / ours_s, 3600 * stock / stock_s
     return {
         "network": network,
         "trials": ours,
         "stock_trials": stock,
+        "seconds": ours_s,
+        "stock_seconds": stock_s,
         "trials_per_hour": rates[0],
         "stock_trials_per_hour": rates[1],
         "trials_per_hour_vs_stock": rates[0] / rates[1] if stock else None,
@@ -53,21 +62,21 @@ def trials_per_hour(seconds: float, network: str = "squeezenet") -> dict[str, An
 
 
 def _stock(network: str, work: Path, seconds: float) -> tuple[int, float]:
-    """Trials of TVM's tuning, and the seconds until the last of them was written down."""
+    """Trials of TVM's tuning, and the seconds until the last of them was measured; all of ``seconds`` without one."""
     words = [sys.executable, "-m", "benchmarks.gpu_stock", "--network", network, "--stock-work", str(work)]
     process = subprocess.Popen(words, env=_with_one_gpu(), stdout=subprocess.DEVNULL, start_new_session=True)
-    records, started, last, count = work / _RECORDS, work / "started", time.time(), 0
+    counts, started = work / _COUNTS, work / "started"
     try:
         while process.poll() is None and (not started.exists() or time.time() - started.stat().st_mtime < seconds):
             time.sleep(_LOOKS_S)
-            lines = records.read_bytes().count(b"\n") if records.exists() else 0
-            count, last = (lines, time.time()) if lines > count else (count, last)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if not started.exists():
         raise RuntimeError("TVM's own tuning did not start; run `python -m benchmarks.gpu_stock --stock-work DIR`")
-    return count, max(last - started.stat().st_mtime, 1.0) if count else seconds
+    if not counts.exists():
+        return 0, seconds
+    return sum(map(int, counts.read_text().split())), counts.stat().st_mtime - started.stat().st_mtime
 
 
 def _ours(network: str, seconds: float) -> tuple[int, float]:
@@ -103,8 +112,40 @@ def _tune_with_tvm(network: str, work: Path) -> None:
 
     target = tvm.target.Target(find_gpus()[0].tvm_config())
     module = prepare(networks.get(network).relax_module(), target)
+    builder, runner = _counted(ms, lambda trials: _append(work / _COUNTS, trials))
     (work / "started").touch()
-    ms.relax_integration.tune_relax(module, {}, target, str(work), max_trials_global=_STOCK_TRIALS)
+    ms.relax_integration.tune_relax(
+        module, {}, target, str(work), max_trials_global=_STOCK_TRIALS, builder=builder, runner=runner
+    )
+
+
+def _counted(ms: Any, count: Callable[[int], None]) -> tuple[Any, Any]:
+    """TVM's own builder and runner, which tell how many candidates failed to build, and how many were run."""
+    from tvm.ir.utils import derived_object
+
+    cores = ms.utils.cpu_count(logical=False)  # what tune_relax gives its builder
+    builder, runner = ms.builder.LocalBuilder(max_workers=cores), ms.runner.LocalRunner()
+
+    @derived_object
+    class CountedBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
+        def build(self, inputs: Any) -> Any:
+            results = builder.build(inputs)
+            count(sum(result.artifact_path is None for result in results))
+            return results
+
+    @derived_object
+    class CountedRunner(ms.runner.PyRunner):  # type: ignore[misc]
+        def run(self, inputs: Any) -> Any:
+            results = runner.run(inputs)
+            count(len(results))
+            return results
+
+    return CountedBuilder(), CountedRunner()
+
+
+def _append(path: Path, trials: int) -> None:
+    with path.open("a") as file:
+        file.write(f"{trials}\n")
 
 
 if __name__ == "__main__":
