@@ -83,15 +83,9 @@ def _ours(network: str, seconds: float) -> tuple[int, float]:
     """The same by the builder's command. The time is the one that it states, the start of its workers included."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-c", "from tunehub_builder.cli import tune; tune()", "--target", "cuda"]
-        words += ["--network", network, "--minutes", f"{seconds / 60:g}", "--trials", "4096", "--json"]
-        words += [
-            "--workers",
-            str(max(1, (os.cpu_count() or 4) * 3 // 4)),
-            "--threads",
-            "1",
-            "--work",
-            f"{folder}/work",
-        ]
+        words += ["--network", network, "--no-warm-start", "--minutes", f"{seconds / 60:g}", "--trials", "4096"]
+        words += ["--workers", str(max(1, (os.cpu_count() or 4) * 3 // 4)), "--threads", "1"]
+        words += ["--work", f"{folder}/work", "--json"]
         answer = subprocess.run(words, env=_with_one_gpu(), capture_output=True, text=True, check=True)
     (summary,) = json.loads(answer.stdout)["targets"]
     return summary["measured_now"], summary["elapsed_s"]

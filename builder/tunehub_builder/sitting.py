@@ -194,9 +194,7 @@ def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _M
 
 def _with_records(method: _Method, recipe: Recipe, known: KnownRecords | None) -> _Method:
     """``method`` with a warm start, or with what its sittings note where none is wanted."""
-    from tunehub_builder.tuning.cuda_tuner import CudaOptions
-
-    if known is None or isinstance(method.options, CudaOptions):
+    if known is None:
         words = [*method.words, "--no-warm-start"] if recipe.warm_start is False else method.words
         return replace(method, words=words)
     options = replace(method.options, records=known.lookup)

@@ -1,4 +1,4 @@
-"""The search for CUDA starts with the client's rule."""
+"""The search for CUDA starts with what records propose, then with the client's rule."""
 
 from __future__ import annotations
 
@@ -11,23 +11,36 @@ from tvm import te, topi
 
 from tunehub.cuda_rule import ranked
 from tunehub.cuda_tiles import sums_of
-from tunehub_builder.tuning.cuda_search import FIRST, CudaSearch
+from tunehub.lookup import Candidate
+from tunehub_builder.tuning.cuda_search import FIRST, SOURCE, CudaSearch, SearchSession
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.search import trace_id
+from tunehub_builder.tuning.tasks import TuningTask, task_of
+from tunehub_registry.record import ScheduleRecord
 
-TARGET = tvm.target.Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_80",
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": 49152,
-        "thread_warp_size": 32,
-    }
-)
+CONFIG = {
+    "kind": "cuda",
+    "arch": "sm_80",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+TARGET = tvm.target.Target(CONFIG)
+
+
+def convolution(channels: int, filters: int) -> TuningTask:
+    data, weight = (
+        te.placeholder((1, channels, 16, 16), name="data"),
+        te.placeholder((filters, channels, 1, 1), name="w"),
+    )
+    sums = topi.nn.relu(topi.nn.conv2d(data, weight, 1, 0, 1))
+    task = task_of("net", "conv", te.create_prim_func([data, weight, sums]).with_attr("global_symbol", "main"), 1)
+    assert task is not None
+    return task
 
 
 def test_the_first_candidates_are_of_the_rule_and_by_chance() -> None:
-    data, weight = te.placeholder((1, 64, 16, 16), name="data"), te.placeholder((64, 64, 1, 1), name="weight")
-    sums = topi.nn.relu(topi.nn.conv2d(data, weight, 1, 0, 1))
-    mod = tvm.IRModule({"main": te.create_prim_func([data, weight, sums]).with_attr("global_symbol", "main")})
+    mod = convolution(64, 64).mod
     found = sums_of(mod)
     assert found is not None and found.problem is not None
     best = ranked(found.problem, shared_memory=49152, threads=1024, count=1)[0]
@@ -38,3 +51,30 @@ def test_the_first_candidates_are_of_the_rule_and_by_chance() -> None:
     of_rule = [each for each in tiles if [tile[1:4] for tile in each[:4]] == wanted]
     assert any([tile[1] for tile in each[4:]] == list(best.step) for each in of_rule)
     assert len({tuple(each) for each in tiles}) > FIRST // 2
+
+
+def test_records_come_first_and_the_search_goes_on_around_them() -> None:
+    """The record of the very workload, one of another shape adapted, then tiles of the rule and variations of both."""
+    own, other = convolution(64, 64), convolution(128, 64)
+    session = SearchSession(1)
+    session.task(own.exact, str(tvm.ir.save_json(own.mod)))
+    made = {task.exact: CudaSearch(task.mod, TARGET, seed=1, threads=1).propose([], 4) for task in (own, other)}
+
+    def candidate(task: TuningTask, rung: str) -> Candidate:
+        record = ScheduleRecord(
+            exact=task.exact, op="conv", run_s=(1e-5,), source="x", trace=tuple(made[task.exact][0]), **task.classes
+        )
+        return Candidate(record=record, rung=rung, package="cuda-x 1.0")  # type: ignore[arg-type]
+
+    known = [("exact", 1, [candidate(own, "exact")]), ("transfer", 4, [candidate(other, "transfer")])]
+    seeds = session.propose(own.exact, CONFIG, [], 32, 0, known)
+    assert [seed.source for seed in seeds] == ["registry cuda-x 1.0, exact", "registry cuda-x 1.0, transfer"]
+    assert seeds[0].candidate == made[own.exact][0]
+    trials = [Trial(task=own.exact, trace=s.candidate, source=s.source, run_s=(1e-5,)) for s in seeds]
+    found = session.propose(own.exact, CONFIG, trials, 32, 0)
+    assert len(found) == FIRST and {seed.source for seed in found} == {SOURCE}
+    ids = [trace_id(seed.candidate) for seed in (*seeds, *found)]
+    assert len(set(ids)) == len(ids)
+    again = SearchSession(1)
+    again.task(own.exact, str(tvm.ir.save_json(own.mod)))
+    assert {seed.source for seed in again.propose(own.exact, CONFIG, trials, 32, 0, known)} == {SOURCE}

@@ -15,10 +15,12 @@ sys.path.append(str(Path(__file__).parent / "fakes"))  # workers import the fake
 
 from cuda_fakes import DEFAULT_S, FakeBuilder, FakeSearcher
 
+from tunehub.lookup import Candidate, EmptyLookup
 from tunehub_builder.tuning.cuda_tuner import CudaOptions, Standing, default_journal, tune_on_gpu
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.pool import PoolOptions
 from tunehub_builder.tuning.tasks import TuningTask
+from tunehub_registry.record import ScheduleRecord
 
 TARGET = {"kind": "cuda", "arch": "sm_80"}
 OPTIONS = CudaOptions(batch=2, searchers=1, trials=6)
@@ -98,3 +100,33 @@ def test_what_nobody_has_tried_promises_most() -> None:
     untried, tried = standing(), standing(trials=[None] * 32, best_s=9e-4)
     stale, at_floor = standing(trials=[None] * 32, best_s=9e-4, stale=2), standing(best_s=1.01e-6)
     assert untried.promise() > tried.promise() > stale.promise() > at_floor.promise() > 0
+
+
+class Records(EmptyLookup):
+    """A record for each of some workloads."""
+
+    def __init__(self, traces: dict[str, Any]) -> None:
+        self._traces = traces
+
+    def by_exact(self, key: str) -> Candidate | None:
+        if key not in self._traces:
+            return None
+        record = ScheduleRecord(exact=key, op="x", run_s=(1.0,), source="x", trace=(self._traces[key],))
+        return Candidate(record=record, rung="exact", package="p")
+
+
+def test_records_are_the_first_trials(tmp_path: Path) -> None:
+    options = CudaOptions(batch=2, searchers=1, trials=6, records=Records({"a": 0.1}))
+    assert _tune(tmp_path, {"a": [[0.5]], "b": [[0.2]]}, options) == ()
+    trials = [(trial.task, trial.trace[0], trial.source) for trial in Journal(tmp_path).trials()]
+    assert [trial for trial in trials if trial[0] == "a"] == [
+        ("a", 0.1, "registry p, exact"), ("a", 0.5, "evolutionary")
+    ]  # fmt: skip
+    assert [trial for trial in trials if trial[0] == "b"] == [("b", 0.2, "evolutionary")]
+
+
+def test_a_record_that_ends_the_search_leaves_the_workload_to_it(tmp_path: Path) -> None:
+    options = CudaOptions(batch=2, searchers=1, trials=6, records=Records({"a": "dies"}))
+    (problem,) = _tune(tmp_path, {"a": [[0.5]], "b": [[0.2]]}, options)
+    assert problem.startswith("a: the search ended")
+    assert _tried(tmp_path) == [("a", 0.5, True), ("b", 0.2, True)]

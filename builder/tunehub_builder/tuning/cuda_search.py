@@ -22,10 +22,12 @@ from tunehub.relax_guard import GuardError, check_statements
 from tunehub.relax_traces import export_trace, import_trace
 from tunehub_builder.tuning.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search import load_cpu_intrinsics, trace_id
+from tunehub_builder.tuning.search import REGISTRY, load_cpu_intrinsics, trace_id
 from tunehub_builder.tuning.tensor_search import TensorSearch
 from tunehub_builder.tuning.tensor_sketch import product_of
+from tunehub_builder.tuning.warm_start import Known, Seed, adapted
 
+SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of
 _OF_RULE, _RULE_STEP = 64, 8  # of the rule's best tiles, which are alike, every eighth is tried first
 _NICENESS = 5  # building and measuring go first
@@ -66,12 +68,12 @@ class CudaSearch:
         """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
         self._learn(trials[self._told :])
         self._told = len(trials)
-        if not trials:
-            first = min(limit, FIRST)
-            made = dict(islice(self._by_rule().items(), first))
-            return self._best({**made, **self._make((), first - len(made))}, first)
         measured = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)
         parents = [import_trace(trial.trace) for trial in measured[:_PARENTS]]
+        if all(trial.source.startswith(REGISTRY) for trial in trials):
+            first = min(limit, FIRST)
+            made = dict(islice(((text, of) for text, of in self._by_rule().items() if text not in self._known), first))
+            return self._best({**made, **self._make(parents, first - len(made))}, first)
         return self._best(self._make(parents, _CHOICE * limit), limit)
 
     def _make(self, parents: Sequence[Any], count: int) -> dict[str, Any]:
@@ -187,15 +189,23 @@ class SearchSession:
 
         self._modules[task] = tvm.ir.load_json(module)
 
-    def propose(self, task: str, target: Any, news: list[Trial], limit: int, seed: int) -> list[Any]:
-        """At most ``limit`` candidates; ``news``: the trials since the last call. None are left: an empty list."""
+    def propose(
+        self, task: str, target: Any, news: list[Trial], limit: int, seed: int, known: Sequence[Known] = ()
+    ) -> list[Seed]:
+        """At most ``limit`` candidates; ``news``: the trials since the last call. None are left: an empty list.
+
+        What the records ``known`` make of the workload comes before all searches, in a batch of its own.
+        """
         import tvm
 
         if task not in self._searches:
             self._searches[task] = (self._search(task, tvm.target.Target(target), seed), [])
         search, trials = self._searches[task]
         trials += news
-        return search.propose(trials, limit)
+        seeds = adapted(task, self._modules[task], tvm.target.Target(target), known, knobs=False) if known else []
+        tried = {trace_id(trial.trace) for trial in trials} if seeds else set()
+        fresh = [seed for seed in seeds if trace_id(seed.candidate) not in tried][:limit]
+        return fresh or [Seed(candidate=trace, source=SOURCE) for trace in search.propose(trials, limit)]
 
     def forget(self, task: str) -> None:
         """Free what the search of a workload holds."""

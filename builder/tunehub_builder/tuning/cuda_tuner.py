@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from tunehub.lookup import EmptyLookup, RecordLookup
 from tunehub.relax_nodes import buffer_shapes
 from tunehub_builder.progress import Progress
 from tunehub_builder.tuning import cuda_worker
@@ -28,9 +29,9 @@ from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_s
 from tunehub_builder.tuning.order import operations
 from tunehub_builder.tuning.pool import PoolOptions, Servant, Worker, warm_up
 from tunehub_builder.tuning.tasks import TuningTask
+from tunehub_builder.tuning.warm_start import Known, Seed, known_of
 from tunehub_builder.tuning.worker import MeasureOptions
 
-SOURCE = "evolutionary"
 _BYTES_PER_S, _OPERATIONS_PER_S, _LAUNCH_S = 4e12, 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
 _REAL_GAIN = 0.98  # of the best time before: a batch that reaches this was worth it
 _PATIENCE = 0.7  # what a batch without a gain leaves of a workload's promise
@@ -45,7 +46,7 @@ class CudaOptions:
     """``trials``: most trials of a workload; ``minutes``: when the sitting ends, None when all trials are made.
 
     ``batch`` candidates are proposed at a time, by ``searchers`` processes with ``search_threads`` each: by default
-    one for every three that build.
+    one for every three that build. ``records`` are where a warm start begins.
     """
 
     trials: int = 512
@@ -54,6 +55,7 @@ class CudaOptions:
     seed: int = 0
     searchers: int | None = None
     search_threads: int = 1
+    records: RecordLookup = field(default_factory=EmptyLookup)
 
 
 class DefaultTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +76,7 @@ class Standing:
     """A workload in the course of tuning. Times in seconds.
 
     ``shares``: how much of each network's time a second of this workload is; ``floor_s``: what memory, arithmetic and
-    a launch take at least. ``stale``: batches in a row without a real gain.
+    a launch take at least. ``stale``: batches in a row without a real gain. ``seeded``: a search got the records known.
     """
 
     task: TuningTask
@@ -82,9 +84,10 @@ class Standing:
     floor_s: float
     default_s: float = math.inf
     trials: list[Trial] = field(default_factory=list)
-    waiting: deque[Any] = field(default_factory=deque)
+    waiting: deque[Seed] = field(default_factory=deque)
     open: int = 0
     proposing: bool = False
+    seeded: bool = False
     exhausted: bool = False
     stale: int = 0
     before_s: float = math.inf
@@ -195,8 +198,8 @@ class _Sitting:
         self._recover()
         self._limit_s = limit_s
         self.problems: list[str] = []
-        self._building: dict[Servant, tuple[Standing, Any]] = {}
-        self._searching: dict[Servant, Standing] = {}
+        self._building: dict[Servant, tuple[Standing, Seed | None]] = {}
+        self._searching: dict[Servant, tuple[Standing, list[Known]]] = {}
         self._started = monotonic()
         self._measured = 0
         self._untimed = deque(s for s in self._standings.values() if not math.isfinite(s.default_s))
@@ -214,7 +217,7 @@ class _Sitting:
             lines: list[bytes] = []
             for worker in self._answered():
                 if worker in self._searching:
-                    self._proposed(worker, self._searching.pop(worker))
+                    self._proposed(worker, *self._searching.pop(worker))
                 else:
                     lines += self._attempted(worker, *self._building.pop(worker))
             if lines:
@@ -257,18 +260,19 @@ class _Sitting:
 
     def _give_candidate(self, worker: Servant) -> bool:
         if self._untimed:
-            standing, trace = self._untimed.popleft(), None
+            standing, seed = self._untimed.popleft(), None
         else:
             ready = max((s for s in self._standings.values() if s.waiting), key=Standing.promise, default=None)
             if ready is None:
                 return False
-            standing, trace = ready, ready.waiting.popleft()
+            standing, seed = ready, ready.waiting.popleft()
             standing.open += 1
         worker.load(standing.task.exact, standing.module)
-        best = None if trace is None else standing.now_s
+        best = None if seed is None else standing.now_s
         best = best if best is not None and math.isfinite(best) else None
+        trace = None if seed is None else seed.candidate
         self._send(worker, ("attempt", standing.task.exact, self._target, trace, best, OF_GPU))
-        self._building[worker] = (standing, trace)
+        self._building[worker] = (standing, seed)
         return True
 
     def _give_searches(self) -> None:
@@ -288,9 +292,10 @@ class _Sitting:
         worker.load(standing.task.exact, standing.module)
         news, standing.told = standing.trials[standing.told :], len(standing.trials)
         limit = min(self._options.batch, self._options.trials - len(standing.trials))
-        standing.proposing = True
-        self._send(worker, ("propose", standing.task.exact, self._target, news, limit, self._options.seed))
-        self._searching[worker] = standing
+        known = [] if standing.seeded else _found(standing.task, self._options.records)
+        standing.proposing = standing.seeded = True
+        self._send(worker, ("propose", standing.task.exact, self._target, news, limit, self._options.seed, known))
+        self._searching[worker] = (standing, known)
 
     def _send(self, worker: Servant, request: tuple[Any, ...]) -> None:
         worker.started = monotonic()
@@ -306,27 +311,27 @@ class _Sitting:
     def _most_s(self, worker: Servant) -> float:
         return _SEARCH_LIMIT_S if worker in self._searching else self._limit_s
 
-    def _proposed(self, worker: Servant, standing: Standing) -> None:
+    def _proposed(self, worker: Servant, standing: Standing, known: Sequence[Known]) -> None:
         kind, value = worker.receive(0.0, "search")
         standing.proposing = False
         standing.waiting.extend(value if kind == "ok" else ())
-        standing.exhausted = not standing.waiting
+        standing.exhausted = not standing.waiting and not known  # a record that ends the search does so once
         if kind != "ok":
             self.problems.append(f"{standing.task.name}: the search ended: {value}")
 
-    def _attempted(self, worker: Servant, standing: Standing, trace: Any) -> list[bytes]:
+    def _attempted(self, worker: Servant, standing: Standing, seed: Seed | None) -> list[bytes]:
         """The journal's line for a trial that has ended; none for a default, which has a journal of its own."""
         kind, value = worker.receive(0.0, "attempt")
         run_s, error = (tuple(value), None) if kind == "ok" else ((), str(value))
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
             run_s, error = (), f"the timer gave {run_s} s"
         key = standing.task.exact
-        if trace is None:
+        if seed is None:
             self._defaults.append(DefaultTime(task=key, run_s=run_s, error=error))
             standing.default_s = _mean(run_s)
             self._weigh()
             return []
-        trial = Trial(task=key, trace=trace, source=SOURCE, run_s=run_s, error=error)
+        trial = Trial(task=key, trace=seed.candidate, source=seed.source, run_s=run_s, error=error)
         standing.add(trial)
         standing.open -= 1
         self._measured += 1
@@ -352,6 +357,12 @@ class _Sitting:
             best_s=current.now_s,
             finished=False,
         )
+
+
+def _found(task: TuningTask, records: RecordLookup) -> list[Known]:
+    """What may suit ``task``, read and ready to be sent; adapting it, which takes longer, is the searcher's."""
+    known = [(how, most, list(candidates)) for how, most, candidates in known_of(task, records, knobs=False)]
+    return [entry for entry in known if entry[2]]
 
 
 def _mean(run_s: Iterable[float]) -> float:

@@ -30,9 +30,7 @@ def known_records(recipe: Recipe, target: TuningTarget) -> Iterator[KnownRecords
     Raises TuningError when one is asked for that cannot be, UsageError for wrong settings.
     """
     wanted = recipe.warm_start
-    if wanted and target.config.get("kind") == "cuda":
-        raise TuningError("--warm-start is for CPUs; leave it out")
-    if wanted is False or target.config.get("kind") == "cuda":
+    if wanted is False:
         yield None
         return
     hub = _opened(recipe, target)

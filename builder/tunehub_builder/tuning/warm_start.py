@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunehub.lookup import Candidate, Neighbour, RecordLookup
 from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
@@ -33,6 +33,8 @@ from tunehub_registry.trace_rules import validate_trace
 
 ANCHORED, TRANSFERRED = 4, 4  # most candidates of a task by its anchor block, and by its operator class
 _TRIED = 6  # times as many records are read: some cannot be adapted, and many agree
+
+Known: TypeAlias = "tuple[str, int, Iterable[Candidate]]"  # how records were found, the most seeds of them, the records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +73,26 @@ def seeds_of(task: TuningTask, target: Any, records: RecordLookup, *, knobs: boo
     ``knobs``: choices of knobs for the task's template, made of the records of the tuner `template`; otherwise traces,
     made of records of either tuner. A record that does not fit the task is left out.
     """
-    fit = TemplateFit(task.mod, target)
-    found: dict[str, Seed] = {}
-    for how, most, candidates in (
+    return adapted(task.exact, task.mod, target, known_of(task, records, knobs=knobs), knobs=knobs)
+
+
+def known_of(task: TuningTask, records: RecordLookup, *, knobs: bool) -> list[Known]:
+    """The records that may suit ``task``, not adapted yet; they can be pickled when they are made lists."""
+    return [
         ("exact", 1, _exact(task, records)),
         ("anchor", ANCHORED, _anchored(task, records)),
         ("transfer", TRANSFERRED, _transferred(task, records, knobs=knobs)),
-    ):
+    ]
+
+
+def adapted(exact: str, mod: Any, target: Any, known: Iterable[Known], *, knobs: bool) -> list[Seed]:
+    """The seeds that ``known`` makes for the workload ``mod``, whose exact key is ``exact``: see :func:`seeds_of`."""
+    fit = TemplateFit(mod, target)
+    found: dict[str, Seed] = {}
+    for how, most, candidates in known:
         before = len(found)
         for item in candidates:
-            candidate = _adapted(task, item, target, fit, knobs=knobs)
+            candidate = _adapted(exact, mod, item, target, fit, knobs=knobs)
             if candidate is not None:
                 seed = Seed(candidate=candidate, source=source_of(item.package, how))
                 found.setdefault(_design(candidate), seed)
@@ -137,17 +149,17 @@ def _transferred(task: TuningTask, records: RecordLookup, *, knobs: bool) -> Ite
             yield found
 
 
-def _adapted(task: TuningTask, found: Candidate, target: Any, fit: TemplateFit, *, knobs: bool) -> Any | None:
-    """The record as a candidate of the task; None when it does not fit it, or could not be published afterwards."""
+def _adapted(exact: str, mod: Any, found: Candidate, target: Any, fit: TemplateFit, *, knobs: bool) -> Any | None:
+    """The record as a candidate of the workload; None when it does not fit it, or could not be published afterwards."""
     record = found.record
     if knobs and not isinstance(record, TemplateRecord):
         return None
     try:
-        schedule = apply_candidate(task.mod, found, target, fit)
+        schedule = apply_candidate(mod, found, target, fit)
         if knobs and isinstance(record, TemplateRecord):
             return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
         trace: Any = export_trace(schedule.trace)
-        if isinstance(record, ScheduleRecord) and record.exact == task.exact:
+        if isinstance(record, ScheduleRecord) and record.exact == exact:
             trace = list(record.trace)  # as it was measured
         validate_trace(trace)
         return trace

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tunehub_builder.tuning.warm_start import Seed
+
 DEFAULT_S = 1.0
 
 
@@ -47,10 +49,15 @@ class FakeSearcher:
     def task(self, _task: str, _module: str) -> None:
         """Nothing to read."""
 
-    def propose(self, task: str, _target: Any, news: list[Any], limit: int, _seed: int) -> list[Any]:
-        """The next ``limit``; what was tried in an earlier sitting is left out."""
+    def propose(self, task: str, _target: Any, news: list[Any], limit: int, _seed: int, known: list[Any]) -> list[Seed]:
+        """The records that are known, or the next ``limit``; what was tried in an earlier sitting is left out."""
+        if known:
+            found = [(how, candidate.record) for how, _, candidates in known for candidate in candidates]
+            if any(record.trace[0] == "dies" for _, record in found):
+                os._exit(3)
+            return [Seed(candidate=list(record.trace), source=f"registry p, {how}") for how, record in found]
         rest = self._planned[task]
         tried = [trial.trace for trial in news]
         rest[:] = [candidate for candidate in rest if candidate not in tried]
         batch, rest[:] = rest[:limit], rest[limit:]
-        return batch
+        return [Seed(candidate=candidate, source="evolutionary") for candidate in batch]
