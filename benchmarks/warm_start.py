@@ -6,8 +6,9 @@ folder ``TUNEHUB_WARM_WORK``: once without a warm start and once with one, from 
 What the journals hold is not measured again, so a run that was stopped goes on.
 
 Counted is what one trial of each workload after the other costs: in each round every workload that has another trial
-measures it, and the network's time is the sum of the best so far times the calls. The goal of both is 95 % of the speed
-at which tuning without a warm start ends.
+measures it, and the network's time is the sum of the best so far times the calls. On a GPU, where tuning leaves alone
+what promises nothing, a workload begins with the time of TVM's own schedule. The goal of both is 95 % of the speed at
+which tuning without a warm start ends.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.table import Row
+from tunehub_builder.tuning.cuda_tuner import default_journal
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.work_directory import WorkDirectory
 
@@ -84,9 +87,15 @@ def compared(name: str, cold: Course, warm: Course) -> list[Row]:
     ]
 
 
-def course(times: Mapping[str, Sequence[float]], calls: Mapping[str, int], sources: Mapping[str, int]) -> Course:
-    """The course of a network from the seconds of each workload's trials in order (infinite: failed) and its calls."""
-    best = dict.fromkeys(times, math.inf)
+def course(
+    times: Mapping[str, Sequence[float]],
+    calls: Mapping[str, int],
+    sources: Mapping[str, int],
+    defaults: Mapping[str, float] | None = None,
+) -> Course:
+    """The course of a network from the seconds of each workload's trials in order (infinite: failed) and its calls;
+    ``defaults``: seconds that count before any trial."""
+    best = dict.fromkeys(times, math.inf) | dict(defaults or {})
     rounds, count = [], 0
     for number in range(max(map(len, times.values()), default=0)):
         for task, seconds in times.items():
@@ -106,7 +115,8 @@ def course_of(directory: Path, network: str) -> Course:
         if trial.task in calls:
             times[trial.task].append(trial.mean_s)
             sources[trial.source] += 1
-    return course(times, calls, sources)
+    defaults = {each.task: fmean(each.run_s) for each in default_journal(directory).entries() if each.run_s}
+    return course(times, calls, sources, {task: defaults[task] for task in calls if task in defaults})
 
 
 def _tuned(network: str, tuner: str, directory: Path, way: str) -> Course:
