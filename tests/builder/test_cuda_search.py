@@ -53,6 +53,22 @@ def test_the_first_candidates_are_of_the_rule_and_by_chance() -> None:
     assert len({tuple(each) for each in tiles}) > FIRST // 2
 
 
+def test_an_earlier_sitting_without_the_rule_gets_its_tiles_once() -> None:
+    task = convolution(64, 64)
+    ruled = set(CudaSearch(task.mod, TARGET, seed=0, threads=1)._by_rule())
+    by_chance = [
+        trace
+        for trace in CudaSearch(task.mod, TARGET, seed=2, threads=1).propose([], 32)
+        if trace_id(trace) not in ruled
+    ]
+    trials = [Trial(task=task.exact, trace=trace, source=SOURCE, run_s=(1e-5,)) for trace in by_chance]
+    search = CudaSearch(task.mod, TARGET, seed=0, threads=1)
+    first, second = (list(map(trace_id, search.propose(trials, 16))) for _ in range(2))
+    assert ruled and ruled <= set(first)
+    assert not ruled & set(second)
+    assert len(first) == len(set(first)) == 16
+
+
 def test_records_come_first_and_the_search_goes_on_around_them() -> None:
     """The record of the very workload, one of another shape adapted, then tiles of the rule and variations of both."""
     own, other = convolution(64, 64), convolution(128, 64)

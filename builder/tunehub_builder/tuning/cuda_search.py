@@ -63,6 +63,7 @@ class CudaSearch:
         self._made: dict[str, Any] = {}
         self._known: set[str] = set()
         self._told = 0
+        self._ruled = False  # the rule's tiles were proposed, as far as earlier sittings have not tried them
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
         """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
@@ -70,11 +71,12 @@ class CudaSearch:
         self._told = len(trials)
         measured = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)
         parents = [import_trace(trial.trace) for trial in measured[:_PARENTS]]
-        if all(trial.source.startswith(REGISTRY) for trial in trials):
-            first = min(limit, FIRST)
-            made = dict(islice(((text, of) for text, of in self._by_rule().items() if text not in self._known), first))
-            return self._best({**made, **self._make(parents, first - len(made))}, first)
-        return self._best(self._make(parents, _CHOICE * limit), limit)
+        searched = not all(trial.source.startswith(REGISTRY) for trial in trials)
+        limit = limit if searched else min(limit, FIRST)
+        ruled = {} if self._ruled else dict(islice(self._by_rule().items(), limit))
+        self._ruled = True
+        rest = limit - len(ruled)
+        return self._best(ruled, limit) + self._best(self._make(parents, _CHOICE * rest if searched else rest), rest)
 
     def _make(self, parents: Sequence[Any], count: int) -> dict[str, Any]:
         """At most ``count`` schedules by the text of their traces."""
@@ -91,7 +93,8 @@ class CudaSearch:
         return made
 
     def _by_rule(self) -> dict[str, Any]:
-        """Schedules with tiles that the client's rule finds good, by the text of their traces; none for other kinds."""
+        """Untried schedules with tiles that the client's rule finds good, by the text of their traces; none for other
+        kinds."""
         sums = sums_of(self._mod)
         if sums is None or sums.problem is None:
             return {}
@@ -99,7 +102,8 @@ class CudaSearch:
         tiles = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=_OF_RULE)
         traces = [ruled(trace, tile) for tile in tiles[::_RULE_STEP] for trace in self._designs[:1]]
         made = [self._schedule(trace) for trace in traces if trace is not None]
-        return {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}
+        found = {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}
+        return {text: schedule for text, schedule in found.items() if text not in self._known}
 
     def _by_chance(self, parents: Sequence[Any]) -> bool:
         return not parents or self._random.random() < _AT_RANDOM
