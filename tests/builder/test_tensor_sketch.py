@@ -16,8 +16,9 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tunehub_builder.tuning import tensor_sketch
 from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.product import Axis
 from tunehub_builder.tuning.tensor_search import TensorSearch, distance
-from tunehub_builder.tuning.tensor_sketch import Axis, TensorTile, apply, product_of, tile_of, tiles
+from tunehub_builder.tuning.tensor_sketch import TensorTile, apply, product_of, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}

@@ -17,7 +17,8 @@ from tunehub.relax_traces import export_trace
 from tunehub_builder.tuning import tensor_sketch
 from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.tensor_sketch import Product, TensorTile
+from tunehub_builder.tuning.product import Product
+from tunehub_builder.tuning.tensor_sketch import TensorTile
 
 _FIRST = 16  # candidates of a workload that nothing is known of
 _PARENTS = 6  # the fastest trials, whose neighbours are tried

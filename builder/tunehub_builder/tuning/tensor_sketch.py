@@ -16,52 +16,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tunehub_builder.tuning.product import (
+    Product,
+    as_product,
+    find_product,
+    inline_consumers,
+    inline_producers,
+    pad_to,
+)
+
 SIDE = 16  # of a fragment
 _WARP = 32
-_SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
 # TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.
 _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 _SHARED_LIMIT = 48 << 10
-_INPUT, _SUM = "float16", "float32"
 _STAGED = "tirx.manifest_shared_memory_local_stage"
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
-
-
-class Axis(NamedTuple):
-    """A loop of the product: its number among the block's axes, and its extent."""
-
-    number: int
-    extent: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Product:
-    """The anchor block ``name`` as C[batch, rows, columns] += A[batch, rows, steps] · B[batch, steps, columns].
-
-    Each is a list of the block's axes whose extents are not 1, the outermost first. ``rows_first``: neighbours in A are
-    neighbours in memory along the rows, not along the steps; ``steps_last``: those in B are along the steps, not along
-    the columns; ``columns_first``: those in C are along the rows.
-    """
-
-    name: str
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    steps: tuple[Axis, ...]
-    rows_first: bool
-    steps_last: bool
-    columns_first: bool
-
-    @property
-    def extents(self) -> tuple[int, int, int, int]:
-        """Of batch, rows, columns and steps."""
-        batch, rows, columns, steps = (
-            math.prod(axis.extent for axis in axes) for axes in (self.batch, self.rows, self.columns, self.steps)
-        )
-        return batch, rows, columns, steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -89,22 +62,7 @@ class TensorTile:
 
 def product_of(mod: Any) -> Product | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a product that tensor cores take, or None."""
-    from tvm.s_tir import Schedule, analysis
-
-    from tunehub.relax_nodes import buffer_kind, buffer_of
-
-    block = analysis.find_anchor_sblock(mod)
-    if block is None:
-        return None
-    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    block = schedule.get(schedule.get_sblock(block.name_hint, "main"))
-    reads = [region for region in block.reads if not buffer_of(region).same_as(buffer_of(block.writes[0]))]
-    if len(reads) != 2 or len(block.writes) != 1:
-        return None
-    types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
-    if types != [_INPUT, _INPUT, _SUM] or not _multiplies(block):
-        return None
-    return _product(block, [*reads, block.writes[0]])
+    return find_product(mod, "float16")
 
 
 def tiles(product: Product) -> Iterator[TensorTile]:
@@ -125,17 +83,19 @@ def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    main = _as_product(schedule, schedule.get_sblock(product.name, "main"), product)
-    _pad(schedule, main, product, tile)
+    last = ("columns", "steps") if product.steps_last else ("steps", "columns")
+    dimensions = (("batch", "rows", "steps"), ("batch", *last), ("batch", "rows", "columns"))
+    main = as_product(schedule, product, dimensions, ("batch", "rows", "columns", "steps"))
+    pad_to(schedule, main, product.extents[1:], tile.block)
     blocks = _tiled(schedule, main, product, tile)
     loads = [_loaded(schedule, blocks, product, tile, number) for number in (0, 1)]
     for load in loads:
-        _inline_producers(schedule, load)
+        inline_producers(schedule, load)
     fragments = [_fragments(schedule, blocks, number) for number in (0, 1)]
     stored, store = _stored(schedule, blocks, product)
     start = schedule.decompose_reduction(blocks.outer, blocks.depth)
     _tensorize(schedule, blocks, product, fragments, store, start)
-    _inline_consumers(schedule, stored)
+    inline_consumers(schedule, stored)
     _written(schedule, stored, product)
     return schedule
 
@@ -170,150 +130,7 @@ class _Blocks(NamedTuple):
     step: Any
 
 
-# -- what the anchor block computes
-
-
-def _multiplies(block: Any) -> bool:
-    """True when the block adds the product of its two reads to what it writes, both converted to the sum's type."""
-    value = getattr(block.body, "value", None)
-    product = getattr(value, "b", None)
-    operands = [getattr(product, side, None) for side in "ab"]
-    kinds = [type(node).__name__ for node in (value, product, *operands)]
-    return kinds == ["Add", "Mul", "Cast", "Cast"]
-
-
-def _product(block: Any, regions: Sequence[Any]) -> Product | None:
-    """``regions``: of A, B and C."""
-    own = [list(_variables(region)) for region in regions]
-    groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "steps": []}
-    for number, axis in enumerate(block.iter_vars):
-        uses = tuple(any(axis.var.same_as(variable) for variable in variables) for variables in own)
-        if type(axis.dom.extent).__name__ != "IntImm":
-            return None
-        extent = int(axis.dom.extent)
-        if extent == 1:
-            continue
-        group = _GROUPS.get((int(axis.iter_type), uses))
-        if group is None:
-            return None
-        groups[group].append(Axis(number, extent))
-    if not all(groups[name] for name in ("rows", "columns", "steps")):
-        return None
-    last = [_last_group(region, block, groups) for region in regions]
-    return Product(
-        name=str(block.name_hint),
-        **{name: tuple(axes) for name, axes in groups.items()},
-        rows_first=last[0] == "rows",
-        steps_last=last[1] == "steps",
-        columns_first=last[2] == "rows",
-    )
-
-
-_GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
-    (_SPATIAL, (True, True, True)): "batch",
-    (_SPATIAL, (True, False, True)): "rows",
-    (_SPATIAL, (False, True, True)): "columns",
-    (_REDUCTION, (True, True, False)): "steps",
-}
-
-
-def _variables(region: Any) -> Iterator[Any]:
-    from tvm.tirx.analysis import undefined_vars
-
-    for dimension in region.region:
-        yield from undefined_vars(dimension.min)
-
-
-def _last_group(region: Any, block: Any, groups: dict[str, list[Axis]]) -> str | None:
-    """The group of the axis along which the elements of a region lie next to each other.
-
-    Of several axes in the innermost index, as in a convolution, a spatial one counts.
-    """
-    from tvm.tirx.analysis import undefined_vars
-
-    for dimension in reversed(list(region.region)):
-        inside = list(undefined_vars(dimension.min))
-        found = [
-            name
-            for name, axes in groups.items()
-            for axis in axes
-            if any(block.iter_vars[axis.number].var.same_as(variable) for variable in inside)
-        ]
-        if found:
-            return next((name for name in found if name != "steps"), found[0])
-    return None
-
-
 # -- the sketch, step by step
-
-
-def _as_product(schedule: Any, main: Any, product: Product) -> Any:
-    """Give the operands and the result two dimensions, and a third where there is a batch."""
-    wanted = (
-        ("read", 0, (product.batch, product.rows, product.steps)),
-        ("read", 1, (product.batch, product.columns, product.steps)
-         if product.steps_last else (product.batch, product.steps, product.columns)),
-        ("write", 0, (product.batch, product.rows, product.columns)),
-    )  # fmt: skip
-    copies = [schedule.reindex(main, (side, number)) for side, number, _ in wanted]
-    for copy, (side, number, groups) in zip(copies, wanted, strict=True):
-        numbers, extents = _dimensions(schedule, main, side, number)
-        mapped = _merging([tuple(numbers.index(axis.number) for axis in group) for group in groups], extents)
-        schedule.transform_layout(copy, ("write" if side == "read" else "read", 0), mapped)
-    axes = schedule.get(main).iter_vars
-    order = (product.batch, product.rows, product.columns, product.steps)
-    numbers_of = [tuple(axis.number for axis in group) for group in order]
-    merged = _merging(numbers_of, [int(axis.dom.extent) for axis in axes], inverse=False)
-    schedule.transform_block_layout(main, merged)
-    return main
-
-
-def _dimensions(schedule: Any, main: Any, side: str, number: int) -> tuple[list[int], list[int]]:
-    """The axis of the block, by its number, that each dimension of a reindexed buffer is; and the extents."""
-    from tunehub.relax_nodes import buffer_kind, buffer_of
-
-    block = schedule.get(main)
-    region = (block.reads if side == "read" else block.writes)[number]
-    numbers = [
-        next((n for n, axis in enumerate(block.iter_vars) if axis.var.same_as(dimension.min)), -1)
-        for dimension in region.region
-    ]
-    return numbers, [int(extent) for extent in buffer_kind(buffer_of(region)).shape]
-
-
-def _merging(groups: Sequence[Sequence[int]], extents: Sequence[int], *, inverse: bool = True) -> Any:
-    """The index map that makes one index of each group of indices; indices in none have the extent 1 and are dropped.
-
-    TVM's rules for records ask for the inverse of a merge, except where TVM derives it.
-    """
-    import tvm
-    from tvm.tirx import IndexMap, IntImm, Var
-
-    def number(value: int) -> Any:
-        return IntImm("int64", value)
-
-    before = [Var(f"v{i}", "int64") for i in range(len(extents))]
-    groups = [group for group in groups if group]
-    after = [Var(f"w{i}", "int64") for i in range(len(groups))]
-    merged: list[Any] = []
-    backward: list[Any] = [number(0)] * len(extents)
-    for result, group in zip(after, groups, strict=True):
-        value, weight = before[group[0]], math.prod(extents[i] for i in group)
-        for i in group[1:]:
-            value = value * number(extents[i]) + before[i]
-        merged.append(value)
-        for position, i in enumerate(group):
-            weight //= extents[i]
-            part = result if weight == 1 else tvm.tirx.FloorDiv(result, number(weight))
-            backward[i] = part if position == 0 else tvm.tirx.FloorMod(part, number(extents[i]))
-    return IndexMap(before, merged, IndexMap(after, backward, None) if inverse else None)
-
-
-def _pad(schedule: Any, main: Any, product: Product, tile: TensorTile) -> None:
-    """Make the extents multiples of the block's; the padding is zero, and is not written."""
-    _, *extents = product.extents
-    if any(extent % size for extent, size in zip(extents, tile.block, strict=True)):
-        schedule.pad_einsum(main, [*([1] if product.batch else []), *tile.block])
 
 
 def _tiled(schedule: Any, main: Any, product: Product, tile: TensorTile) -> _Blocks:
@@ -413,25 +230,6 @@ def _written(schedule: Any, stored: Any, product: Product) -> None:
     _, lane, vector = schedule.split(schedule.fuse(row, column), [None, _WARP, 1 if product.columns_first else 4])
     schedule.bind(lane, "threadIdx.x")
     schedule.vectorize(vector)
-
-
-def _inline_producers(schedule: Any, block: Any) -> None:
-    while producers := schedule.get_producers(block):
-        for producer in producers:
-            schedule.compute_inline(producer)
-
-
-def _inline_consumers(schedule: Any, block: Any) -> None:
-    """Bring what follows into ``block``; of several consumers those come into others that are not the last."""
-    while consumers := list(schedule.get_consumers(block)):
-        if len(consumers) == 1:
-            schedule.reverse_compute_inline(consumers[0])
-            continue
-        inner = [consumer for consumer in consumers if schedule.get_consumers(consumer)]
-        if not inner:
-            raise ValueError("the function has several results")
-        for consumer in inner:
-            schedule.compute_inline(consumer)
 
 
 # -- which tiles suit
