@@ -3,7 +3,8 @@
 Of a hundred choices of tiles that MetaSchedule makes by chance, one passes its own check for GPUs, and finding a
 population takes its evolutionary search half a minute of CPU time. Most fail on the threads of a block alone. Here the
 tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds (:mod:`tunehub_builder.tuning.
-cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model says.
+cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model says. Products with long sums have a
+sketch of their own beside TVM's designs (:mod:`tunehub_builder.tuning.split_sketch`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tunehub.relax_traces import export_trace, import_trace
 from tunehub_builder.tuning.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search import REGISTRY, load_cpu_intrinsics, trace_id
+from tunehub_builder.tuning.split_search import SplitSearch
+from tunehub_builder.tuning.split_sketch import SplitTile, tile_of
 from tunehub_builder.tuning.tensor_search import TensorSearch
 from tunehub_builder.tuning.tensor_sketch import product_of
 from tunehub_builder.tuning.warm_start import Known, Seed, adapted
@@ -35,6 +38,8 @@ _CHOICE = 2  # candidates that are made for each that is proposed
 _ATTEMPTS = 3  # for each that is made
 _PARENTS = 12  # the fastest trials, which are varied
 _AT_RANDOM = 0.2  # of what is made
+_SPLIT_FIRST, _SPLIT_LEAST, _SPLIT_MOST = 0.25, 0.15, 0.75  # of what is made: by the sketch for long sums
+_SPLIT_PARENTS = 4
 _MOST_LEARNT = 256  # earlier trials that teach the model
 
 
@@ -60,27 +65,44 @@ class CudaSearch:
         self._designs = [schedule.trace for schedule in self._context.generate_design_space()]
         self._arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
         self._model = ms.cost_model.XGBModel(num_warmup_samples=FIRST, num_tuning_cores=threads)
+        self._split = SplitSearch.of(mod, target, self._random)
         self._made: dict[str, Any] = {}
         self._known: set[str] = set()
         self._told = 0
-        self._ruled = False  # the rule's tiles were proposed, as far as earlier sittings have not tried them
+        self._begun = False  # what comes first was proposed, as far as earlier sittings have not tried it
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
         """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
         self._learn(trials[self._told :])
         self._told = len(trials)
-        measured = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)
-        parents = [import_trace(trial.trace) for trial in measured[:_PARENTS]]
+        fastest = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)[:_PARENTS]
+        tiles = [tile_of(trial.trace) for trial in fastest]
+        parents = [import_trace(trial.trace) for trial, tile in zip(fastest, tiles, strict=True) if tile is None]
+        split = [tile for tile in tiles if tile is not None]
         searched = not all(trial.source.startswith(REGISTRY) for trial in trials)
         limit = limit if searched else min(limit, FIRST)
-        ruled = {} if self._ruled else dict(islice(self._by_rule().items(), limit))
-        self._ruled = True
-        rest = limit - len(ruled)
-        return self._best(ruled, limit) + self._best(self._make(parents, _CHOICE * rest if searched else rest), rest)
+        first = {} if self._begun else self._first(limit)
+        self._begun = True
+        rest = limit - len(first)
+        found = self._best(first, limit)
+        return found + self._best(self._make(parents, split, _CHOICE * rest if searched else rest), rest)
 
-    def _make(self, parents: Sequence[Any], count: int) -> dict[str, Any]:
-        """At most ``count`` schedules by the text of their traces."""
+    def _first(self, limit: int) -> dict[str, Any]:
+        """At most ``limit`` schedules by the client's rule and by the sketch for long sums, by the text of their
+        traces: the cost model is not asked, since it may not know the like of them."""
+        ruled = dict(islice(self._by_rule().items(), limit))
+        if self._split is None:
+            return ruled
+        return ruled | self._split.make((), self._known, min(limit - len(ruled), round(_SPLIT_FIRST * limit)))
+
+    def _make(self, parents: Sequence[Any], split: Sequence[SplitTile], count: int) -> dict[str, Any]:
+        """At most ``count`` schedules by the text of their traces. Of the fastest trials so far ``parents`` are by
+        TVM's designs, ``split`` by the sketch, which makes as large a part of the schedules, within bounds."""
         made: dict[str, Any] = {}
+        if self._split is not None:
+            share = len(split) / max(1, len(split) + len(parents))
+            share = min(_SPLIT_MOST, max(_SPLIT_LEAST, share))
+            made |= self._split.make(split[:_SPLIT_PARENTS], self._known, round(share * count))
         for _ in range(_ATTEMPTS * count):
             if len(made) >= count or not self._designs:
                 break

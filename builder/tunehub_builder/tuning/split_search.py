@@ -47,6 +47,13 @@ class SplitSearch:
         self._left = sorted(blurred, key=blurred.__getitem__)[:_KEPT]
         self._texts: dict[SplitTile, str] = {}
 
+    @classmethod
+    def of(cls, mod: Any, target: Any, random: Random) -> SplitSearch | None:
+        """The search for ``mod``; None when the sketch has no tiles for it."""
+        product = split_sketch.product_of(mod)
+        found = None if product is None else cls(mod, target, product, random)
+        return found if found is not None and found._left else None
+
     def make(self, fastest: Sequence[SplitTile], known: Container[str], count: int) -> dict[str, Any]:
         """At most ``count`` schedules by the text of their traces, none of which is ``known``; ``fastest``: of the
         tiles measured so far those whose neighbours are worth a try."""

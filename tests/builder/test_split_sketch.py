@@ -1,0 +1,285 @@
+"""Long sums in float32 divided among the threads of a block: schedules, their results on a CPU, the search. No GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tunehub.cuda_limits import SM_80
+from tunehub_builder.tuning import split_sketch, tensor_sketch
+from tunehub_builder.tuning.cuda_search import FIRST, SOURCE, CudaSearch
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.search import trace_id
+from tunehub_builder.tuning.split_search import SplitSearch, distance, seconds
+from tunehub_builder.tuning.split_sketch import Side, SplitTile, apply, product_of, sides, tile_of, tiles
+from tunehub_registry.trace_rules import required_features
+
+TARGET = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+TILE = SplitTile(groups=4, threads=(8, 8), sums=(4, 4), depth=8, vectors=(4, 4))
+
+
+def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "float32") -> Any:
+    """A product of matrices, and what is made of it: two steps, of which the second takes both."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((rows, steps), dtype, name="a"), te.placeholder((steps, columns), dtype, name="b")
+    bias = te.placeholder((columns,), dtype, name="bias")
+    k = te.reduce_axis((0, steps), name="k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    d = te.compute((rows, columns), lambda i, j: c[i, j] + bias[j], name="added")
+    e = te.compute((rows, columns), lambda i, j: te.tanh(d[i, j]), name="bent")
+    f = te.compute((rows, columns), lambda i, j: d[i, j] * e[i, j], name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, f], index_dtype_override="int64")})
+
+
+def uneven() -> Any:
+    """Rows and steps that no block divides."""
+    return dense(197, 72, 200)
+
+
+def conv(channels: int = 32, size: int = 7, filters: int = 24, window: int = 3, stride: int = 1) -> Any:
+    """A convolution with padding and a bias."""
+    import tvm
+    from tvm import te, topi
+
+    x = te.placeholder((1, channels, size, size), name="x")
+    w = te.placeholder((filters, channels, window, window), name="w")
+    bias = te.placeholder((1, filters, 1, 1), name="bias")
+    y = topi.nn.conv2d_nchw(x, w, stride, window // 2, 1)
+    z = te.compute(y.shape, lambda n, c, h, v: te.max(y[n, c, h, v] + bias[0, c, 0, 0], 0.0), name="add")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, bias, z], index_dtype_override="int64")})
+
+
+def pointwise() -> Any:
+    """A convolution with a window of one place: its image is read in vectors, which no row's end may cut."""
+    return conv(64, 14, 32, 1)
+
+
+def strided() -> Any:
+    """A convolution of every second place."""
+    return conv(16, 14, 32, 3, 2)
+
+
+def scores() -> Any:
+    """Products of each head, with the second operand as it lies: NT."""
+    import tvm
+    from tvm import te
+
+    q, key = te.placeholder((3, 32, 64), name="q"), te.placeholder((3, 48, 64), name="key")
+    k = te.reduce_axis((0, 64), name="k")
+    c = te.compute((3, 32, 48), lambda h, i, j: te.sum(q[h, i, k] * key[h, j, k], axis=k), name="nt")
+    return tvm.IRModule({"main": te.create_prim_func([q, key, c], index_dtype_override="int64")})
+
+
+def transposed() -> Any:
+    """A product with the first operand the other way round: TN."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((128, 32), name="a"), te.placeholder((128, 64), name="b")
+    k = te.reduce_axis((0, 128), name="k")
+    c = te.compute((32, 64), lambda i, j: te.sum(a[k, i] * b[k, j], axis=k), name="tn")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    each.__name__: each for each in (dense, uneven, conv, pointwise, strided, scores, transposed)
+}
+
+
+def _chosen(case: str, count: int, staged: bool | None = None) -> tuple[Any, Any, list[SplitTile]]:
+    """The workload, its product, and some of its tiles, the same in every run."""
+    mod = CASES[case]()
+    product = product_of(mod)
+    assert product is not None
+    found = [tile for tile in tiles(product) if staged in (None, tile.staged)]
+    return mod, product, Random(case).sample(found, count)
+
+
+def test_products_are_found_with_what_lies_where() -> None:
+    found = {name: product_of(case()) for name, case in CASES.items()}
+    assert all(found.values())
+    of = {name: sides(product) for name, product in found.items() if product is not None}
+    assert of["dense"] == (Side(0, 64, True, 128), Side(1, 96, False, 96))
+    assert of["scores"] == (Side(0, 32, True, 64), Side(1, 48, True, 64))
+    assert of["transposed"] == (Side(0, 32, False, 32), Side(1, 64, False, 64))
+    assert of["conv"] == (Side(1, 24, True, 288), Side(0, 49, False, 1))
+    assert of["pointwise"] == (Side(1, 32, True, 64), Side(0, 196, False, 14))
+
+
+def test_others_are_left_to_others() -> None:
+    assert product_of(dense(dtype="float16")) is None
+    assert product_of(dense(steps=32)) is None, "a short sum"
+    assert product_of(dense(1024, 1024)) is None, "results enough"
+    assert product_of(dense(1)) is None, "a product with a vector"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
+    product = product_of(CASES[case]())
+    assert product is not None
+    found = list(tiles(product))
+    assert 20 < len(found) == len(set(found)) < 10_000
+    for tile in found:
+        assert tile.block_threads <= SM_80.threads and tile.block_threads % 32 == 0
+        assert split_sketch.shared_memory(product, tile) <= SM_80.shared_memory
+        assert split_sketch.registers(product, tile) * tile.block_threads <= 1 << 16
+        assert math.prod(tile.sums) % tile.groups == 0
+        padded = math.prod(-(-e // b) * b for e, b in zip((s.extent for s in sides(product)), tile.block, strict=False))
+        assert padded <= 1.5 * math.prod(side.extent for side in sides(product))
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
+    import tvm
+
+    from tunehub.relax_guard import check_function
+    from tunehub.relax_schedule import apply_exact
+    from tunehub.relax_traces import export_trace, import_trace
+
+    mod, product, chosen = _chosen(case, 3, staged)
+    for tile in chosen:
+        schedule = apply(mod, product, tile)
+        check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
+        trace = json.loads(json.dumps(export_trace(schedule.trace)))
+        assert required_features(trace) == frozenset()
+        assert tile_of(trace) == tile
+        assert tensor_sketch.tile_of(trace) is None
+        assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_right_with_one_thread_for_all(case: str) -> None:
+    """On a CPU threads become loops, which take turns at what they share; every block ends its sums before others
+    begin."""
+    import tvm
+
+    mod, product, chosen = _chosen(case, 4)
+    expected = _run(mod)
+    for tile in chosen:
+        found = _run(tvm.script.from_source(_serial(apply(mod, product, tile).mod.script())))
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), tile
+
+
+def _serial(text: str) -> str:
+    text = re.sub(r'thread_binding\(((?:[^()]|\([^()]*\))*), thread="[^"]*"\)', r"serial(\1)", text)
+    text = re.sub(r", annotations=\{[^\n]*\}\)", ")", text)
+    text = re.sub(r"T\.sblock_attr\(\{[^\n]*\}\)", "T.sblock_attr({})", text)
+    text = re.sub(r', scope="[^"]*"', "", text)
+    return text.replace("T.vectorized(", "T.serial(").replace("T.unroll(", "T.serial(")
+
+
+def _run(mod: Any) -> Any:
+    import tvm
+
+    from tunehub.relax_nodes import buffer_shapes
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, dtype="float32") for shape, _ in buffer_shapes(mod["main"])]
+    arrays[-1][...] = np.nan
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.tirx.build(mod, target="llvm")["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def test_a_trace_of_another_kind_has_no_tile() -> None:
+    splits = ["Split", ["l0", "None", 16], [True, False], ["l1", "l2"]]
+    assert tile_of([[splits], []]) is None
+    assert tile_of([[splits, ["RFactor", ["l2"], [0], ["b1"]]], []]) is None
+
+
+def test_neighbours_differ_in_few_steps() -> None:
+    from dataclasses import replace
+
+    assert distance(TILE, TILE) == 0
+    for change in ({"groups": 8}, {"threads": (8, 6)}, {"sums": (4, 8)}, {"depth": 4}, {"staged": True}):
+        assert distance(TILE, replace(TILE, **change)) == 1
+    assert distance(TILE, replace(TILE, threads=(16, 4), depth=32)) == 4
+
+
+def test_the_model_wants_warps_enough_and_no_padding() -> None:
+    from dataclasses import replace
+
+    product = product_of(dense(128, 768, 768))
+    assert product is not None
+    assert seconds(product, TILE) < seconds(product, replace(TILE, groups=2))
+    assert seconds(product, replace(TILE, staged=True)) < seconds(product, TILE)
+    small = product_of(dense(68, 768, 768))
+    assert small is not None
+    assert seconds(small, replace(TILE, threads=(4, 16))) > 0
+    assert seconds(product, min(tiles(product), key=lambda tile: seconds(product, tile))) <= seconds(product, TILE)
+
+
+def test_the_search_varies_the_fastest_and_makes_nothing_twice() -> None:
+    import tvm
+
+    mod = dense()
+    search = SplitSearch.of(mod, tvm.target.Target(TARGET), Random(1))
+    assert search is not None
+    known: set[str] = set()
+    for _ in range(3):
+        made = search.make((), known, 5)
+        assert len(made) == 5 and not known & set(made)
+        known |= set(made)
+    made = search.make((TILE,), known, 12)
+    assert not known & set(made)
+    near = [distance(TILE, tile) for text in made if (tile := tile_of(json.loads(text))) is not None]
+    assert len(near) == 12 and sum(each <= 2 for each in near) >= 5
+    assert SplitSearch.of(dense(steps=32), tvm.target.Target(TARGET), Random(1)) is None
+
+
+def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast() -> None:
+    import tvm
+
+    mod, target = dense(), tvm.target.Target(TARGET)
+    search = CudaSearch(mod, target, seed=0, threads=1)
+    first = search.propose([], 32)
+    assert len(first) == FIRST
+    assert 3 <= sum(tile_of(trace) is not None for trace in first) <= FIRST // 2
+    trials = [
+        Trial(task="t", trace=trace, source=SOURCE, run_s=(1e-6 if tile_of(trace) is not None else 1e-5,))
+        for trace in first
+    ]
+    second = search.propose(trials, 16)
+    assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, second))
+    assert sum(tile_of(trace) is not None for trace in second) >= 3
+    resumed = CudaSearch(mod, target, seed=0, threads=1)  # which applies earlier trials again, for the cost model
+    assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, resumed.propose(trials, 16)))
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_machine_code_keeps_sums_in_registers(case: str, staged: bool) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import tvm
+
+    from tunehub_builder.tuning.nvrtc import Compiler, kernel_uses, source_of
+
+    compiler = Compiler("sm_90")
+    compiler.install()
+    mod, product, (tile,) = _chosen(case, 1, staged)
+    source = source_of(tvm.tirx.build(apply(mod, product, tile).mod, target=tvm.target.Target(TARGET)))
+    (use,) = kernel_uses(compiler.compile(source)).values()
+    assert use.stack <= 16 and use.registers <= split_sketch.registers(product, tile) + 32
+    reserved = 1 << 10  # by the system, in each block
+    assert use.shared_memory <= split_sketch.shared_memory(product, tile) + reserved
+    assert "atomic" not in source
+    if max(tile.vectors) == 4:
+        assert "float4" in source
