@@ -83,11 +83,13 @@ def test_products_are_found_with_what_lies_where() -> None:
     assert found is not None
     assert found.extents == (1, 64, 96, 128)
     assert (found.rows_first, found.steps_last, found.columns_first) == (False, False, False)
+    assert found.window == 1
 
     found = product_of(conv())
     assert found is not None
     assert found.extents == (1, 196, 64, 288)
     assert found.rows == (Axis(2, 14), Axis(3, 14))
+    assert found.window == 9
     assert (found.rows_first, found.steps_last, found.columns_first) == (True, True, True)
 
     found = product_of(scores())
@@ -115,9 +117,12 @@ def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
             assert size % (32 * math.prod(tile.warps) * vector) == 0
 
 
-@pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
+STAGED = ("dense", "conv")
+KINDS = [*((case, False, False) for case in CASES), *((case, True, False) for case in STAGED), ("conv", False, True)]
+
+
+@pytest.mark.parametrize(("case", "staged", "gathered"), KINDS)
+def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bool) -> None:
     import tvm
 
     from tunehub.relax_guard import check_function
@@ -128,7 +133,8 @@ def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
     mod = CASES[case]()
     product = product_of(mod)
     assert product is not None
-    chosen = [tile for tile in tiles(product) if tile.staged == staged]
+    chosen = [tile for tile in tiles(product) if (tile.staged, tile.gathered) == (staged, gathered)]
+    assert chosen
     for tile in chosen[:: max(1, len(chosen) // 3)]:
         schedule = apply(mod, product, tile)
         check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
@@ -138,8 +144,8 @@ def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
         assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_results_are_right_with_one_thread_for_all(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("case", "gathered"), [*((case, False) for case in CASES), ("conv", True)])
+def test_results_are_right_with_one_thread_for_all(case: str, gathered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
     import tvm
 
@@ -148,7 +154,7 @@ def test_results_are_right_with_one_thread_for_all(case: str, monkeypatch: pytes
     product = product_of(mod)
     assert product is not None
     expected = _run(mod)
-    chosen = sorted(tile for tile in tiles(product) if not tile.staged)
+    chosen = sorted(tile for tile in tiles(product) if not tile.staged and tile.gathered == gathered)
     for tile in chosen[:: max(1, len(chosen) // 3)]:
         text = apply(mod, product, tile).mod.script()
         text = re.sub(r'thread_binding\(((?:[^()]|\([^()]*\))*), thread="[^"]*"\)', r"serial(\1)", text)
@@ -198,7 +204,14 @@ def test_the_search_ends_and_proposes_nothing_twice() -> None:
 
 def test_neighbours_differ_in_one_step() -> None:
     assert distance(SMALL, SMALL) == 0
-    for change in ({"warps": (2, 2)}, {"fragments": (1, 2)}, {"steps": 4}, {"steps": 1}, {"staged": True}):
+    for change in (
+        {"warps": (2, 2)},
+        {"fragments": (1, 2)},
+        {"steps": 4},
+        {"steps": 1},
+        {"staged": True},
+        {"gathered": True},
+    ):
         fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "steps": 2, "vectors": (8, 8), **change}
         assert distance(SMALL, TensorTile(**fields)) == 1  # type: ignore[arg-type]
 
@@ -217,8 +230,10 @@ def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     product = product_of(mod)
     assert product is not None
     found = sorted(tiles(product))
-    library = tvm.tirx.build(apply(mod, product, found[len(found) // 2]).mod, target=tvm.target.Target(TARGET))
-    source = source_of(library)
-    assert "mma_sync" in source
-    (use,) = kernel_uses(compiler.compile(source)).values()
-    assert use.registers <= 255 and use.stack == 0
+    chosen = [found[len(found) // 2], *[tile for tile in found if tile.gathered][:1]]
+    for tile in chosen:
+        library = tvm.tirx.build(apply(mod, product, tile).mod, target=tvm.target.Target(TARGET))
+        source = source_of(library)
+        assert "mma_sync" in source
+        (use,) = kernel_uses(compiler.compile(source)).values()
+        assert use.registers <= 255 and use.stack == 0

@@ -35,7 +35,8 @@ class Product:
     Each is a list of the block's axes whose extents are not 1, the outermost first. ``rows_first``: neighbours in A are
     neighbours in memory along the rows, not along the steps; ``steps_last``: those in B are along the steps, not along
     the columns; ``columns_first``: those in C are along the rows. ``runs``: so many elements of A and of B, from a
-    multiple of that on, lie behind each other in the order of their axes.
+    multiple of that on, lie behind each other in the order of their axes. ``window``: so many steps, one behind the
+    other, are the places of one window of a convolution; 1 where A is a matrix.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Product:
     steps_last: bool
     columns_first: bool
     runs: tuple[int, int] = (1, 1)
+    window: int = 1
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -165,6 +167,7 @@ def _product(block: Any, regions: Sequence[Any]) -> Product | None:
         steps_last=last[1] == "steps",
         columns_first=last[2] == "rows",
         runs=(_run(regions[0], block, groups), _run(regions[1], block, groups)),
+        window=_window(regions[0], block, groups["steps"]),
     )
 
 
@@ -217,6 +220,19 @@ def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
             return run
         run *= axis.extent
     return run
+
+
+def _window(region: Any, block: Any, steps: Sequence[Axis]) -> int:
+    """How many of the innermost steps are places of a window: their axes share a dimension of ``region`` with rows."""
+    from tvm.tirx.analysis import undefined_vars
+
+    shared = [each for dimension in region.region if len(each := list(undefined_vars(dimension.min))) > 1]
+    found = 1
+    for axis in reversed(steps):
+        if not any(block.iter_vars[axis.number].var.same_as(variable) for each in shared for variable in each):
+            break
+        found *= axis.extent
+    return found
 
 
 def _is_axis(index: Any, axis: Axis, block: Any) -> bool:

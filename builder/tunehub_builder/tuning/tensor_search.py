@@ -25,6 +25,7 @@ _PARENTS = 6  # the fastest trials, whose neighbours are tried
 _BY_MODEL = 0.3  # of later candidates
 _BLUR = 0.3  # of the model's logarithm: it is not to choose one corner of the space
 _PROCESSORS, _STEP_S, _LAUNCH_S = 132, 6e-7, 2e-6  # of a large GPU; what a load and its barriers take
+_PLACING = 6.0  # times as long takes a load whose threads compute where each element of a window lies
 _BYTES_PER_S, _PRODUCTS_PER_S = 2.5e10, 2e12  # of one processor: from the second-level cache; by tensor cores
 
 
@@ -82,7 +83,8 @@ def seconds(product: Product, tile: TensorTile) -> float:
     rows, columns, depth = (math.ceil(e / size) for e, size in zip(extents, tile.block, strict=True))
     blocks = batch * rows * columns
     block_rows, block_columns, block_depth = tile.block
-    loading = 2 * block_depth * (block_rows + block_columns) / _BYTES_PER_S
+    placed = _PLACING if product.window > 1 and not tile.gathered else 1.0
+    loading = 2 * block_depth * (placed * block_rows + block_columns) / _BYTES_PER_S
     multiplying = 2 * block_rows * block_columns * block_depth / _PRODUCTS_PER_S
     step = max(loading, multiplying) + _STEP_S * (0.6 if tile.staged else 1.0)
     few_warps = 1.0 + 1.0 / math.prod(tile.warps)  # too few to hide what loads take
@@ -90,10 +92,10 @@ def seconds(product: Product, tile: TensorTile) -> float:
 
 
 def distance(one: TensorTile, other: TensorTile) -> int:
-    """In how many steps one tile becomes the other: a step doubles or halves a number, or stages loads."""
+    """In how many steps one tile becomes the other: a step doubles or halves a number, stages loads or gathers."""
     numbers = (
         (*one.warps, *one.fragments, one.steps),
         (*other.warps, *other.fragments, other.steps),
     )
     doubled = sum(abs(a.bit_length() - b.bit_length()) for a, b in zip(*numbers, strict=True))
-    return doubled + (one.staged != other.staged)
+    return doubled + (one.staged != other.staged) + (one.gathered != other.gathered)

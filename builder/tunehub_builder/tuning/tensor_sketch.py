@@ -4,7 +4,9 @@ The structure is that of TVM's own rule for matrix products (``s_tir/dlight/gpu/
 operands go through shared memory into fragments of 16 × 16 (WMMA), warps hold tiles of sums in float32, and the sums
 go through shared memory into whatever follows. Unlike there, tiles are free, so that small products fill a large GPU;
 an operand lies in shared memory in the order in which memory has it, so that loads meet neighbouring addresses; and a
-convolution's channels and places become rows, columns and steps without being copied first.
+convolution's channels and places become rows, columns and steps without being copied first. To compute where each
+element of a window lies takes several times as long as all products (a 3 × 3 convolution of 512 channels 101 µs on an
+H200); so a thread may load whole windows, each at a constant distance from the last (28 µs).
 
 Only schedule primitives are used: a trace replays on every supported TVM that has the intrinsics registered.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tunehub_builder.tuning.product import (
@@ -35,13 +37,15 @@ _STAGED = "tirx.manifest_shared_memory_local_stage"
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
+_GATHERED = (1, 2, 4)  # fragments along each place of a window that are gathered at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class TensorTile:
     """The choices of a sketch. A block has ``warps`` (along rows and columns), each of which holds ``fragments`` of
     sums; ``steps`` fragments along the reduction are loaded at a time, ``vectors`` elements of A and of B by a thread
-    at once. ``staged``: the next load is under way while products are made.
+    at once. ``staged``: the next load is under way while products are made. ``gathered``: a thread loads whole windows
+    of one row of A, so that their places are constants in the kernel; otherwise it computes the place of each element.
     """
 
     warps: tuple[int, int]
@@ -49,6 +53,7 @@ class TensorTile:
     steps: int
     vectors: tuple[int, int]
     staged: bool = False
+    gathered: bool = False
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -59,6 +64,11 @@ class TensorTile:
             SIDE * self.steps,
         )
 
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return _WARP * math.prod(self.warps)
+
 
 def product_of(mod: Any) -> Product | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a product that tensor cores take, or None."""
@@ -67,15 +77,10 @@ def product_of(mod: Any) -> Product | None:
 
 def tiles(product: Product) -> Iterator[TensorTile]:
     """Every tile that may suit ``product``; a block covers a dimension twice at most, and fits shared memory."""
-    _, rows, columns, steps = product.extents
-    sizes = (1, 2, 4, 8)
-    for warps in ((a, b) for a in sizes for b in sizes if a * b <= MOST_WARPS):
-        for fragments in ((a, b) for a in (1, 2, 4) for b in (1, 2, 4) if a * b <= MOST_FRAGMENTS):
-            for depth in (1, 2, 4, 8, 16):
-                for staged in (False, True) if depth > 1 else (False,):
-                    tile = _vectorised(product, warps, fragments, depth, staged)
-                    if tile is not None and _suits(tile, rows, columns, steps):
-                        yield tile
+    for plain in _plain(product):
+        tile = _vectorised(product, plain)
+        if tile is not None and _suits(tile, *product.extents[1:]):
+            yield tile
 
 
 def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
@@ -107,16 +112,19 @@ def tile_of(trace: Any) -> TensorTile | None:
         for instruction in trace[0]
         if instruction[0] == "Split"
     ]
-    if len(splits) < 8 or [len(split) for split in splits[:8]] != [1, 1, 1, 2, 2, 1, 3, 3]:
+    lengths = [len(split) for split in splits]
+    if lengths[:6] != [1, 1, 1, 2, 2, 1] or (lengths[6:8] != [3, 3] and lengths[6:9] != [1, 2, 3]):
         return None
-    (rows, columns, (steps,), load_a, load_b) = splits[3:8]
+    gathered = lengths[6] == 1
+    (rows, columns, (steps,)), load_b = splits[3:6], splits[8 if gathered else 7]
     staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
     return TensorTile(
         warps=(rows[0], columns[0]),
         fragments=(rows[1], columns[1]),
         steps=steps,
-        vectors=(load_a[2], load_b[2]),
+        vectors=(1 if gathered else splits[6][2], load_b[2]),
         staged=staged,
+        gathered=gathered,
     )
 
 
@@ -164,6 +172,10 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
     load = schedule.cache_read(blocks.outer, number, _OPERANDS)
     schedule.compute_at(load, blocks.depth)
     row, column = schedule.get_loops(load)[-2:]
+    if number == 0 and tile.gathered:
+        _gather(schedule, row, column, tile)
+        schedule.storage_align(load, 0, -2, SIDE, _SKEW)
+        return load
     if number == 0 and product.rows_first:
         schedule.reorder(column, row)
         row, column = column, row
@@ -177,6 +189,21 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
         schedule.annotate(load, _STAGED, 1)
         schedule.annotate(load, "double_buffer_scope", 0)
     return load
+
+
+def _gather(schedule: Any, row: Any, column: Any, tile: TensorTile) -> None:
+    """Threads side by side load rows side by side; the steps of a thread are windows in a row, without a loop."""
+    part, own = schedule.split(column, [_gathering(tile), None])
+    schedule.reorder(own, part, row)
+    _, warp, lane = schedule.split(schedule.fuse(part, row), [None, math.prod(tile.warps), _WARP])
+    schedule.bind(warp, "threadIdx.y")
+    schedule.bind(lane, "threadIdx.x")
+    schedule.unroll(own)
+
+
+def _gathering(tile: TensorTile) -> int:
+    """How many threads load one row of A."""
+    return tile.threads // tile.block[0]
 
 
 def _fragments(schedule: Any, blocks: _Blocks, number: int) -> Any:
@@ -235,21 +262,32 @@ def _written(schedule: Any, stored: Any, product: Product) -> None:
 # -- which tiles suit
 
 
-def _vectorised(
-    product: Product, warps: tuple[int, int], fragments: tuple[int, int], steps: int, staged: bool
-) -> TensorTile | None:
-    """The tile with the longest vectors with which all threads load alike; None when there are too many threads."""
-    tile = TensorTile(warps=warps, fragments=fragments, steps=steps, vectors=(1, 1), staged=staged)
+def _plain(product: Product) -> Iterator[TensorTile]:
+    """Tiles that load one element at a time."""
+    sizes, gathers = (1, 2, 4, 8), product.window > 1 and product.rows_first
+    for warps in ((a, b) for a in sizes for b in sizes if a * b <= MOST_WARPS):
+        for fragments in ((a, b) for a in (1, 2, 4) for b in (1, 2, 4) if a * b <= MOST_FRAGMENTS):
+            plain = TensorTile(warps=warps, fragments=fragments, steps=1, vectors=(1, 1))
+            for steps in (1, 2, 4, 8, 16):
+                yield from (replace(plain, steps=steps, staged=staged) for staged in (False, True)[: min(steps, 2)])
+            for windows in _GATHERED if gathers else ():
+                yield replace(plain, steps=windows * product.window, gathered=True)
+
+
+def _vectorised(product: Product, tile: TensorTile) -> TensorTile | None:
+    """The tile with the longest vectors with which all threads load alike; None when there are too many threads, or
+    when these do not gather whole windows."""
     rows, columns, depth = tile.block
-    threads = _WARP * math.prod(warps)
+    if tile.gathered and (tile.threads % rows or depth % (_gathering(tile) * product.window)):
+        return None
     lengths = (depth, depth if product.steps_last else columns)
     found = []
     for size, along, single in zip((rows * depth, columns * depth), lengths, (product.rows_first, False), strict=True):
-        fitting = [v for v in ((1,) if single else (8, 4, 2, 1)) if along % v == 0 and size % (threads * v) == 0]
+        fitting = [v for v in ((1,) if single else (8, 4, 2, 1)) if along % v == 0 and size % (tile.threads * v) == 0]
         if not fitting:
             return None
         found.append(fitting[0])
-    return TensorTile(warps=warps, fragments=fragments, steps=steps, vectors=(found[0], found[1]), staged=staged)
+    return replace(tile, vectors=(found[0], found[1]))
 
 
 def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
@@ -264,7 +302,7 @@ def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
 def _waiting(tile: TensorTile) -> int:
     """How many elements of the next load a thread holds."""
     rows, columns, depth = tile.block
-    return (rows + columns) * depth // (_WARP * math.prod(tile.warps))
+    return (rows + columns) * depth // tile.threads
 
 
 def shared_memory(tile: TensorTile) -> int:
