@@ -119,7 +119,7 @@ def test_products_are_found_with_what_lies_where() -> None:
     assert of["dense"] == (Side(0, 64, True, 128), Side(1, 96, False, 96))
     assert of["scores"] == (Side(0, 32, True, 64), Side(1, 48, True, 64))
     assert of["transposed"] == (Side(0, 32, False, 32), Side(1, 64, False, 64))
-    assert of["conv"] == (Side(1, 24, True, 288), Side(0, 49, False, 1))
+    assert of["conv"] == (Side(1, 24, True, 288), Side(0, 49, False, 1, window=9))
     assert of["pointwise"] == (Side(1, 32, True, 64), Side(0, 196, False, 14))
 
 
@@ -143,6 +143,15 @@ def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
         assert math.prod(tile.sums) % tile.groups == 0
         padded = math.prod(-(-e // b) * b for e, b in zip((s.extent for s in sides(product)), tile.block, strict=False))
         assert padded <= 1.5 * math.prod(side.extent for side in sides(product))
+
+
+def test_threads_load_whole_windows() -> None:
+    for case in (conv(), strided()):
+        product = product_of(case)
+        assert product is not None
+        for tile in tiles(product):
+            image = tile.vectors[1]
+            assert image % 9 == 0 and tile.depth % 9 == 0 and tile.block[2] % image == 0
 
 
 @pytest.mark.parametrize("staged", [False, True])

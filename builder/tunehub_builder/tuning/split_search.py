@@ -27,7 +27,8 @@ _NEAR = 2
 _PROCESSORS, _TICK_S, _LAUNCH_S = 132, 5.7e-10, 2.5e-6
 _PRODUCTS, _BYTES = 128, 24.0  # in a tick: made, and loaded from the second-level cache
 _READ = {4: 2.0, 2: 1.5, 1: 1.0}  # ticks of a warp's read of shared memory, by elements of a thread
-_INDEX, _GATHERED = 0.1, 0.25  # ticks of a thread's load: what its index takes, in vectors and one by one
+# Ticks of a thread's load for its index: of a vector, of an element of a window, of an element by itself.
+_VECTOR, _WINDOW, _PLACED = 0.1, 0.05, 0.25
 _WAIT, _STAGED_WAIT, _BARRIERS, _END = 900, 400, 150, 800  # for a load, at the end of a step, of a block
 _SHARED_BYTES, _RESERVED_BYTES, _REGISTERS = 228 << 10, 1 << 10, 1 << 16
 _APART = 0.3  # of the shorter of two things that units of their own do
@@ -135,7 +136,7 @@ def _busy(product: Product, tile: SplitTile) -> float:
     products = slow * fast * steps / _PRODUCTS
     reads = 0.0
     for side, own in zip(sides(product), tile.sums, strict=True):
-        length = 4 if side.along else math.gcd(own, 4)
+        length = math.gcd(4, tile.depth if side.along else own)
         reads += own * tile.depth / length * _READ[length]
     reads *= tile.block_threads / _WARP
     return max(products, reads) + _APART * min(products, reads)
@@ -146,6 +147,6 @@ def _loading(tile: SplitTile) -> float:
     slow, fast, steps = tile.block
     found = 0.0
     for vector, size, count in zip(tile.vectors, (slow, fast), split_sketch.waiting(tile), strict=True):
-        index = _GATHERED if vector == 1 else _INDEX
-        found += _FLOAT * size * steps / _BYTES + index * count / vector * tile.block_threads
+        index = _WINDOW if vector > 4 else _VECTOR / vector if vector > 1 else _PLACED
+        found += _FLOAT * size * steps / _BYTES + index * count * tile.block_threads
     return found

@@ -6,9 +6,11 @@ every step, so that there are as many times the warps. Partial sums go through s
 and are added by all threads, which then compute what follows: one kernel, no workspace, no atomic additions.
 
 Operands lie in shared memory in the order in which memory has them, so that loads meet neighbouring addresses and
-become vectors. What follows the steps has rows of ``skew`` elements more, so that threads that read different rows meet
-different banks; along the other operand a thread has its results in vectors of four, with those of its neighbours in
-between. A result whose neighbours in memory are rows (a convolution in NCHW) is taken the other way round.
+become vectors, or, where a convolution has windows, whole windows of one thread, whose places are constants in the
+kernel (computing each element's place takes longer than all products). What follows the steps has longer rows, so that
+threads that read different rows meet different banks; along the other operand a thread has its results in vectors of
+four, with those of its neighbours in between. A result whose neighbours in memory are rows (a convolution in NCHW) is
+taken the other way round.
 
 Only schedule primitives are used: a trace replays on every supported TVM.
 """
@@ -32,6 +34,7 @@ from tunehub_builder.tuning.product import (
 
 GROUPS = (2, 4, 8, 16)
 DEPTHS = (4, 8, 16, 32)  # steps of a group between two loads
+WINDOWS = (1, 2, 4)  # the same in windows, where an operand has any
 FEWEST_THREADS, MOST_THREADS = 128, 1024  # of a block
 MOST_SUMS, FEWEST_SUMS = 64, 4  # of a thread
 MOST_REGISTERS = 255  # of a thread
@@ -52,12 +55,14 @@ _STAGED = "tirx.manifest_shared_memory_local_stage"
 
 class Side(NamedTuple):
     """An operand: ``number`` 0 is A, 1 is B. ``extent`` of the results along it; ``along``: its neighbours in memory
-    are along the steps; ``run``: so many of them lie behind each other."""
+    are along the steps; ``run``: so many of them lie behind each other. ``window``: so many steps are the places of one
+    window; 1 where there are none."""
 
     number: int
     extent: int
     along: bool
     run: int
+    window: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -66,7 +71,8 @@ class SplitTile:
     memory, and along those whose neighbours are neighbours.
 
     A block has ``groups`` of ``threads``, each of which holds ``sums``; ``depth`` steps of each group are loaded at a
-    time, ``vectors`` elements at once. ``staged``: the next load is under way while products are made.
+    time; a thread loads ``vectors`` of neighbours at once: one vector, or the places of whole windows. ``staged``: the
+    next load is under way while products are made.
     """
 
     groups: int
@@ -101,8 +107,9 @@ def product_of(mod: Any) -> Product | None:
 def sides(product: Product) -> tuple[Side, Side]:
     """The slow and the fast side of ``product``."""
     _, rows, columns, _ = product.extents
+    run = _whole(product.runs[0], product.rows, product.rows_first)
     found = (
-        Side(0, rows, not product.rows_first, _whole(product.runs[0], product.rows, product.rows_first)),
+        Side(0, rows, not product.rows_first, run, product.window if product.rows_first else 1),
         Side(1, columns, product.steps_last, _whole(product.runs[1], product.columns, not product.steps_last)),
     )
     return (found[1], found[0]) if product.columns_first else found
@@ -119,7 +126,7 @@ def tiles(product: Product) -> Iterator[SplitTile]:
             count = groups * math.prod(threads)
             if count % _WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
                 continue  # every thread adds up as many partial sums
-            for depth in DEPTHS:
+            for depth in _depths(both):
                 for staged in (False, True):
                     tile = _vectorised(both, groups, threads, sums, depth, staged)
                     if _suits(tile, product):
@@ -160,13 +167,13 @@ def tile_of(trace: Any) -> SplitTile | None:
     ]
     if [len(split) for split in splits] != [3, 1, 1, 1, 2, 3, 3, 3, 3, 1, 2, 1, 2]:
         return None
-    (groups, chunks, chunk), _, _, _, _, slow, fast, *_ = splits
+    (groups, parts, straight), _, _, _, _, slow, fast, *_ = splits
     staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
     return SplitTile(
         groups=groups,
         threads=(slow[1], fast[1]),
         sums=(slow[0] * slow[2], fast[0] * fast[2]),
-        depth=chunks * chunk,
+        depth=parts * straight,
         vectors=(splits[9][0], splits[11][0]),
         staged=staged,
     )
@@ -185,7 +192,8 @@ def shared_memory(product: Product, tile: SplitTile) -> int:
 def registers(product: Product, tile: SplitTile) -> int:
     """About how many registers a thread of ``tile`` needs."""
     both = sides(product)
-    held = sum(own * (_VECTOR if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
+    steps = math.gcd(tile.depth, _VECTOR)
+    held = sum(own * (steps if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
     return math.prod(tile.sums) + held + tile.staged * sum(waiting(tile)) + _OTHER_REGISTERS
 
 
@@ -215,8 +223,8 @@ def _as_product(schedule: Any, product: Product, both: tuple[Side, Side]) -> Any
 def _divided(schedule: Any, total: Any, tile: SplitTile) -> Any:
     """The block that makes the groups' partial sums; ``total`` adds these from now on."""
     steps = schedule.get_loops(total)[-1]
-    chunks = tile.depth // _VECTOR
-    _, group, _, _ = schedule.split(steps, [None, tile.groups, chunks, _VECTOR])
+    straight = _straight(tile)
+    _, group, _, _ = schedule.split(steps, [None, tile.groups, tile.depth // straight, straight])
     return schedule.rfactor(group, 0)
 
 
@@ -272,13 +280,12 @@ def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> 
 
 def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) -> Any:
     """Add up in registers; the loop over loads."""
-    group, *_, slow, fast, depth, chunk, step = _own_loops(schedule, partial)
+    group, *_, slow, fast, depth, part, step = _own_loops(schedule, partial)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
     own = (slow, slow_own, fast, fast_own)
-    schedule.reorder(group, slow_thread, fast_thread, depth, chunk, step, *own)
+    schedule.reorder(group, slow_thread, fast_thread, depth, part, step, *own)
     _bind(schedule, group, (slow_thread, fast_thread))
-    straight = math.prod(tile.sums) * tile.depth <= _MOST_STRAIGHT
-    for loop in (*((chunk,) if straight else ()), step, *own):
+    for loop in (step, *own):
         schedule.unroll(loop)
     if tile.staged:
         schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 2])
@@ -292,16 +299,31 @@ def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile
     load = schedule.cache_read(partial, side.number, "shared")
     schedule.compute_at(load, depth, preserve_unit_loops=True)
     inline_producers(schedule, load)
-    elements = schedule.fuse(*schedule.get_loops(load)[-2:])
-    elements, vector = schedule.split(elements, [None, length])
+    slow, fast = schedule.get_loops(load)[-2:]
+    if side.window > 1:
+        slow, own = schedule.split(slow, [None, length])
+        schedule.reorder(own, slow, fast)
+        _unroll(schedule, own, tile)
+        elements = schedule.fuse(slow, fast)
+    else:
+        elements, own = schedule.split(schedule.fuse(slow, fast), [None, length])
+        schedule.vectorize(own)
     _, group, thread = schedule.split(elements, [None, tile.groups, math.prod(tile.threads)])
     schedule.bind(group, "threadIdx.y")
     schedule.bind(thread, "threadIdx.x")
-    schedule.vectorize(vector)
     if side.along:
         schedule.storage_align(load, 0, -2, _BANKS, _SKEW)
     if tile.staged:
         schedule.annotate(load, _STAGED, 1)
+
+
+def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:
+    """Make straight code of a loop around a load; TVM stages loads in serial loops only, and unrolls these later."""
+    if tile.staged:
+        schedule.annotate(loop, "pragma_auto_unroll_max_step", _MOST_STRAIGHT)
+        schedule.annotate(loop, "pragma_unroll_explicit", 1)
+    else:
+        schedule.unroll(loop)
 
 
 def _added(schedule: Any, total: Any) -> None:
@@ -360,10 +382,29 @@ def _vectorised(
     tile = SplitTile(groups=groups, threads=threads, sums=sums, depth=depth, vectors=(1, 1), staged=staged)
     slow, fast, steps = tile.block
     vectors = [
-        math.gcd(_VECTOR, side.run, steps if side.along else size)
+        _windows(side, size, tile) if side.window > 1 else math.gcd(_VECTOR, side.run, steps if side.along else size)
         for side, size in zip(both, (slow, fast), strict=True)
     ]
     return replace(tile, vectors=(vectors[0], vectors[1]))
+
+
+def _windows(side: Side, size: int, tile: SplitTile) -> int:
+    """Steps of one row of places that a thread loads: whole windows, as few as keep all threads busy once."""
+    count = tile.block[2] // side.window
+    shares = (parts for parts in range(count, 0, -1) if count % parts == 0 and parts * size <= tile.block_threads)
+    return count // next(shares, 1) * side.window
+
+
+def _depths(both: Sequence[Side]) -> tuple[int, ...]:
+    window = max(side.window for side in both)
+    return tuple(window * count for count in WINDOWS) if window > 1 else DEPTHS
+
+
+def _straight(tile: SplitTile) -> int:
+    """How many steps are straight code, in which the elements of four can be read at once."""
+    most = max(_VECTOR, _MOST_STRAIGHT // math.prod(tile.sums))
+    fitting = (steps for steps in range(1, most + 1) if tile.depth % steps == 0)
+    return max(fitting, key=lambda steps: (steps % _VECTOR == 0, steps))
 
 
 def _suits(tile: SplitTile, product: Product) -> bool:
