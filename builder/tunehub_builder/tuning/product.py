@@ -129,6 +129,50 @@ def inline_consumers(schedule: Any, block: Any) -> None:
             schedule.compute_inline(consumer)
 
 
+# -- sums that are divided: blocks that add up parts, and one that adds these
+
+
+def cut_results(schedule: Any, result: Any, block: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Give each block of threads a part of the size ``block`` of what ``result`` writes; the loop over blocks, and the
+    two inside one."""
+    *batch, slow, fast = schedule.get_loops(result)
+    slow, inner_slow = schedule.split(slow, [None, block[0]])
+    fast, inner_fast = schedule.split(fast, [None, block[1]])
+    schedule.reorder(slow, fast, inner_slow, inner_fast)
+    grid = schedule.fuse(slow, fast)
+    schedule.bind(grid, "blockIdx.x")
+    if batch:
+        schedule.bind(batch[0], "blockIdx.y")
+    return grid, inner_slow, inner_fast
+
+
+def add_parts(schedule: Any, total: Any, loops: Sequence[Any], row: int, vector: int, threads: Sequence[int]) -> None:
+    """Let ``total`` add up parts where results are written, in straight code.
+
+    ``loops`` over the results of a block, slow and fast, go to ``threads`` (threadIdx.y, threadIdx.x), ``vector``
+    neighbours of a ``row`` to each.
+    """
+    slow, fast = loops
+    fast, _ = schedule.split(fast, [None, vector])
+    if row // vector == threads[1]:  # fused and cut as before, for which TVM divides by zero when it lowers that (0.27)
+        _, group = schedule.split(slow, [None, threads[0]])
+        thread = fast
+    else:
+        _, group, thread = schedule.split(schedule.fuse(slow, fast), [None, *threads])
+    schedule.bind(group, "threadIdx.y")
+    schedule.bind(thread, "threadIdx.x")
+    schedule.compute_at(total, thread, preserve_unit_loops=True)
+    own = own_loops(schedule, total)
+    start = schedule.decompose_reduction(total, own[0])
+    for loop in (*own_loops(schedule, start), *own):
+        schedule.unroll(loop)
+
+
+def own_loops(schedule: Any, block: Any) -> list[Any]:
+    """The loops of a block that has been brought to its place: one for each of its axes."""
+    return list(schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :])
+
+
 # -- what the anchor block computes
 
 

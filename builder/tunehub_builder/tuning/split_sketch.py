@@ -25,10 +25,13 @@ from typing import Any, NamedTuple
 from tunehub_builder.tuning.product import (
     Axis,
     Product,
+    add_parts,
     as_product,
+    cut_results,
     find_product,
     inline_consumers,
     inline_producers,
+    own_loops,
     pad_to,
 )
 
@@ -150,7 +153,6 @@ def apply(mod: Any, product: Product, tile: SplitTile) -> Any:
     start = schedule.decompose_reduction(partial, depth)
     for loop in schedule.get_loops(start)[-4:]:
         schedule.unroll(loop)
-    _added(schedule, total)
     inline_consumers(schedule, result)
     schedule.vectorize(schedule.get_loops(result)[-1])
     return schedule
@@ -165,7 +167,7 @@ def tile_of(trace: Any) -> SplitTile | None:
         for instruction in trace[0]
         if instruction[0] == "Split"
     ]
-    if [len(split) for split in splits] != [3, 1, 1, 1, 2, 3, 3, 3, 3, 1, 2, 1, 2]:
+    if [len(split) for split in splits] not in [[3, 1, 1, 1, rows, 3, 3, 3, 3, 1, 2, 1, 2] for rows in (1, 2)]:
         return None
     (groups, parts, straight), _, _, _, _, slow, fast, *_ = splits
     staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
@@ -232,25 +234,14 @@ def _placed(schedule: Any, total: Any, partial: Any, product: Product, tile: Spl
     """Cut results into blocks, and bring all into one kernel; the block that writes results, and the one that brings
     partial sums into shared memory."""
     result = schedule.cache_write(total, 0, "local")
-    *batch, slow, fast = schedule.get_loops(result)
-    slow, inner_slow = schedule.split(slow, [None, tile.block[0]])
-    fast, inner_fast = schedule.split(fast, [None, tile.block[1]])
-    schedule.reorder(slow, fast, inner_slow, inner_fast)
-    grid = schedule.fuse(slow, fast)
-    schedule.bind(grid, "blockIdx.x")
-    if batch:
-        schedule.bind(batch[0], "blockIdx.y")
+    grid, *loops = cut_results(schedule, result, tile.block)
     schedule.compute_at(total, grid, preserve_unit_loops=True)
     kept = schedule.cache_write(partial, 0, "local")
     schedule.set_scope(kept, 0, "shared")
     schedule.compute_at(kept, grid, preserve_unit_loops=True)
     schedule.compute_at(partial, grid, preserve_unit_loops=True)
-    inner_fast, _ = schedule.split(inner_fast, [None, _result_vector(product, tile)])
-    elements = schedule.fuse(inner_slow, inner_fast)
-    _, group, thread = schedule.split(elements, [None, tile.groups, math.prod(tile.threads)])
-    schedule.bind(group, "threadIdx.y")
-    schedule.bind(thread, "threadIdx.x")
-    schedule.compute_at(total, thread, preserve_unit_loops=True)
+    threads = (tile.groups, math.prod(tile.threads))
+    add_parts(schedule, total, loops, tile.block[1], _result_vector(product, tile), threads)
     return result, kept
 
 
@@ -269,7 +260,7 @@ def _bind(schedule: Any, group: Any, threads: Sequence[Any]) -> None:
 
 def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> None:
     """Bring the partial sums of all threads into shared memory."""
-    group, *_, slow, fast = _own_loops(schedule, kept)
+    group, *_, slow, fast = own_loops(schedule, kept)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
     schedule.reorder(group, slow_thread, fast_thread, slow, slow_own, fast, fast_own)
     _bind(schedule, group, (slow_thread, fast_thread))
@@ -280,7 +271,7 @@ def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> 
 
 def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) -> Any:
     """Add up in registers; the loop over loads."""
-    group, *_, slow, fast, depth, part, step = _own_loops(schedule, partial)
+    group, *_, slow, fast, depth, part, step = own_loops(schedule, partial)
     (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
     own = (slow, slow_own, fast, fast_own)
     schedule.reorder(group, slow_thread, fast_thread, depth, part, step, *own)
@@ -326,19 +317,6 @@ def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:
         schedule.unroll(loop)
 
 
-def _added(schedule: Any, total: Any) -> None:
-    """Add the groups' partial sums: straight code."""
-    loops = _own_loops(schedule, total)
-    start = schedule.decompose_reduction(total, loops[0])
-    for loop in (*_own_loops(schedule, start), *loops):
-        schedule.unroll(loop)
-
-
-def _own_loops(schedule: Any, block: Any) -> list[Any]:
-    """The loops of a block that has been brought to its place: one for each of its axes."""
-    return list(schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :])
-
-
 # -- which tiles suit
 
 
@@ -348,14 +326,8 @@ def _widths(both: Sequence[Side], sums: Sequence[int]) -> list[int]:
 
 
 def _result_vector(product: Product, tile: SplitTile) -> int:
-    """How many results a thread writes at once; 0 when the tile does not suit.
-
-    Threads of a group are never a row of a block: for that TVM divides by zero when it lowers the schedule (0.27).
-    """
-    row, fast = tile.block[1], sides(product)[1].extent
-    most = math.gcd(_VECTOR, fast, row, math.prod(tile.sums) // tile.groups)
-    fitting = (vector for vector in (4, 2, 1) if most % vector == 0 and row // vector != math.prod(tile.threads))
-    return next(fitting, 0)
+    """How many results a thread writes at once."""
+    return math.gcd(_VECTOR, sides(product)[1].extent, tile.block[1], math.prod(tile.sums) // tile.groups)
 
 
 def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:
@@ -412,8 +384,6 @@ def _suits(tile: SplitTile, product: Product) -> bool:
     rounds = math.ceil(steps / tile.block[2])
     if rounds < 1 + tile.staged or rounds * tile.block[2] > _MOST_WASTE * steps:
         return False  # there is no next load, or much of the last one is padding
-    if not _result_vector(product, tile):
-        return False
     most = min(MOST_REGISTERS, _REGISTERS // tile.block_threads)
     return registers(product, tile) <= most and shared_memory(product, tile) <= _SHARED_LIMIT
 
