@@ -87,15 +87,15 @@ def seconds(product: Product, tile: TensorTile) -> float:
     loading = 2 * block_depth * (placed * block_rows + block_columns) / _BYTES_PER_S
     multiplying = 2 * block_rows * block_columns * block_depth / _PRODUCTS_PER_S
     step = max(loading, multiplying) + _STEP_S * (0.6 if tile.staged else 1.0)
-    few_warps = 1.0 + 1.0 / math.prod(tile.warps)  # too few to hide what loads take
+    few_warps = 1.0 + 1.0 / tile.all_warps  # too few to hide what loads take
     return _LAUNCH_S + math.ceil(blocks / _PROCESSORS) * depth * step * few_warps
 
 
 def distance(one: TensorTile, other: TensorTile) -> int:
     """In how many steps one tile becomes the other: a step doubles or halves a number, stages loads or gathers."""
     numbers = (
-        (*one.warps, *one.fragments, one.steps),
-        (*other.warps, *other.fragments, other.steps),
+        (*one.warps, *one.fragments, one.steps, one.groups),
+        (*other.warps, *other.fragments, other.steps, other.groups),
     )
     doubled = sum(abs(a.bit_length() - b.bit_length()) for a, b in zip(*numbers, strict=True))
     return doubled + (one.staged != other.staged) + (one.gathered != other.gathered)

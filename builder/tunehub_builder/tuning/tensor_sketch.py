@@ -6,7 +6,8 @@ go through shared memory into whatever follows. Unlike there, tiles are free, so
 an operand lies in shared memory in the order in which memory has it, so that loads meet neighbouring addresses; and a
 convolution's channels and places become rows, columns and steps without being copied first. To compute where each
 element of a window lies takes several times as long as all products (a 3 × 3 convolution of 512 channels 101 µs on an
-H200); so a thread may load whole windows, each at a constant distance from the last (28 µs).
+H200); so a thread may load whole windows, each at a constant distance from the last (28 µs). Long sums may be divided
+among groups of warps, whose partial sums are added in shared memory, as :mod:`.split_sketch` does.
 
 Only schedule primitives are used: a trace replays on every supported TVM that has the intrinsics registered.
 """
@@ -20,10 +21,13 @@ from typing import Any, NamedTuple
 
 from tunehub_builder.tuning.product import (
     Product,
+    add_parts,
     as_product,
+    cut_results,
     find_product,
     inline_consumers,
     inline_producers,
+    own_loops,
     pad_to,
 )
 
@@ -34,6 +38,7 @@ _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 _SHARED_LIMIT = 48 << 10
 _STAGED = "tirx.manifest_shared_memory_local_stage"
+GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
@@ -46,6 +51,7 @@ class TensorTile:
     sums; ``steps`` fragments along the reduction are loaded at a time, ``vectors`` elements of A and of B by a thread
     at once. ``staged``: the next load is under way while products are made. ``gathered``: a thread loads whole windows
     of one row of A, so that their places are constants in the kernel; otherwise it computes the place of each element.
+    There are ``groups`` of so many warps, each of which adds up ``steps`` of its own of what is loaded at a time.
     """
 
     warps: tuple[int, int]
@@ -54,6 +60,7 @@ class TensorTile:
     vectors: tuple[int, int]
     staged: bool = False
     gathered: bool = False
+    groups: int = 1
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -61,13 +68,18 @@ class TensorTile:
         return (
             SIDE * self.warps[0] * self.fragments[0],
             SIDE * self.warps[1] * self.fragments[1],
-            SIDE * self.steps,
+            SIDE * self.steps * self.groups,
         )
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        return _WARP * math.prod(self.warps)
+        return _WARP * self.all_warps
+
+    @property
+    def all_warps(self) -> int:
+        """Of a block."""
+        return math.prod(self.warps) * self.groups
 
 
 def product_of(mod: Any) -> Product | None:
@@ -78,9 +90,10 @@ def product_of(mod: Any) -> Product | None:
 def tiles(product: Product) -> Iterator[TensorTile]:
     """Every tile that may suit ``product``; a block covers a dimension twice at most, and fits shared memory."""
     for plain in _plain(product):
-        tile = _vectorised(product, plain)
-        if tile is not None and _suits(tile, *product.extents[1:]):
-            yield tile
+        for groups in GROUPS:
+            tile = _vectorised(product, replace(plain, groups=groups))
+            if tile is not None and _suits(tile, *product.extents[1:]):
+                yield tile
 
 
 def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
@@ -92,16 +105,21 @@ def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
     dimensions = (("batch", "rows", "steps"), ("batch", *last), ("batch", "rows", "columns"))
     main = as_product(schedule, product, dimensions, ("batch", "rows", "columns", "steps"))
     pad_to(schedule, main, product.extents[1:], tile.block)
-    blocks = _tiled(schedule, main, product, tile)
+    blocks, result = (
+        _divided(schedule, main, product, tile) if tile.groups > 1 else (_tiled(schedule, main, tile), None)
+    )
     loads = [_loaded(schedule, blocks, product, tile, number) for number in (0, 1)]
     for load in loads:
         inline_producers(schedule, load)
     fragments = [_fragments(schedule, blocks, number) for number in (0, 1)]
-    stored, store = _stored(schedule, blocks, product)
+    stored, store = _stored(schedule, blocks) if result is None else (result, _kept(schedule, blocks))
     start = schedule.decompose_reduction(blocks.outer, blocks.depth)
     _tensorize(schedule, blocks, product, fragments, store, start)
     inline_consumers(schedule, stored)
-    _written(schedule, stored, product)
+    if result is None:
+        _written(schedule, stored, product)
+    else:
+        schedule.vectorize(schedule.get_loops(result)[-1])
     return schedule
 
 
@@ -113,18 +131,21 @@ def tile_of(trace: Any) -> TensorTile | None:
         if instruction[0] == "Split"
     ]
     lengths = [len(split) for split in splits]
-    if lengths[:6] != [1, 1, 1, 2, 2, 1] or (lengths[6:8] != [3, 3] and lengths[6:9] != [1, 2, 3]):
+    plain, divided = lengths[:6] == [1, 1, 1, 2, 2, 1], [*lengths[:4], *lengths[5:8]] == [2, 1, 1, 1, 3, 3, 2]
+    at = 6 if plain else 8  # of the split of the first load
+    gathered = lengths[at : at + 3] == [1, 2, 3]
+    if not (plain or divided) or not (gathered or lengths[at : at + 2] == [3, 3]):
         return None
-    gathered = lengths[6] == 1
-    (rows, columns, (steps,)), load_b = splits[3:6], splits[8 if gathered else 7]
+    rows, columns, (steps, *_) = splits[at - 3 : at]
     staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
     return TensorTile(
         warps=(rows[0], columns[0]),
         fragments=(rows[1], columns[1]),
         steps=steps,
-        vectors=(1 if gathered else splits[6][2], load_b[2]),
+        vectors=(1 if gathered else splits[at][2], splits[at + 1 + gathered][2]),
         staged=staged,
         gathered=gathered,
+        groups=1 if plain else splits[0][0],
     )
 
 
@@ -141,7 +162,7 @@ class _Blocks(NamedTuple):
 # -- the sketch, step by step
 
 
-def _tiled(schedule: Any, main: Any, product: Product, tile: TensorTile) -> _Blocks:
+def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
     *batch, i, j, k = schedule.get_loops(main)
     i, i_inner = schedule.split(i, [None, SIDE])
     j, j_inner = schedule.split(j, [None, SIDE])
@@ -159,12 +180,51 @@ def _tiled(schedule: Any, main: Any, product: Product, tile: TensorTile) -> _Blo
         schedule.bind(batch[0], "blockIdx.y")
     schedule.unroll(i)
     schedule.unroll(j)
+    _stage(schedule, depth, step, tile)
+    return _Blocks(inner=main, outer=outer, warp=warp, depth=depth, step=step)
+
+
+def _divided(schedule: Any, total: Any, product: Product, tile: TensorTile) -> tuple[_Blocks, Any]:
+    """As :func:`_tiled`, for a block that makes the sums of each group of warps; ``total`` adds these from now on, in
+    front of the other block that is returned, which writes results."""
+    *_, steps = schedule.get_loops(total)
+    _, group, _ = schedule.split(steps, [None, tile.groups, SIDE * tile.steps])
+    partial = schedule.rfactor(group, 0)
+    schedule.set_scope(partial, 0, _SUMS)
+    result = schedule.cache_write(total, 0, "local")
+    grid, *loops = cut_results(schedule, result, tile.block)
+    for block in (total, partial):
+        schedule.compute_at(block, grid, preserve_unit_loops=True)
+    if product.columns_first:
+        loops.reverse()
+        schedule.reorder(*loops)
+    rows, columns, _ = tile.block
+    row, vector = (rows, 1) if product.columns_first else (columns, math.gcd(4, rows * columns // tile.threads))
+    add_parts(schedule, total, loops, row, vector, (tile.all_warps, _WARP))
+    return _tiled_group(schedule, partial, tile), result
+
+
+def _tiled_group(schedule: Any, partial: Any, tile: TensorTile) -> _Blocks:
+    group, *batch, i, j, depth, k = own_loops(schedule, partial)
+    i_warp, i, i_inner = schedule.split(i, [tile.warps[0], tile.fragments[0], SIDE])
+    j_warp, j, j_inner = schedule.split(j, [tile.warps[1], tile.fragments[1], SIDE])
+    step, k_inner = schedule.split(k, [tile.steps, SIDE])
+    schedule.reorder(*batch, group, i_warp, j_warp, depth, step, i, j, i_inner, j_inner, k_inner)
+    warp = schedule.fuse(group, i_warp, j_warp)
+    schedule.bind(warp, "threadIdx.y")
+    outer = schedule.blockize(i_inner)
+    schedule.unroll(i)
+    schedule.unroll(j)
+    _stage(schedule, depth, step, tile)
+    return _Blocks(inner=partial, outer=outer, warp=warp, depth=depth, step=step)
+
+
+def _stage(schedule: Any, depth: Any, step: Any, tile: TensorTile) -> None:
     if tile.staged:
         schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 5, 2, 6])
         schedule.annotate(depth, "software_pipeline_stage", [0, 0, 0, 0, 0, 1, 1])
         schedule.annotate(step, "software_pipeline_order", [0, 1, 2])
         schedule.annotate(step, "software_pipeline_stage", [0, 0, 1])
-    return _Blocks(inner=main, outer=outer, warp=warp, depth=depth, step=step)
 
 
 def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, number: int) -> Any:
@@ -180,7 +240,7 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
         schedule.reorder(column, row)
         row, column = column, row
     fused = schedule.fuse(row, column)
-    _, warp, lane, vector = schedule.split(fused, [None, math.prod(tile.warps), _WARP, tile.vectors[number]])
+    _, warp, lane, vector = schedule.split(fused, [None, tile.all_warps, _WARP, tile.vectors[number]])
     schedule.bind(warp, "threadIdx.y")
     schedule.bind(lane, "threadIdx.x")
     schedule.vectorize(vector)
@@ -195,7 +255,7 @@ def _gather(schedule: Any, row: Any, column: Any, tile: TensorTile) -> None:
     """Threads side by side load rows side by side; the steps of a thread are windows in a row, without a loop."""
     part, own = schedule.split(column, [_gathering(tile), None])
     schedule.reorder(own, part, row)
-    _, warp, lane = schedule.split(schedule.fuse(part, row), [None, math.prod(tile.warps), _WARP])
+    _, warp, lane = schedule.split(schedule.fuse(part, row), [None, tile.all_warps, _WARP])
     schedule.bind(warp, "threadIdx.y")
     schedule.bind(lane, "threadIdx.x")
     schedule.unroll(own)
@@ -212,7 +272,15 @@ def _fragments(schedule: Any, blocks: _Blocks, number: int) -> Any:
     return read
 
 
-def _stored(schedule: Any, blocks: _Blocks, product: Product) -> tuple[Any, Any]:
+def _kept(schedule: Any, blocks: _Blocks) -> Any:
+    """The block that brings the sums of a group from fragments into shared memory."""
+    store = schedule.cache_write(blocks.outer, 0, "wmma.accumulator")
+    schedule.reverse_compute_at(store, blocks.warp)
+    _cut(schedule, store)
+    return store
+
+
+def _stored(schedule: Any, blocks: _Blocks) -> tuple[Any, Any]:
     """The blocks that bring sums from shared memory on, and from fragments into shared memory."""
     stored = schedule.cache_write(blocks.outer, 0, _SUMS)
     schedule.storage_align(stored, 0, -2, SIDE, _SKEW // 2)
@@ -294,6 +362,8 @@ def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
     for size, extent in zip(tile.block, (rows, columns, steps), strict=True):
         if size >= 2 * max(extent, SIDE):
             return False
+    if tile.all_warps > MOST_WARPS:
+        return False
     if tile.staged and (tile.block[2] >= steps or _waiting(tile) > _MOST_WAITING):
         return False  # there is no next load, or it takes too many registers
     return shared_memory(tile) <= _SHARED_LIMIT
@@ -309,5 +379,5 @@ def shared_memory(tile: TensorTile) -> int:
     """Bytes of shared memory that a block of ``tile`` takes at most."""
     rows, columns, depth = tile.block
     operands = 2 * (rows * (depth + _SKEW) + max(columns * (depth + _SKEW), depth * (columns + _SKEW)))
-    sums = 4 * rows * (columns + _SKEW // 2)
+    sums = 4 * tile.groups * rows * (columns + _SKEW // 2)
     return operands * (2 if tile.staged else 1) + sums
