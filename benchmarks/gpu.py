@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NETWORKS = (
     *("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base"),
-    *("bert_base_fp16", "resnet50_fp16"),
+    *("inception_v1", "inception_v2", "alexnet", "vit_b16", "bert_base_fp16", "resnet50_fp16"),
 )
 _TUNING_S, _STOCK_S = 60.0, 300.0
 RESULTS = Path(__file__).parent / "results"

@@ -6,6 +6,7 @@ times and outputs comparable. Every node becomes one call of ``torch.nn.function
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,14 +87,26 @@ def _max_pool(names: list[str], attributes: dict[str, Any], _constants: dict[str
 
 
 def _average_pool(names: list[str], attributes: dict[str, Any], _constants: dict[str, Any], _opset: int) -> _Step:
+    import torch
     from torch.nn import functional
 
     even, padding = _pads(attributes)
-    if not even:
-        raise NotImplementedError("AveragePool with uneven padding: add it to benchmarks/torch_network.py")
     kernel, strides = tuple(attributes["kernel_shape"]), tuple(attributes.get("strides", (1, 1)))
     included = bool(attributes.get("count_include_pad", 0))
-    return lambda values: functional.avg_pool2d(values[names[0]], kernel, strides, padding[2::-2], False, included)
+    if even:
+        return lambda values: functional.avg_pool2d(values[names[0]], kernel, strides, padding[2::-2], False, included)
+    counts: list[Any] = []  # how many elements each window has, of the first run
+
+    def sums(data: Any) -> Any:
+        return functional.avg_pool2d(functional.pad(data, padding), kernel, strides, divisor_override=1)
+
+    def run(values: dict[str, Any]) -> Any:
+        data = values[names[0]]
+        if not counts:
+            counts.append(math.prod(kernel) if included else sums(torch.ones_like(data[:1, :1])))
+        return sums(data) / counts[0]
+
+    return run
 
 
 def _gemm(names: list[str], attributes: dict[str, Any], _constants: dict[str, Any], _opset: int) -> _Step:
@@ -197,6 +210,14 @@ def _concat(names: list[str], attributes: dict[str, Any], _constants: dict[str, 
     return lambda values: torch.cat([values[name] for name in names], axis)
 
 
+def _gather(names: list[str], attributes: dict[str, Any], constants: dict[str, Any], _opset: int) -> _Step:
+    """Neighbours, such as the first of all words, which PyTorch takes without a copy."""
+    axis, indices = int(attributes.get("axis", 0)), constants[names[1]].tolist()
+    if not isinstance(indices, list) or indices != list(range(indices[0], indices[0] + len(indices))):
+        raise NotImplementedError("Gather of others than neighbours: add it to benchmarks/torch_network.py")
+    return lambda values: values[names[0]].narrow(axis, indices[0], len(indices))
+
+
 def _transpose(names: list[str], attributes: dict[str, Any], _constants: dict[str, Any], _opset: int) -> _Step:
     order = tuple(attributes["perm"])
     return lambda values: values[names[0]].permute(order)
@@ -241,6 +262,7 @@ _OPERATORS: dict[str, Callable[..., _Step]] = {
     "Concat": _concat,
     "Transpose": _transpose,
     "Flatten": _flatten,
+    "Gather": _gather,
     "Relu": _unary(lambda data: data.relu()),
     "Identity": _unary(lambda data: data),
     "Dropout": _unary(lambda data: data),
