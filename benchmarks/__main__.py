@@ -10,7 +10,10 @@ import click
 
 from benchmarks.table import Row, machine, print_json, print_table
 
-NAMES = ("client", "gpu", "layers", "legacy", "networks", "registry", "templates", "transfer", "tuning", "warm_start")
+NAMES = (
+    *("client", "gpu", "layers", "legacy", "networks", "pytorch", "registry", "templates", "transfer", "tuning"),
+    "warm_start",
+)
 
 
 @click.command()

@@ -75,12 +75,12 @@ def compare(
         ours = tvm.compile(module, target)
     compile_tunehub_s = time.perf_counter() - began
 
-    runners = {"tunehub": _tvm_runner(ours, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
+    runners = {"tunehub": tvm_runner(ours, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
     if default is not None:
-        runners["default"] = _tvm_runner(default, inputs)
+        runners["default"] = tvm_runner(default, inputs)
     if tuned_options is not None:
         with tunehub.context(target, **tuned_options):
-            runners["tuned"] = _tvm_runner(tvm.compile(module, target), inputs)
+            runners["tuned"] = tvm_runner(tvm.compile(module, target), inputs)
     outputs = {name: run() for name, run in runners.items()}
     others = [outputs[name] for name in runners if name != "tunehub"]
     times = interleaved(runners, rounds)
@@ -123,7 +123,8 @@ def _timed(run: Callable[[], _Arrays], least_s: float) -> list[float]:
     return samples
 
 
-def _tvm_runner(executable: Any, inputs: dict[str, npt.NDArray[Any]]) -> Callable[[], _Arrays]:
+def tvm_runner(executable: Any, inputs: dict[str, npt.NDArray[Any]]) -> Callable[[], _Arrays]:
+    """Run what TVM has compiled for this CPU; the outputs as arrays."""
     import tvm
     from tvm import relax
 

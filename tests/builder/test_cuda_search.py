@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
@@ -74,18 +76,21 @@ def test_records_come_first_and_the_search_goes_on_around_them() -> None:
     own, other = convolution(64, 64), convolution(128, 64)
     session = SearchSession(1)
     session.task(own.exact, str(tvm.ir.save_json(own.mod)))
-    made = {task.exact: CudaSearch(task.mod, TARGET, seed=1, threads=1).propose([], 4) for task in (own, other)}
+    made = {
+        task.exact: json.loads(list(CudaSearch(task.mod, TARGET, seed=1, threads=1)._by_rule())[position])
+        for task, position in ((own, 0), (other, -1))  # another tile, or adapting would make the same of it
+    }
 
     def candidate(task: TuningTask, rung: str) -> Candidate:
         record = ScheduleRecord(
-            exact=task.exact, op="conv", run_s=(1e-5,), source="x", trace=tuple(made[task.exact][0]), **task.classes
+            exact=task.exact, op="conv", run_s=(1e-5,), source="x", trace=tuple(made[task.exact]), **task.classes
         )
         return Candidate(record=record, rung=rung, package="cuda-x 1.0")  # type: ignore[arg-type]
 
     known = [("exact", 1, [candidate(own, "exact")]), ("transfer", 4, [candidate(other, "transfer")])]
     seeds = session.propose(own.exact, CONFIG, [], 32, 0, known)
     assert [seed.source for seed in seeds] == ["registry cuda-x 1.0, exact", "registry cuda-x 1.0, transfer"]
-    assert seeds[0].candidate == made[own.exact][0]
+    assert seeds[0].candidate == made[own.exact]
     trials = [Trial(task=own.exact, trace=s.candidate, source=s.source, run_s=(1e-5,)) for s in seeds]
     found = session.propose(own.exact, CONFIG, trials, 32, 0)
     assert len(found) == FIRST and {seed.source for seed in found} == {SOURCE}
