@@ -82,6 +82,7 @@ def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, Callable[[
 
     from benchmarks.torch_network import TorchNetwork
 
+    torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is
     arguments = [torch.from_numpy(value) for value in inputs.values()]
     model = TorchNetwork(network.onnx_model(), "cpu", torch.float32)
 
