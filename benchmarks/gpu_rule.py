@@ -103,7 +103,7 @@ def of_work(path: Path) -> Iterator[Workload]:
     from tunehub_builder.tuning.journal import Journal
     from tunehub_builder.work_directory import WorkDirectory
 
-    defaults = {each.task: sum(each.run_s) / len(each.run_s) for each in default_journal(path).entries() if each.run_s}
+    defaults = {each.task: each.mean_s for each in default_journal(path).entries() if each.run_s}
     trials = defaultdict(list)
     for trial in Journal(path).trials():
         if trial.run_s:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,40 +105,38 @@ def _tune_with_tvm(network: str, work: Path) -> None:
 
     target = tvm.target.Target(find_gpus()[0].tvm_config())
     module = prepare(networks.get(network).relax_module(), target)
-    builder, runner = _counted(ms, lambda trials: _append(work / _COUNTS, trials))
+    builder, runner = _counted(ms, work / _COUNTS)
     (work / "started").touch()
     ms.relax_integration.tune_relax(
         module, {}, target, str(work), max_trials_global=_STOCK_TRIALS, builder=builder, runner=runner
     )
 
 
-def _counted(ms: Any, count: Callable[[int], None]) -> tuple[Any, Any]:
-    """TVM's own builder and runner, which tell how many candidates failed to build, and how many were run."""
+def _counted(ms: Any, counts: Path) -> tuple[Any, Any]:
+    """TVM's own builder and runner; once a batch was run, a line of ``counts`` says how many candidates it had, those
+    that failed to build among them."""
     from tvm.ir.utils import derived_object
 
     cores = ms.utils.cpu_count(logical=False)  # what tune_relax gives its builder
-    builder, runner = ms.builder.LocalBuilder(max_workers=cores), ms.runner.LocalRunner()
+    builder, runner, failed = ms.builder.LocalBuilder(max_workers=cores), ms.runner.LocalRunner(), [0]
 
     @derived_object
     class CountedBuilder(ms.builder.PyBuilder):  # type: ignore[misc]
         def build(self, inputs: Any) -> Any:
             results = builder.build(inputs)
-            count(sum(result.artifact_path is None for result in results))
+            failed[0] += sum(result.artifact_path is None for result in results)
             return results
 
     @derived_object
     class CountedRunner(ms.runner.PyRunner):  # type: ignore[misc]
         def run(self, inputs: Any) -> Any:
             results = runner.run(inputs)
-            count(len(results))
+            with counts.open("a") as file:
+                file.write(f"{len(results) + failed[0]}\n")
+            failed[0] = 0
             return results
 
     return CountedBuilder(), CountedRunner()
-
-
-def _append(path: Path, trials: int) -> None:
-    with path.open("a") as file:
-        file.write(f"{trials}\n")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
-
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
 from tunehub.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import interleaved, tvm_runner, use_threads
+from tunehub_builder.comparison import difference, interleaved, tvm_runner, use_threads
 from tunehub_builder.demo import NETWORKS
 
 _ROUNDS = 5
@@ -55,42 +53,38 @@ def _rows(name: str, ms: dict[str, float], note: str) -> list[Row]:
 
 def _measured(name: str, target: Any) -> tuple[dict[str, float], str]:
     """Median milliseconds of each way to run a network; how far the outputs are apart, and what did not run."""
+    import torch
     import tvm
 
     import tunehub
+    from benchmarks.torch_network import TorchNetwork
 
     network = networks.get(name)
     inputs = network.sample_inputs()
     with tunehub.context(target):
         runners = {"tunehub": tvm_runner(tvm.compile(network.relax_module(), target), inputs)}
     note = ""
-    for way, make in _torch_runners(network, inputs).items():
-        try:
-            runner = make()
-            runner()
-            runners[way] = runner
-        except Exception as error:  # PyTorch's compiler may refuse what PyTorch runs
-            note = f"{way}: {type(error).__name__}; "
-    outputs = {way: runner()[0] for way, runner in runners.items()}
-    ours = outputs.pop("tunehub")
-    apart = max(float(np.max(np.abs(ours - other)) / np.max(np.abs(other))) for other in outputs.values())
+    torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is
+    model = TorchNetwork(network.onnx_model(), "cpu", torch.float32)
+    runners["pytorch"] = _torch_runner(model, inputs)
+    try:
+        runners["pytorch_compiled"] = compiled = _torch_runner(torch.compile(model), inputs)
+        compiled()
+    except Exception as error:  # PyTorch's compiler may refuse what PyTorch runs
+        del runners["pytorch_compiled"]
+        note = f"pytorch_compiled: {type(error).__name__}; "
+    outputs = {way: runner() for way, runner in runners.items()}
+    apart = max(difference(outputs["tunehub"], output) for output in outputs.values())
     return interleaved(runners, _ROUNDS), f"{note}outputs differ by {apart:.1e} at most"
 
 
-def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, Callable[[], Callable[[], list[Any]]]]:
+def _torch_runner(call: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], list[Any]]:
     import torch
 
-    from benchmarks.torch_network import TorchNetwork
-
-    torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is
     arguments = [torch.from_numpy(value) for value in inputs.values()]
-    model = TorchNetwork(network.onnx_model(), "cpu", torch.float32)
 
-    def runner(call: Callable[..., Any]) -> Callable[[], list[Any]]:
-        def run() -> list[Any]:
-            with torch.inference_mode():
-                return [call(*arguments).numpy()]
+    def run() -> list[Any]:
+        with torch.inference_mode():
+            return [call(*arguments).numpy()]
 
-        return run
-
-    return {"pytorch": lambda: runner(model), "pytorch_compiled": lambda: runner(torch.compile(model))}
+    return run

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from benchmarks.table import Row
 from tunehub_builder.tuning.cuda_tuner import default_journal
@@ -91,11 +90,11 @@ def course(
     times: Mapping[str, Sequence[float]],
     calls: Mapping[str, int],
     sources: Mapping[str, int],
-    defaults: Mapping[str, float] | None = None,
+    defaults: Mapping[str, float],
 ) -> Course:
     """The course of a network from the seconds of each workload's trials in order (infinite: failed) and its calls;
     ``defaults``: seconds that count before any trial."""
-    best = dict.fromkeys(times, math.inf) | dict(defaults or {})
+    best = dict.fromkeys(times, math.inf) | dict(defaults)
     rounds, count = [], 0
     for number in range(max(map(len, times.values()), default=0)):
         for task, seconds in times.items():
@@ -115,8 +114,8 @@ def course_of(directory: Path, network: str) -> Course:
         if trial.task in calls:
             times[trial.task].append(trial.mean_s)
             sources[trial.source] += 1
-    defaults = {each.task: fmean(each.run_s) for each in default_journal(directory).entries() if each.run_s}
-    return course(times, calls, sources, {task: defaults[task] for task in calls if task in defaults})
+    defaults = {each.task: each.mean_s for each in default_journal(directory).entries() if each.task in calls}
+    return course(times, calls, sources, defaults)
 
 
 def _tuned(network: str, tuner: str, directory: Path, way: str) -> Course:

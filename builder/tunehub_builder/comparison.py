@@ -89,7 +89,7 @@ def compare(
         default_ms=times.get("default", float("nan")),
         tunehub_ms=times["tunehub"],
         onnxruntime_ms=times["onnxruntime"],
-        max_rel_diff=max(_difference(outputs["tunehub"], other) for other in others),
+        max_rel_diff=max(difference(outputs["tunehub"], other) for other in others),
         compile_default_s=compile_default_s if with_default else float("nan"),
         compile_tunehub_s=compile_tunehub_s,
         report=hub.report(),
@@ -150,7 +150,8 @@ def _onnxruntime_runner(network: Network, inputs: dict[str, npt.NDArray[Any]], t
     return lambda: list(session.run(None, feeds))
 
 
-def _difference(ours: _Arrays, theirs: _Arrays) -> float:
+def difference(ours: _Arrays, theirs: _Arrays) -> float:
+    """The largest difference of any output, over the largest value of that output in ``theirs``."""
     return max(
         float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30)) for a, b in zip(ours, theirs, strict=True)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -64,6 +64,11 @@ class DefaultTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     task: str
     run_s: tuple[float, ...] = ()
     error: str | None = None
+
+    @property
+    def mean_s(self) -> float:
+        """Mean of the measured times in seconds; infinite for a failure."""
+        return sum(self.run_s) / len(self.run_s) if self.run_s else math.inf
 
 
 def default_journal(directory: Path) -> LineJournal[DefaultTime]:
@@ -229,7 +234,7 @@ class _Sitting:
         self._defaults.heal()
         for default in self._defaults.entries():
             if default.task in self._standings:
-                self._standings[default.task].default_s = _mean(default.run_s)
+                self._standings[default.task].default_s = default.mean_s
         for trial in self._journal.trials():
             if trial.task in self._standings:
                 self._standings[trial.task].add(trial)
@@ -327,8 +332,9 @@ class _Sitting:
             run_s, error = (), f"the timer gave {run_s} s"
         key = standing.task.exact
         if seed is None:
-            self._defaults.append(DefaultTime(task=key, run_s=run_s, error=error))
-            standing.default_s = _mean(run_s)
+            default = DefaultTime(task=key, run_s=run_s, error=error)
+            self._defaults.append(default)
+            standing.default_s = default.mean_s
             self._weigh()
             return []
         trial = Trial(task=key, trace=seed.candidate, source=seed.source, run_s=run_s, error=error)
@@ -363,8 +369,3 @@ def _found(task: TuningTask, records: RecordLookup) -> list[Known]:
     """What may suit ``task``, read and ready to be sent; adapting it, which takes longer, is the searcher's."""
     known = [(how, most, list(candidates)) for how, most, candidates in known_of(task, records, knobs=False)]
     return [entry for entry in known if entry[2]]
-
-
-def _mean(run_s: Iterable[float]) -> float:
-    samples = tuple(run_s)
-    return sum(samples) / len(samples) if samples else math.inf

@@ -17,6 +17,7 @@ from tunehub.relax_index import evaluate
 
 _SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
 _SUM = "float32"
+STAGED = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
 _OPERANDS = {"float16": ("Cast",), "float32": ("BufferLoad", "TensorLoad")}  # the class was renamed in 0.27
 
@@ -47,8 +48,8 @@ class Product:
     rows_first: bool
     steps_last: bool
     columns_first: bool
-    runs: tuple[int, int] = (1, 1)
-    window: int = 1
+    runs: tuple[int, int]
+    window: int
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -171,6 +172,23 @@ def add_parts(schedule: Any, total: Any, loops: Sequence[Any], row: int, vector:
 def own_loops(schedule: Any, block: Any) -> list[Any]:
     """The loops of a block that has been brought to its place: one for each of its axes."""
     return list(schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :])
+
+
+# -- reading traces
+
+
+def splits_of(trace: Any) -> list[list[int]]:
+    """The factors that each split of a portable ``trace`` states, in order; what TVM is to fill in is left out."""
+    return [
+        [factor for factor in instruction[1][1:] if isinstance(factor, int)]
+        for instruction in trace[0]
+        if instruction[0] == "Split"
+    ]
+
+
+def is_staged(trace: Any) -> bool:
+    """True when a portable ``trace`` has loads under way while products are made."""
+    return any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
 
 
 # -- what the anchor block computes

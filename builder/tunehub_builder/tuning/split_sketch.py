@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tunehub_builder.tuning.product import (
+    STAGED,
     Axis,
     Product,
     add_parts,
@@ -31,8 +32,10 @@ from tunehub_builder.tuning.product import (
     find_product,
     inline_consumers,
     inline_producers,
+    is_staged,
     own_loops,
     pad_to,
+    splits_of,
 )
 
 GROUPS = (2, 4, 8, 16)
@@ -53,7 +56,6 @@ _MOST_STRAIGHT = 512  # products of a thread without a loop around them
 _MOST_WASTE = 1.2  # how much larger the extents may be with padding
 _MOST_RESULTS = 1 << 19  # with more, threads that have their own results are enough
 _FEWEST_STEPS = 64
-_STAGED = "tirx.manifest_shared_memory_local_stage"
 
 
 class Side(NamedTuple):
@@ -162,22 +164,17 @@ def tile_of(trace: Any) -> SplitTile | None:
     """The tile that a portable trace of this sketch was made with; None for another trace."""
     if not any(instruction[0] == "RFactor" for instruction in trace[0]):
         return None
-    splits = [
-        [factor for factor in instruction[1][1:] if isinstance(factor, int)]
-        for instruction in trace[0]
-        if instruction[0] == "Split"
-    ]
+    splits = splits_of(trace)
     if [len(split) for split in splits] not in [[3, 1, 1, 1, rows, 3, 3, 3, 3, 1, 2, 1, 2] for rows in (1, 2)]:
         return None
     (groups, parts, straight), _, _, _, _, slow, fast, *_ = splits
-    staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
     return SplitTile(
         groups=groups,
         threads=(slow[1], fast[1]),
         sums=(slow[0] * slow[2], fast[0] * fast[2]),
         depth=parts * straight,
         vectors=(splits[9][0], splits[11][0]),
-        staged=staged,
+        staged=is_staged(trace),
     )
 
 
@@ -305,7 +302,7 @@ def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile
     if side.along:
         schedule.storage_align(load, 0, -2, _BANKS, _SKEW)
     if tile.staged:
-        schedule.annotate(load, _STAGED, 1)
+        schedule.annotate(load, STAGED, 1)
 
 
 def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tunehub_builder.tuning.product import (
+    STAGED,
     Product,
     add_parts,
     as_product,
@@ -27,8 +28,10 @@ from tunehub_builder.tuning.product import (
     find_product,
     inline_consumers,
     inline_producers,
+    is_staged,
     own_loops,
     pad_to,
+    splits_of,
 )
 
 SIDE = 16  # of a fragment
@@ -37,7 +40,6 @@ _WARP = 32
 _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
 _SHARED_LIMIT = 48 << 10
-_STAGED = "tirx.manifest_shared_memory_local_stage"
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
@@ -125,11 +127,7 @@ def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
 
 def tile_of(trace: Any) -> TensorTile | None:
     """The tile that a portable trace of this sketch was made with; None for another trace."""
-    splits = [
-        [factor for factor in instruction[1][1:] if isinstance(factor, int)]
-        for instruction in trace[0]
-        if instruction[0] == "Split"
-    ]
+    splits = splits_of(trace)
     lengths = [len(split) for split in splits]
     plain, divided = lengths[:6] == [1, 1, 1, 2, 2, 1], [*lengths[:4], *lengths[5:8]] == [2, 1, 1, 1, 3, 3, 2]
     at = 6 if plain else 8  # of the split of the first load
@@ -137,13 +135,12 @@ def tile_of(trace: Any) -> TensorTile | None:
     if not (plain or divided) or not (gathered or lengths[at : at + 2] == [3, 3]):
         return None
     rows, columns, (steps, *_) = splits[at - 3 : at]
-    staged = any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
     return TensorTile(
         warps=(rows[0], columns[0]),
         fragments=(rows[1], columns[1]),
         steps=steps,
         vectors=(1 if gathered else splits[at][2], splits[at + 1 + gathered][2]),
-        staged=staged,
+        staged=is_staged(trace),
         gathered=gathered,
         groups=1 if plain else splits[0][0],
     )
@@ -234,19 +231,18 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
     row, column = schedule.get_loops(load)[-2:]
     if number == 0 and tile.gathered:
         _gather(schedule, row, column, tile)
-        schedule.storage_align(load, 0, -2, SIDE, _SKEW)
-        return load
-    if number == 0 and product.rows_first:
-        schedule.reorder(column, row)
-        row, column = column, row
-    fused = schedule.fuse(row, column)
-    _, warp, lane, vector = schedule.split(fused, [None, tile.all_warps, _WARP, tile.vectors[number]])
-    schedule.bind(warp, "threadIdx.y")
-    schedule.bind(lane, "threadIdx.x")
-    schedule.vectorize(vector)
+    else:
+        if number == 0 and product.rows_first:
+            schedule.reorder(column, row)
+            row, column = column, row
+        fused = schedule.fuse(row, column)
+        _, warp, lane, vector = schedule.split(fused, [None, tile.all_warps, _WARP, tile.vectors[number]])
+        schedule.bind(warp, "threadIdx.y")
+        schedule.bind(lane, "threadIdx.x")
+        schedule.vectorize(vector)
     schedule.storage_align(load, 0, -2, SIDE, _SKEW)
     if tile.staged:
-        schedule.annotate(load, _STAGED, 1)
+        schedule.annotate(load, STAGED, 1)
         schedule.annotate(load, "double_buffer_scope", 0)
     return load
 
@@ -284,10 +280,8 @@ def _stored(schedule: Any, blocks: _Blocks) -> tuple[Any, Any]:
     """The blocks that bring sums from shared memory on, and from fragments into shared memory."""
     stored = schedule.cache_write(blocks.outer, 0, _SUMS)
     schedule.storage_align(stored, 0, -2, SIDE, _SKEW // 2)
-    store = schedule.cache_write(blocks.outer, 0, "wmma.accumulator")
-    schedule.reverse_compute_at(store, blocks.warp)
+    store = _kept(schedule, blocks)
     schedule.reverse_compute_at(stored, blocks.warp)
-    _cut(schedule, store)
     return stored, store
 
 
