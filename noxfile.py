@@ -10,7 +10,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
 PACKAGES = ("tunehub", "tunehub_builder", "tunehub_registry")
-LEGACY_PACKAGES = ("tunehub.relay", "tunehub_builder.relay")
+LEGACY_PACKAGES = ("tunehub.relay", "tunehub_builder.backends.relay")
 TVM_EXTRAS = {"0.27": "tvm", "0.26": "tvm-0-26", "0.25": "tvm-0-25"}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.table import Row
-from tunehub.key_scheme import KEY_SCHEME
+from tunehub.records.key_scheme import KEY_SCHEME
 from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import open_package, pack
@@ -51,8 +51,8 @@ def _process_ms(code: str) -> float:
 
 
 def _package_rows(folder: Path) -> list[Row]:
-    from tunehub.embedded import embedded_registry
     from tunehub.hub import open_hub
+    from tunehub.registries.embedded import embedded_registry
 
     samples = _embedded_records(embedded_registry())
     rows, opened = [], {}
@@ -140,7 +140,7 @@ def _stock_json() -> tuple[str, str]:
     from tvm import te
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub_builder.tuning import sketch
+    from tunehub_builder.tuning.space import register_tiles as sketch
 
     a, b = te.placeholder((256, 256), name="A"), te.placeholder((256, 256), name="B")
     k = te.reduce_axis((0, 256), name="k")
@@ -171,8 +171,8 @@ def _compile_rows() -> list[Row]:
 
     import tunehub
     from tunehub.hub import open_hub
-    from tunehub.relax_pipeline import build_pipeline, prepare
-    from tunehub.relax_schedule import schedule_function
+    from tunehub.relax.pipeline import build_pipeline, prepare
+    from tunehub.relax.schedule.ladder import schedule_function
     from tunehub_builder import networks
 
     target = tunehub.host_target()

@@ -21,9 +21,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from tunehub import cuda_cost
-from tunehub.cuda_cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
-from tunehub.never_worse import GUESS_MARGIN
+from tunehub.cuda import cost as cuda_cost
+from tunehub.cuda.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
+from tunehub.records.never_worse import GUESS_MARGIN
 
 _FEWEST = 16  # trials of a workload that is judged
 _WEIGHT = 0.5  # how much less slow trials count: (fastest ÷ own time) to this power
@@ -98,10 +98,10 @@ def of_work(path: Path) -> Iterator[Workload]:
     """The workloads of a work directory that the rule serves, and the trials in its form."""
     import tvm
 
-    from tunehub.cuda_tiles import sums_of
-    from tunehub_builder.tuning.cuda_tuner import default_journal
+    from tunehub.cuda.tiles import sums_of
     from tunehub_builder.tuning.journal import Journal
-    from tunehub_builder.work_directory import WorkDirectory
+    from tunehub_builder.tuning.scheduler.cuda import default_journal
+    from tunehub_builder.tuning.work_directory import WorkDirectory
 
     defaults = {each.task: each.mean_s for each in default_journal(path).entries() if each.run_s}
     trials = defaultdict(list)

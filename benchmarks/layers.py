@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.table import Row
-from tunehub.host import physical_cores
+from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import use_threads
+from tunehub_builder.bench.comparison import use_threads
 
 _ROUNDS, _RUNS, _WARM_UP, _PAUSE_S = 5, 10, 3, 0.05
 _HINT = "; none is in a blocked layout: set TUNEHUB_LAYOUT=auto, or use a package with records of templates"
@@ -147,7 +147,7 @@ def _onnxruntime(
 
 
 def blocked_key(shapes: Sequence[Shape]) -> Key | None:
-    """The layer of a kernel by the shapes of its arguments, the result's last; see ``tunehub.relax_blocked``."""
+    """The layer of a kernel by the shapes of its arguments, the result's last; see ``tunehub.relax.layout.blocked``."""
     if len(shapes) < 3:
         return None
     data, weight, result = shapes[0], shapes[1], shapes[-1]

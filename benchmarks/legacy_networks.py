@@ -28,8 +28,8 @@ def network_rows() -> list[Row]:
 
 
 def _rows(name: str) -> list[Row]:
-    from tunehub_builder.comparison import interleaved
-    from tunehub_builder.relay import networks
+    from tunehub_builder.backends.relay import networks
+    from tunehub_builder.bench.comparison import interleaved
 
     runners, outputs, notes = {}, {}, {}
     for layout in (networks.NCHW, networks.NHWC):
@@ -81,7 +81,7 @@ def _with_history(hub: Any, mod: Any, params: Any) -> Any:
     """The network with the package's AutoTVM log through TVM's own context: the graph-level records stay out."""
     from tvm import autotvm
 
-    from tunehub.embedded import embedded_registry
+    from tunehub.registries.embedded import embedded_registry
     from tunehub_registry.package import open_package
 
     chosen = hub.resolution.chosen

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from benchmarks.table import Row
-from tunehub.host import physical_cores
+from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import Comparison, compare, use_threads
-from tunehub_builder.demo import NETWORKS
+from tunehub_builder.bench.comparison import Comparison, compare, use_threads
+from tunehub_builder.bench.demo import NETWORKS
 
 OTHERS = (
     "inception_v1", "inception_v2", "densenet121", "vgg19", "alexnet", "shufflenet", "vit_b16",

@@ -1,7 +1,7 @@
 """Networks on this CPU: tunehub's share of PyTorch's time, eager and compiled by its own compiler (inductor).
 
 PyTorch runs the network's ONNX form node by node (:mod:`benchmarks.torch_network`), with the same weights, inputs and
-number of threads, in one process and in turns, as :mod:`tunehub_builder.comparison` does it with onnxruntime.
+number of threads, in one process and in turns, as :mod:`tunehub_builder.bench.comparison` does it with onnxruntime.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
-from tunehub.host import physical_cores
+from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import difference, interleaved, tvm_runner, use_threads
-from tunehub_builder.demo import NETWORKS
+from tunehub_builder.bench.comparison import difference, interleaved, tvm_runner, use_threads
+from tunehub_builder.bench.demo import NETWORKS
 
 _ROUNDS = 5
 _WAYS = ("pytorch", "pytorch_compiled")

@@ -105,7 +105,7 @@ def _counters(address: str) -> dict[str, int]:
 def _client(question: str) -> dict[str, float]:
     """In the client's process: what resolving costs, then what opening the package costs on top."""
     from tunehub.hub import Policy, open_hub, resolve_host
-    from tunehub.settings import load_settings
+    from tunehub.options import load_settings
     from tunehub_registry.target import TargetDescriptor
 
     target = msgspec.json.decode(question, type=TargetDescriptor)
@@ -237,7 +237,7 @@ class _Site:
         return SignedLedger(self.store, self.root, keys=[self.signers["publisher"]], online=online)
 
     def trust(self, address: str) -> None:
-        from tunehub.trust_store import TrustStore
+        from tunehub.registries.trust_store import TrustStore
         from tunehub_registry.stores.address import normalise_address
 
         TrustStore(self.trust_folder).add_root(normalise_address(address), self.root)
@@ -270,7 +270,7 @@ class _Site:
 
 def _template() -> Any:
     """A published record, the shortest: a million of them are to be written."""
-    from tunehub.embedded import embedded_registry
+    from tunehub.registries.embedded import embedded_registry
     from tunehub_registry.package import open_package
     from tunehub_registry.record import ScheduleRecord, encode_record, read_records
 
@@ -292,7 +292,7 @@ def _target(number: int, model: str | None = None) -> Any:
 
 
 def _package(number: int, version: str, template: Any, records: int) -> bytes:
-    from tunehub.key_scheme import KEY_SCHEME
+    from tunehub.records.key_scheme import KEY_SCHEME
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack
     from tunehub_registry.record import encode_record

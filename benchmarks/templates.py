@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Row
-from tunehub.host import physical_cores
-from tunehub_builder.comparison import use_threads
+from tunehub.target.host import physical_cores
+from tunehub_builder.bench.comparison import use_threads
 
 _ROUNDS, _PAUSE_S, _WARM_UP_S, _SAMPLE_S = 8, 0.03, 0.1, 0.02
 
@@ -154,7 +154,7 @@ def _in_turns(runners: list[Callable[[], list[Any]]]) -> list[float]:
     """Seconds of the shortest run of each over many short rounds: what a kernel takes while nothing else runs.
 
     There is a pause before each, because idle worker threads of one runtime spin for a while, and a warm-up, because
-    after a pause both threads of a runtime are often on one core (:mod:`tunehub_builder.comparison`).
+    after a pause both threads of a runtime are often on one core (:mod:`tunehub_builder.bench.comparison`).
     """
     shortest = [math.inf] * len(runners)
     for _ in range(_ROUNDS):
@@ -234,7 +234,7 @@ def _blocked(layer: Layer, plain: list[Any], vector: int) -> tuple[Any, list[Any
     """The function in blocked layout, its inputs, and the shape of its result. Few channels stay plain."""
     from tvm import topi
 
-    from tunehub import relax_blocked as blocked
+    from tunehub.relax.layout import blocked
 
     data, weight, bias = plain
     if layer.kind == "dense":

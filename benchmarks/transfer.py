@@ -33,9 +33,9 @@ import numpy as np
 from benchmarks import untuned_networks
 from benchmarks.table import Row
 from benchmarks.transfer_study import STRATEGIES, Timed, by_client, held_out, left_out
-from tunehub.host import physical_cores
-from tunehub.transfer_sources import WEIGHTS
-from tunehub_builder.comparison import Comparison, compare, use_threads
+from tunehub.relax.schedule.transfer_sources import WEIGHTS
+from tunehub.target.host import physical_cores
+from tunehub_builder.bench.comparison import Comparison, compare, use_threads
 
 _FOLDER = "benchmarks/.transfer"
 _TOLERANCE = 1e-3  # relative: templates and tuned schedules add in another order

@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from benchmarks.transfer_workloads import workloads
-from tunehub.lookup import Candidate, Neighbour
-from tunehub.measure_session import packed, unpacked
-from tunehub.relax_class import OperatorClass, anchor_class_of, class_of
-from tunehub.transfer_sources import Strategy, by_model, features, most_efficient, nearest
-from tunehub_builder.distill import as_record, best_trials, newest, own_choices
+from tunehub.measure.session import packed, unpacked
+from tunehub.records.lookup import Candidate, Neighbour
+from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
+from tunehub.relax.schedule.transfer_sources import Strategy, by_model, features, most_efficient, nearest
+from tunehub_builder.gate.finalists import as_record, best_trials, newest, own_choices
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
-from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
 
 STRATEGIES: dict[str, Strategy] = {"nearest": nearest, "most_efficient": most_efficient, "by_model": by_model}
@@ -122,8 +122,8 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
 
 def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     """The knobs by which a compile schedules ``mod`` without a record of its own; None when it does not."""
-    from tunehub.relax_schedule import schedule_function
-    from tunehub_builder.tuning.knob_search import space_of
+    from tunehub.relax.schedule.ladder import schedule_function
+    from tunehub_builder.tuning.search.knobs import space_of
 
     outcome, _ = schedule_function(mod["main"], target, lookup)
     if outcome.rung == "template":
@@ -202,7 +202,7 @@ def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
 
 def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
     """The heaviest function of each workload: layout transforms around it are no workloads here."""
-    from tunehub.relax_schedule import GENERAL_TEMPLATES
+    from tunehub.relax.schedule.ladder import GENERAL_TEMPLATES
     from tunehub.templates import find
     from tunehub_builder.tuning.tasks import extract_tasks
 
@@ -224,15 +224,15 @@ def _tasks(target: Any, *, knobs: bool) -> list[tuple[Any, Item]]:
 
 
 def _pool(folder: Path, target: Any, threads: int, *, knobs: bool) -> Any:
-    from tunehub_builder.tuning.knob_worker import KnobSession
-    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+    from tunehub_builder.tuning.runner.knob_worker import KnobSession
+    from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
     options = PoolOptions(workers=threads, threads=threads, log=str(folder / "native.log"))
     return WorkerPool(options, str(target), make_session=KnobSession if knobs else None)
 
 
 def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: bool) -> None:
-    from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions, tune
+    from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions, tune
 
     trials = int(os.environ.get("TUNEHUB_TRANSFER_TRIALS", str(_TRIALS)))
     options = KnobOptions(trials=trials) if knobs else TunerOptions(trials=trials, search_trials=trials // 2)
@@ -279,9 +279,9 @@ def _by_traces(problem: Problem, target: Any) -> _Made:
 
 def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
     """The adapted trace; whatever TVM raises when it does not fit."""
-    from tunehub.relax_guard import check_function
-    from tunehub.relax_schedule import apply_transfer
-    from tunehub.relax_traces import export_trace, import_trace
+    from tunehub.relax.schedule.guard import check_function
+    from tunehub.relax.schedule.ladder import apply_transfer
+    from tunehub.relax.traces import export_trace, import_trace
     from tunehub_registry.record import ScheduleRecord
 
     record = _record(neighbour)
@@ -294,8 +294,8 @@ def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
 
 def _templated(item: Item, target: Any) -> Any:
     """The trace of the schedule by a template's own knobs; an error when none fits."""
-    from tunehub.relax_template import TemplateFit
-    from tunehub.relax_traces import export_trace
+    from tunehub.relax.schedule.template_fit import TemplateFit
+    from tunehub.relax.traces import export_trace
 
     fit = TemplateFit(item.mod, target)
     if fit.match is None:
@@ -305,7 +305,7 @@ def _templated(item: Item, target: Any) -> Any:
 
 def _by_knobs(problem: Problem, target: Any) -> _Made:
     """The template's rule, the knobs of the source that each strategy chooses, and those that are measured."""
-    from tunehub_builder.tuning.knob_search import space_of
+    from tunehub_builder.tuning.search.knobs import space_of
 
     made, item = _Made(), problem.item
     _make(made, "rule", [None], lambda _: space_of(item.mod, target)[0])
@@ -322,7 +322,7 @@ def _by_knobs(problem: Problem, target: Any) -> _Made:
 
 def _fitting(item: Item, neighbour: Neighbour, target: Any) -> KnobChoice:
     """The knobs of a source; KnobError when they do not fit."""
-    from tunehub.relax_template import TemplateFit
+    from tunehub.relax.schedule.template_fit import TemplateFit
 
     record = _record(neighbour)
     assert isinstance(record, TemplateRecord)

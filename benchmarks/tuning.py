@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.table import Row
-from tunehub.host import physical_cores
+from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.comparison import use_threads
+from tunehub_builder.bench.comparison import use_threads
 
 _OUR_BATCH = 16
 _STOCK_BATCH = 64
@@ -22,7 +22,7 @@ def run() -> list[Row]:
     use_threads(threads)
 
     import tunehub
-    from tunehub_builder.tuning.search import EvolutionarySearch
+    from tunehub_builder.tuning.search.candidates import EvolutionarySearch
     from tunehub_builder.tuning.tasks import extract_tasks
 
     target = tunehub.host_target()
@@ -69,7 +69,7 @@ def _ours(task: Any, target: Any, batches: list[list[Any]], threads: int) -> tup
     in a batch."""
     import tvm
 
-    from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+    from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
     workers = os.cpu_count() or 1
     with WorkerPool(PoolOptions(workers=workers, threads=threads), str(target)) as pool:
@@ -85,9 +85,9 @@ def _stock(task: Any, target: Any, batches: list[list[Any]]) -> tuple[float, int
     """The same with ``LocalBuilder`` and ``LocalRunner`` at their defaults, but for the runner's repeats: ours."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax_schedule import apply_exact
-    from tunehub.relax_traces import import_trace
-    from tunehub_builder.tuning.worker import MeasureOptions
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import import_trace
+    from tunehub_builder.tuning.runner.worker import MeasureOptions
 
     options = MeasureOptions()
     evaluator = ms.runner.EvaluatorConfig(

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.table import Row
-from tunehub_builder.tuning.cuda_tuner import default_journal
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.scheduler.cuda import default_journal
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 _SHARE = 0.95
 _TUNERS = ("template", "meta_schedule")

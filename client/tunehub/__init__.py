@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         UnknownTargetError,
         UnsupportedTVMError,
     )
-    from tunehub.host import host_target
     from tunehub.hub import Hub, open_hub
-    from tunehub.report import Report, WorkloadReport
-    from tunehub.resolution import Resolution
+    from tunehub.registries.resolution import Resolution
+    from tunehub.report.model import Report, WorkloadReport
+    from tunehub.target.host import host_target
 
 __version__ = "0.1.0"
 
@@ -71,10 +71,10 @@ _MODULES = {
         "UnknownTargetError",
         "UnsupportedTVMError",
     ),
-    "tunehub.host": ("host_target",),
+    "tunehub.target.host": ("host_target",),
     "tunehub.hub": ("Hub", "open_hub"),
-    "tunehub.report": ("Report", "WorkloadReport"),
-    "tunehub.resolution": ("Resolution",),
+    "tunehub.report.model": ("Report", "WorkloadReport"),
+    "tunehub.registries.resolution": ("Resolution",),
 }
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tunehub.host import as_tvm_target
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
-from tunehub.report import Report
-from tunehub.resolution import Resolution
-from tunehub.settings import Layout
-from tunehub.threads import size_pool
-from tunehub.tvm_generation import Generation, find_tvm, require_relax, require_tvm
+from tunehub.options import Layout
+from tunehub.registries.resolution import Resolution
+from tunehub.report.model import Report
+from tunehub.target.host import as_tvm_target
+from tunehub.target.threads import size_pool
+from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,7 +59,7 @@ def compile(
     strict mode; and what TVM raises for the module.
     """
     require_relax()
-    from tunehub import relax_pipeline
+    from tunehub.relax import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     sized = size_pool() if tvm_target.kind.name == "llvm" else None
@@ -82,7 +82,7 @@ def explain(
     `target` need not be this machine; nothing is measured. Raises as `compile`.
     """
     require_relax()
-    from tunehub import relax_pipeline
+    from tunehub.relax import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     chosen = _hub_for(tvm_target, hub, options)
@@ -135,7 +135,7 @@ def installed_hubs() -> tuple[Hub, ...]:
 def pipeline(target: Any = None, *, hub: Hub | None = None, **options: Unpack[HubOptions]) -> Any:
     """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. Raises as `compile`."""
     require_relax()
-    from tunehub import relax_pipeline
+    from tunehub.relax import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
     return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options))
@@ -183,7 +183,7 @@ def _module(generation: Generation) -> Any:
         from tunehub.relay import context as relay_context
 
         return relay_context
-    from tunehub import relax_pipeline
+    from tunehub.relax import pipeline as relax_pipeline
 
     return relax_pipeline
 

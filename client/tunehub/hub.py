@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tunehub.blob_cache import BlobCache
-from tunehub.chain import Chain, configured_chain
 from tunehub.exceptions import (
     CompileStepError,
     HubError,
@@ -21,20 +19,22 @@ from tunehub.exceptions import (
     TunehubError,
     UnknownTargetError,
 )
-from tunehub.host import descriptor_of, missing_mcpu, small_pool
-from tunehub.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
-from tunehub.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
-from tunehub.measure_store import MeasuredRecords, records_file
-from tunehub.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
-from tunehub.report import Profile, Report, TunedRatio, WorkloadReport
-from tunehub.resolution import Chosen, Requirement, Resolution, parse_requirement
-from tunehub.settings import Layout, Settings, load_settings, with_options
-from tunehub.tvm_generation import find_tvm, is_relay, require_relax
+from tunehub.measure.store import MeasuredRecords, records_file
+from tunehub.options import Layout, Settings, load_settings, with_options
+from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
+from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
+from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
+from tunehub.registries.blob_cache import BlobCache
+from tunehub.registries.configured import Chain, configured_chain
+from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
+from tunehub.report.model import Profile, Report, TunedRatio, WorkloadReport
+from tunehub.target.host import descriptor_of, missing_mcpu, small_pool
+from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
 
 if TYPE_CHECKING:
-    from tunehub.registry_source import Registry
+    from tunehub.registries.source import Registry
 
 
 class Policy:
@@ -167,8 +167,8 @@ class Hub:
         UnsupportedTVMError, ProfileError, and what TVM raises for wrong inputs.
         """
         require_relax()
-        from tunehub.profile import measured, module_of
-        from tunehub.relax_profile import time_calls
+        from tunehub.relax.profile import time_calls
+        from tunehub.report.profile import measured, module_of
 
         if runs < 1:
             raise ProfileError(runs, "is not a number of runs", remedy="give runs=1 or more")
@@ -275,7 +275,7 @@ def check_options(
     )  # fmt: skip
     requirement = parse_requirement(settings.require, settings.require_place)
     if settings.lock is not None:
-        from tunehub.locked import check_lock
+        from tunehub.registries.locked import check_lock
 
         check_lock(settings, requirement)
     return settings, requirement
@@ -358,7 +358,7 @@ def _measuring(settings: Settings, host: TargetDescriptor, policy: Policy, relay
 
 
 def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:
-    from tunehub.tuning_evidence import read_tuned_ratios
+    from tunehub.records.tuning_evidence import read_tuned_ratios
 
     return read_tuned_ratios(chosen, registry, cache)
 

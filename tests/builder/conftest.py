@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunehub_builder.distill import Distilled
+from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.work_directory import TaskEntry
+from tunehub_builder.tuning.work_directory import TaskEntry
 
 SIZE = 128
 
@@ -48,7 +48,7 @@ def matmul(tvm: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def task(tvm: Any, matmul: Any) -> TaskEntry:
-    from tunehub.relax_keys import anchor_key, workload_key
+    from tunehub.relax.keys import anchor_key, workload_key
 
     return TaskEntry(
         name="matmul",
@@ -64,7 +64,7 @@ def make_trace(matmul: Any) -> Callable[[Callable[[Any, Any], None]], Any]:
     """The portable trace of what a function does to a schedule and the block of the product."""
     from tvm.s_tir import Schedule
 
-    from tunehub.relax_traces import export_trace
+    from tunehub.relax.traces import export_trace
 
     def make(change: Callable[[Any, Any], None]) -> Any:
         schedule = Schedule(matmul)
@@ -181,7 +181,7 @@ def command() -> Callable[..., list[str]]:
     """The argument list that calls a command of the builder in a new interpreter."""
 
     def make(name: str, *arguments: object) -> list[str]:
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub_builder.cli import {name} as c; c()"
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub_builder.cli.commands import {name} as c; c()"
         return [sys.executable, "-c", code, *map(str, arguments)]
 
     return make

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tunehub_builder.tuning.knob_search import space_of
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.search.knobs import space_of
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 TRIALS = 4
 _LIMIT_S = 150

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.samples import interquartile_range, noise_reason
-from tunehub_builder import check
-from tunehub_builder.check import GateOptions, Verdict, evidence, judge_all
-from tunehub_builder.distill import Distilled
-from tunehub_builder.tuning.pool import PoolOptions, WorkerPool
+from tunehub.measure.samples import interquartile_range, noise_reason
+from tunehub_builder.gate import workloads as check
+from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.workloads import GateOptions, Verdict, evidence, judge_all
+from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
 Entry = Callable[..., Distilled]
 Judge = Callable[[Distilled], Verdict]
@@ -84,7 +84,7 @@ def test_a_forbidden_trace_never_reaches_tvm(judge: Judge, entry: Entry, crashin
 
 
 def test_what_a_candidate_does_not_write_counts_as_wrong(matmul: Any, target: dict[str, Any], tvm: Any) -> None:
-    from tunehub_builder.tuning.worker import Session
+    from tunehub_builder.tuning.runner.worker import Session
 
     session = Session()
     session.task("full", tvm.ir.save_json(matmul))

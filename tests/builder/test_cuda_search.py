@@ -11,12 +11,12 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, topi
 
-from tunehub.cuda_rule import ranked
-from tunehub.cuda_tiles import sums_of
-from tunehub.lookup import Candidate
-from tunehub_builder.tuning.cuda_search import FIRST, SOURCE, CudaSearch, SearchSession
+from tunehub.cuda.rule import ranked
+from tunehub.cuda.tiles import sums_of
+from tunehub.records.lookup import Candidate
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search import trace_id
+from tunehub_builder.tuning.search.candidates import trace_id
+from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, SearchSession
 from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_registry.record import ScheduleRecord
 

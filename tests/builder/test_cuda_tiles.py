@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.cuda_rule import Tile
-from tunehub_builder.tuning import cuda_tiles
+from tunehub.cuda.rule import Tile
+from tunehub_builder.tuning.space import cuda_tiles
 
 EXTENTS = st.lists(st.integers(1, 600), min_size=1, max_size=4)
 

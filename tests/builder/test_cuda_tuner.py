@@ -15,10 +15,10 @@ sys.path.append(str(Path(__file__).parent / "fakes"))  # workers import the fake
 
 from cuda_fakes import DEFAULT_S, FakeBuilder, FakeSearcher
 
-from tunehub.lookup import Candidate, EmptyLookup
-from tunehub_builder.tuning.cuda_tuner import CudaOptions, Standing, default_journal, tune_on_gpu
+from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.tuning.pool import PoolOptions
+from tunehub_builder.tuning.runner.pool import PoolOptions
+from tunehub_builder.tuning.scheduler.cuda import CudaOptions, Standing, default_journal, tune_on_gpu
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_registry.record import ScheduleRecord
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder import comparison, demo, networks
+from tunehub_builder import networks
+from tunehub_builder.bench import comparison, demo
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2
 from tunehub_builder.networks.mobilenet_v2.plan import MobileNetV2Config, Stage
 

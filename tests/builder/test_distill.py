@@ -6,10 +6,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder.distill import as_record, as_trial, best_trials, distill
-from tunehub_builder.pack import encoded
+from tunehub_builder.gate.finalists import as_record, as_trial, best_trials, distill
+from tunehub_builder.packing.pack import encoded
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
-from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.any_record import parse_any_record
 from tunehub_registry.record import encode_record, parse_record
 

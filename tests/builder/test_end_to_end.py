@@ -14,8 +14,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder import cli, end_to_end, network_gate
-from tunehub_builder.end_to_end import (
+from tunehub_builder.backends.relax.network_worker import NetworkSampleOptions
+from tunehub_builder.cli import commands as cli
+from tunehub_builder.exceptions import BuilderError, PackingError
+from tunehub_builder.gate import network_report as network_gate
+from tunehub_builder.gate import networks as end_to_end
+from tunehub_builder.gate.networks import (
     EndToEndOptions,
     NetworkVerdict,
     RecordFile,
@@ -27,11 +31,9 @@ from tunehub_builder.end_to_end import (
     judge_networks,
     network_journal,
 )
-from tunehub_builder.exceptions import BuilderError, PackingError
-from tunehub_builder.network_worker import NetworkSampleOptions
 from tunehub_builder.networks import UnknownNetworkError
-from tunehub_builder.pack import pack_directory
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.packing.pack import pack_directory
+from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, read_evidence
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import EVIDENCE, open_package
@@ -203,8 +205,8 @@ def _reject(work: Path) -> None:
 
 
 def test_records_of_rejected_networks_say_why() -> None:
-    from tunehub_builder.pack import _outvoted
-    from tunehub_builder.work_directory import TaskEntry
+    from tunehub_builder.packing.pack import _outvoted
+    from tunehub_builder.tuning.work_directory import TaskEntry
 
     task = TaskEntry(name="conv", exact="0" * 32, anchor=None, counts={"a": 1, "b": 1}, module="")
     bad = msgspec.structs.replace(decided(), admitted=False, reason="takes longer")

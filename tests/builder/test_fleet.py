@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from fleets import TRIALS, kill, processes, require_planned, trials, tune_until, until
 
-from tunehub_builder import cli
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.cli import commands as cli
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 OPTIONS = ("--tuner", "template", "--target", "host", "--trials", TRIALS, "--threads", 1, "--no-warm-start", "--json")
 Command = Callable[..., list[str]]

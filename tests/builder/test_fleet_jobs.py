@@ -20,17 +20,17 @@ from cuda_fakes import FakeSearcher
 from fleet_fakes import FakeDevice
 
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.machine import tvm_versions
-from tunehub_builder.tuning.cuda_tuner import CudaOptions, tune_on_gpu
-from tunehub_builder.tuning.fleet import Fleet, FleetPool, ThreadEngine, slots
-from tunehub_builder.tuning.fleet_dask import DaskEngine
-from tunehub_builder.tuning.fleet_jobs import Bench, facts
-from tunehub_builder.tuning.fleet_worker import MachineTurn
+from tunehub_builder.fleet.dask import DaskEngine
+from tunehub_builder.fleet.jobs import Bench, facts
+from tunehub_builder.fleet.pool import Fleet, FleetPool, ThreadEngine, slots
+from tunehub_builder.fleet.worker import MachineTurn
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.tuning.pool import Outcome, PoolOptions
+from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions
+from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+from tunehub_builder.tuning.scheduler.cuda import CudaOptions, tune_on_gpu
+from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.tasks import TuningTask
-from tunehub_builder.tuning.worker import MeasureOptions, Session
-from tunehub_builder.work_directory import TaskEntry
+from tunehub_builder.tuning.work_directory import TaskEntry
 
 OPTIONS = PoolOptions(workers=1, threads=1)
 

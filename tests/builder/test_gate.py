@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder import cli
-from tunehub_builder.distill import Distilled
-from tunehub_builder.machine import tvm_versions
+from tunehub_builder.cli import commands as cli
+from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_builder.tuning.target import tvm_versions
+from tunehub_builder.tuning.work_directory import Run, Sitting, TaskEntry, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 
 ONE_CORE = ["--threads", "1", "--workers", "1"]

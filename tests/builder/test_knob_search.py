@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_builder.tuning.journal import KnobChoice, Trial
-from tunehub_builder.tuning.knob_search import PATIENCE, WHOLE, asked_choices, choice_id, next_choices
+from tunehub_builder.tuning.search.knobs import PATIENCE, WHOLE, asked_choices, choice_id, next_choices
 
 BATCH = 8
 

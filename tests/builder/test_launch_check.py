@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.launch_check import check_launches, excess, threads_of
-from tunehub_builder.tuning.nvrtc import KernelUse
+from tunehub_builder.gate.launch_check import check_launches, excess, threads_of
+from tunehub_builder.tuning.runner.nvrtc import KernelUse
 
 FITS = KernelUse(registers=64, stack=0, shared_memory=48 << 10)
 
@@ -65,9 +65,9 @@ def cuda_package(tmp_path: Path) -> tuple[Path, Path]:
     from tvm import te
     from tvm.s_tir import Schedule
 
-    from tunehub.relax_keys import workload_key
-    from tunehub.relax_traces import export_trace
-    from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+    from tunehub.relax.keys import workload_key
+    from tunehub.relax.traces import export_trace
+    from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
     data = te.placeholder((256,), name="data")
     mod = tvm.IRModule({"main": te.create_prim_func([data, te.compute((256,), lambda i: data[i] + 1.0)])})
@@ -85,7 +85,7 @@ def cuda_package(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def _package(exact: str, trace: list[Any]) -> bytes:
-    from tunehub.key_scheme import KEY_SCHEME
+    from tunehub.records.key_scheme import KEY_SCHEME
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack
     from tunehub_registry.record import ScheduleRecord, encode_record

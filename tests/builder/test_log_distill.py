@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder import cli
+from tunehub_builder.cli import commands as cli
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.log_distill import device_of, distill_logs
+from tunehub_builder.logs.distill import device_of, distill_logs
 from tunehub_registry.tuning_log import parse_line
 
 TITAN, V100 = "cuda -model=titanx", "cuda -model=v100"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub.chain import open_chain
-from tunehub_builder.cli_import import import_logs as command
+from tunehub.registries.configured import open_chain
+from tunehub_builder.cli.import_logs import import_logs as command
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.log_import import IMPORTED_FROM, import_logs, read_file
+from tunehub_builder.logs.importing import IMPORTED_FROM, import_logs, read_file
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.package import open_package
 

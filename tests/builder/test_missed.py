@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.explain import explain
-from tunehub.misses import Miss, read_misses
-from tunehub_builder import cli
+from tunehub.report.misses import Miss, read_misses
+from tunehub_builder.cli import commands as cli
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.missed import missed_workloads, targets_of
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 pytestmark = pytest.mark.filterwarnings("ignore::tunehub.exceptions.HubWarning")  # no package is asked for
 Command = Callable[..., list[str]]

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub_builder.check import Verdict, verdict_journal
-from tunehub_builder.distill import Distilled
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.network_evidence import read_network_evidence
-from tunehub_builder.pack import pack_directory, publish_locally
-from tunehub_builder.race import Finalist
+from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.workloads import Verdict, verdict_journal
+from tunehub_builder.packing.network_evidence import read_network_evidence
+from tunehub_builder.packing.pack import pack_directory, publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
-from tunehub_builder.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_builder.tuning.work_directory import Run, Sitting, TaskEntry, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
@@ -82,7 +82,7 @@ def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> No
 def test_a_package_says_how_it_was_made_and_where_nothing(
     directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry, tvm: Any
 ) -> None:
-    from tunehub.relax_class import class_of
+    from tunehub.relax.schedule.operator_class import class_of
 
     built = pack_directory(directory, "0.1.0")
     with open_package(built.data) as package:

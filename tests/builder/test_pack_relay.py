@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tunehub_builder.backends.relay.gate import RelayVerdict, overruled, verdict_journal
+from tunehub_builder.backends.relay.network_gate import NetworkVerdict, RecordUse, decide, network_journal, record_uses
+from tunehub_builder.backends.relay.network_gate import VariantTimes as Times
+from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.pack import BuiltPackage, pack_directory, publish_locally
-from tunehub_builder.race import Finalist
-from tunehub_builder.relay.gate import RelayVerdict, overruled, verdict_journal
-from tunehub_builder.relay.network_gate import NetworkVerdict, RecordUse, decide, network_journal, record_uses
-from tunehub_builder.relay.network_gate import VariantTimes as Times
-from tunehub_builder.relay.work import RelayTask, RelayWork
-from tunehub_builder.work_directory import Run, Sitting, WorkDirectory
+from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.packing.pack import BuiltPackage, pack_directory, publish_locally
+from tunehub_builder.tuning.work_directory import Run, Sitting, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 from tunehub_registry.index import parse_index, parse_shard

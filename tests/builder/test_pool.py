@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.pool import Outcome, PoolOptions, Worker, WorkerPool
-from tunehub_builder.work_directory import TaskEntry
+from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions, Worker, WorkerPool
+from tunehub_builder.tuning.work_directory import TaskEntry
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunehub_builder.progress import (
+from tunehub_builder.tuning.progress import (
     BarReporter,
     LineReporter,
     Progress,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tunehub_builder.exceptions import RecipeError
-from tunehub_builder.recipe import Recipe, jobs, parse_shape, read_recipe
+from tunehub_builder.tuning.recipe import Recipe, jobs, parse_shape, read_recipe
 
 GOOD = """
 targets = ["host", "llvm-znver5"]

@@ -18,11 +18,12 @@ sys.path.append(str(Path(__file__).parent))
 
 from fleets import TRIALS, kill_family, require_planned, tune_until, until
 
-from tunehub_builder import cli, machine
+from tunehub_builder.cli import commands as cli
 from tunehub_builder.exceptions import TuningError, UnknownTargetError
-from tunehub_builder.tuning.rpc_board import Board, board_at, registered, require_boards
-from tunehub_builder.tuning.worker import Session
-from tunehub_builder.work_directory import TaskEntry, WorkDirectory
+from tunehub_builder.tuning import target as machine
+from tunehub_builder.tuning.runner.rpc_board import Board, board_at, registered, require_boards
+from tunehub_builder.tuning.runner.worker import Session
+from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
 EM_AARCH64 = 183  # ELF
 SIZE = 128  # of the product

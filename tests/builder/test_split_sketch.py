@@ -14,13 +14,14 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.cuda_limits import SM_80
-from tunehub_builder.tuning import split_sketch, tensor_sketch
-from tunehub_builder.tuning.cuda_search import FIRST, SOURCE, CudaSearch
+from tunehub.cuda.limits import SM_80
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search import trace_id
-from tunehub_builder.tuning.split_search import SplitSearch, distance, seconds
-from tunehub_builder.tuning.split_sketch import Side, SplitTile, apply, product_of, sides, tile_of, tiles
+from tunehub_builder.tuning.search.candidates import trace_id
+from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch
+from tunehub_builder.tuning.search.split_k import SplitSearch, distance, seconds
+from tunehub_builder.tuning.space import split_k as split_sketch
+from tunehub_builder.tuning.space import tensor_core as tensor_sketch
+from tunehub_builder.tuning.space.split_k import Side, SplitTile, apply, product_of, sides, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
 TARGET = {
@@ -159,9 +160,9 @@ def test_threads_load_whole_windows() -> None:
 def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
     import tvm
 
-    from tunehub.relax_guard import check_function
-    from tunehub.relax_schedule import apply_exact
-    from tunehub.relax_traces import export_trace, import_trace
+    from tunehub.relax.schedule.guard import check_function
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import export_trace, import_trace
 
     mod, product, chosen = _chosen(case, 3, staged)
     for tile in chosen:
@@ -197,7 +198,7 @@ def _serial(text: str) -> str:
 def _run(mod: Any) -> Any:
     import tvm
 
-    from tunehub.relax_nodes import buffer_shapes
+    from tunehub.relax.nodes import buffer_shapes
 
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape, dtype="float32") for shape, _ in buffer_shapes(mod["main"])]
@@ -278,7 +279,7 @@ def test_machine_code_keeps_sums_in_registers(case: str, staged: bool) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
 
-    from tunehub_builder.tuning.nvrtc import Compiler, kernel_uses, source_of
+    from tunehub_builder.tuning.runner.nvrtc import Compiler, kernel_uses, source_of
 
     compiler = Compiler("sm_90")
     compiler.install()

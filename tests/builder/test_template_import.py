@@ -19,14 +19,14 @@ relax = pytest.importorskip("tvm.relax")
 import tunehub  # noqa: E402
 from tunehub.hub import open_hub  # noqa: E402
 from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
-from tunehub_builder.autotvm_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
-from tunehub_builder.cli_import import import_logs as command_of_import  # noqa: E402
+from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
-from tunehub_builder.gate import check_file  # noqa: E402
-from tunehub_builder.sitting import Resources  # noqa: E402
-from tunehub_builder.template_import import import_as_templates  # noqa: E402
-from tunehub_builder.tuning.proposals import proposals  # noqa: E402
-from tunehub_builder.work_directory import Run, TaskEntry, WorkDirectory  # noqa: E402
+from tunehub_builder.gate.report import check_file  # noqa: E402
+from tunehub_builder.logs.autotvm_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
+from tunehub_builder.logs.template_import import import_as_templates  # noqa: E402
+from tunehub_builder.tuning.run import Resources  # noqa: E402
+from tunehub_builder.tuning.search.proposals import proposals  # noqa: E402
+from tunehub_builder.tuning.work_directory import Run, TaskEntry, WorkDirectory  # noqa: E402
 from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 

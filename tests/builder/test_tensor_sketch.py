@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub_builder.tuning import tensor_sketch
-from tunehub_builder.tuning.cuda_worker import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.product import Axis
-from tunehub_builder.tuning.tensor_search import TensorSearch, distance
-from tunehub_builder.tuning.tensor_sketch import TensorTile, apply, product_of, tile_of, tiles
+from tunehub_builder.tuning.runner.cuda_worker import load_cuda_intrinsics
+from tunehub_builder.tuning.search.tensor_core import TensorSearch, distance
+from tunehub_builder.tuning.space import tensor_core as tensor_sketch
+from tunehub_builder.tuning.space.matmul import Axis
+from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, product_of, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
@@ -131,9 +131,9 @@ def _some(found: list[TensorTile]) -> Iterator[TensorTile]:
 def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bool) -> None:
     import tvm
 
-    from tunehub.relax_guard import check_function
-    from tunehub.relax_schedule import apply_exact
-    from tunehub.relax_traces import export_trace, import_trace
+    from tunehub.relax.schedule.guard import check_function
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import export_trace, import_trace
 
     load_cuda_intrinsics()
     mod = CASES[case]()
@@ -174,7 +174,7 @@ def test_results_are_right_with_one_thread_for_all(case: str, gathered: bool, mo
 def _run(mod: Any) -> Any:
     import tvm
 
-    from tunehub.relax_nodes import buffer_kind, parameters
+    from tunehub.relax.nodes import buffer_kind, parameters
 
     kinds = [buffer_kind(buffer) for buffer in parameters(mod["main"])]
     rng = np.random.default_rng(0)
@@ -228,7 +228,7 @@ def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
 
-    from tunehub_builder.tuning.nvrtc import Compiler, kernel_uses, source_of
+    from tunehub_builder.tuning.runner.nvrtc import Compiler, kernel_uses, source_of
 
     load_cuda_intrinsics()
     compiler = Compiler("sm_90")

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder import cli
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.cli import commands as cli
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 TRIALS = 6
 Command = Callable[..., list[str]]
@@ -98,7 +98,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> Callable[..., Any]:
     def no_tuning(*_arguments: Any) -> None:
         pytest.fail("the mistake was not found before tuning started")
 
-    monkeypatch.setattr("tunehub_builder.sitting._tune", no_tuning)
+    monkeypatch.setattr("tunehub_builder.tuning.run._tune", no_tuning)
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
     return lambda *arguments: CliRunner().invoke(cli.tune, list(map(str, arguments)))
 

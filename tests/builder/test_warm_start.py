@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub.lookup import Candidate, EmptyLookup, Neighbour
-from tunehub.relax_class import OperatorClass
-from tunehub_builder import cli
-from tunehub_builder.tuning import sketch
+from tunehub.records.lookup import Candidate, EmptyLookup, Neighbour
+from tunehub.relax.schedule.operator_class import OperatorClass
+from tunehub_builder.cli import commands as cli
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
-from tunehub_builder.tuning.knob_search import KnobSearch, choice_id
-from tunehub_builder.tuning.search import EvolutionarySearch, SketchSearch, center_of, trace_id
-from tunehub_builder.tuning.tasks import TuningTask, task_of
-from tunehub_builder.tuning.tuner import KnobOptions, TunerOptions
-from tunehub_builder.tuning.warm_start import (
+from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions
+from tunehub_builder.tuning.search.candidates import EvolutionarySearch, SketchSearch, center_of, trace_id
+from tunehub_builder.tuning.search.knobs import KnobSearch, choice_id
+from tunehub_builder.tuning.search.warm_start import (
     TRANSFERRED,
     Seed,
     candidate_id,
@@ -29,7 +27,9 @@ from tunehub_builder.tuning.warm_start import (
     seeds_of,
     source_of,
 )
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.space import register_tiles as sketch
+from tunehub_builder.tuning.tasks import TuningTask, task_of
+from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.record import ScheduleRecord
 
 from .conftest import tile
@@ -90,7 +90,7 @@ def record_of(task: TuningTask, trace: Any, seconds: float = 1e-3) -> ScheduleRe
 def tiled(task: TuningTask, rows: int) -> Any:
     from tvm.s_tir import Schedule
 
-    from tunehub.relax_traces import export_trace
+    from tunehub.relax.traces import export_trace
 
     schedule = Schedule(task.mod)
     tile(schedule, schedule.get_sblock("matmul"), rows)
@@ -150,8 +150,8 @@ def test_what_fits_a_task_is_proposed_best_kind_first(tvm: Any, host: Any) -> No
 
 
 def test_seeds_can_be_built_and_are_not_endless(tvm: Any, host: Any) -> None:
-    from tunehub.relax_schedule import apply_exact
-    from tunehub.relax_traces import import_trace
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import import_trace
 
     task = product(tvm, 96, 80, 40)
     others = [product(tvm, 16 * rows, 64, 8 * depth) for rows in range(1, 7) for depth in range(1, 7)]
@@ -177,7 +177,7 @@ def test_seeds_come_before_the_searches_and_behind_a_templates_own_choice(tvm: A
 
 
 def test_the_register_tile_of_a_sketch_is_read_from_its_trace(tvm: Any) -> None:
-    from tunehub.relax_traces import export_trace
+    from tunehub.relax.traces import export_trace
 
     task = product(tvm, 128, 96, 64)
     loops = sketch.loops_of(task.mod)
@@ -216,7 +216,7 @@ def test_without_a_registry_sketches_keep_their_order(tvm: Any) -> None:
 
 def test_knobs_that_a_registry_proposed_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     space = tuple(KnobChoice(template="t", version=2, knobs={"a": a}) for a in range(4))
-    monkeypatch.setattr("tunehub_builder.tuning.knob_search.space_of", lambda _mod, _target: space)
+    monkeypatch.setattr("tunehub_builder.tuning.search.knobs.space_of", lambda _mod, _target: space)
     old = KnobChoice(template="t", version=1, knobs={"a": 3})
     trials = [
         Trial(task="x", choice=space[0], source="t 2", run_s=(1.0,)),

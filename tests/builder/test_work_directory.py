@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.work_directory import (
+from tunehub_builder.tuning.work_directory import (
     Run,
     TaskEntry,
     WorkDirectory,

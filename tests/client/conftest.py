@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunehub.key_scheme import KEY_SCHEME
+from tunehub.records.key_scheme import KEY_SCHEME
 from tunehub_registry.index import (
     Index,
     RecordSetSummary,
@@ -151,8 +151,8 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     empty = RegistryFolder(tmp_path / "embedded")
-    monkeypatch.setattr("tunehub.chain.embedded_registry", lambda: empty.root)
-    monkeypatch.setattr("tunehub.locked_files.embedded_registry", lambda: empty.root)
+    monkeypatch.setattr("tunehub.registries.configured.embedded_registry", lambda: empty.root)
+    monkeypatch.setattr("tunehub.registries.locked_files.embedded_registry", lambda: empty.root)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ pytest.importorskip("tvm")
 
 
 class Pipeline:
-    """Stands in for tunehub.relax_pipeline: what the functions here hand to it is what counts."""
+    """Stands in for tunehub.relax.pipeline: what the functions here hand to it is what counts."""
 
     def __init__(self) -> None:
         self.active: list[Hub] = []
@@ -44,7 +44,7 @@ class Pipeline:
 
 @pytest.fixture
 def relax(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    import tunehub.relax_pipeline as module
+    import tunehub.relax.pipeline as module
 
     fake = Pipeline()
     for name in ("activate", "compile_module", "build_pipeline", "install", "uninstall"):
@@ -54,7 +54,7 @@ def relax(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 @pytest.fixture
 def published(registry: RegistryFolder) -> str:
-    registry.publish(tunehub.host.host_descriptor())  # type: ignore[attr-defined]
+    registry.publish(tunehub.target.host.host_descriptor())  # type: ignore[attr-defined]
     return str(registry.root)
 
 
@@ -112,7 +112,7 @@ def test_resolve_explains(published: str) -> None:
 
 
 def test_without_tvm_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunehub.tvm_generation.find_tvm", lambda: None)
+    monkeypatch.setattr("tunehub.target.tvm_generation.find_tvm", lambda: None)
     for use in (lambda: tunehub.compile(object()), tunehub.install, tunehub.pipeline, tunehub.context().__enter__):
         with pytest.raises(UnsupportedTVMError, match="pip install"):
             use()

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import filelock
 import pytest
 
-from tunehub.blob_cache import BlobCache, HashMismatchError, is_sound
 from tunehub.exceptions import RegistryUnreadableError
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
 from tunehub_registry.stores.port import Deadline
 
 DATA = b"package"

@@ -10,7 +10,7 @@ import pytest
 from tunehub.cli import doctor as doctor_module
 from tunehub.cli import main
 from tunehub.cli.doctor import examine
-from tunehub.settings import load_settings, with_options
+from tunehub.options import load_settings, with_options
 from tunehub_registry.index import encode_index, yank_version
 
 from .conftest import A76, SKYLAKE, RegistryFolder
@@ -147,7 +147,7 @@ def test_cache(run: Any, registry: RegistryFolder, cache: Path) -> None:
 def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("tunehub_builder")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("tunehub_builder", "tunehub_builder.cli", "tunehub_builder.demo"):
+    for name in ("tunehub_builder", "tunehub_builder.cli.commands", "tunehub_builder.bench.demo"):
         monkeypatch.setitem(sys.modules, name, None)
     tune = run("tune", "--help")
     assert tune.code == 1
@@ -159,7 +159,7 @@ def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_demo_hands_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = pytest.importorskip("tunehub_builder.demo")
+    demo = pytest.importorskip("tunehub_builder.bench.demo")
     from tunehub_builder.networks.exceptions import UnknownNetworkError
 
     seen: list[Any] = []
@@ -196,7 +196,7 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
 
 
 def test_doctor_without_tvm(run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr("tunehub.tvm_generation.find_tvm", lambda: None)
+    monkeypatch.setattr("tunehub.target.tvm_generation.find_tvm", lambda: None)
     cache.write_text("in the way")
     found = findings(registry)
     assert found["tvm"].state == "error"

@@ -27,7 +27,7 @@ import pytest
 
 from tunehub.exceptions import HubError, HubWarning
 from tunehub.hub import open_hub
-from tunehub.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.stores.open import normalise_address
 
 from .conftest import ZNVER5, RegistryFolder, lines, make_record
@@ -304,7 +304,7 @@ _PROBE = (
     + """
 import json, sys, warnings
 from pathlib import Path
-from tunehub import chain
+from tunehub.registries import configured as chain
 from tunehub.hub import open_hub
 from tunehub_registry.target import TargetDescriptor
 chain.embedded_registry = lambda: Path(sys.argv[2])

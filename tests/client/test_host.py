@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub import cuda_host, host
 from tunehub.exceptions import UnknownTargetError
+from tunehub.target import cuda_host, host
 from tunehub_registry.target import TargetDescriptor
 
 from .conftest import ZNVER5

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub import blob_cache, package_records
 from tunehub.exceptions import (
     CompileStepError,
     HubError,
@@ -30,8 +29,10 @@ from tunehub.exceptions import (
     UserRecordsError,
 )
 from tunehub.hub import Hub, open_hub
-from tunehub.lookup import EmptyLookup, LayeredLookup
-from tunehub.report import WorkloadReport
+from tunehub.records import package_records
+from tunehub.records.lookup import EmptyLookup, LayeredLookup
+from tunehub.registries import blob_cache
+from tunehub.report.model import WorkloadReport
 from tunehub_registry.target import TargetDescriptor
 
 from .conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record

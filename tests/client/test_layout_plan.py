@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunehub.layout_plan import ChoiceGraph
+from tunehub.relax.layout.choice_graph import ChoiceGraph
 
 
 def _random_graph(seed: int, sizes: list[int], edges: list[tuple[int, int]], *, forbidden: bool = False) -> ChoiceGraph:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tunehub.cli import main
-from tunehub.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import RecordSetSummary
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 

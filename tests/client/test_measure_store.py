@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tunehub._files.lines import append_lines
 from tunehub.exceptions import MeasureError
 from tunehub.hub import Hub, open_hub
-from tunehub.line_file import append_lines
-from tunehub.measure_store import Choice, MeasuredRecords, records_file
-from tunehub.report import WorkloadReport
+from tunehub.measure.store import Choice, MeasuredRecords, records_file
+from tunehub.report.model import WorkloadReport
 from tunehub.templates import template
 from tunehub_registry.any_record import read_any_records
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -109,7 +109,7 @@ WRITER = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from tunehub.measure_store import Choice, MeasuredRecords
+from tunehub.measure.store import Choice, MeasuredRecords
 from tunehub_registry.record import ScheduleRecord
 records = MeasuredRecords(4, Path(sys.argv[1]))
 for number in range(50):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tunehub import misses
 from tunehub.exceptions import MissesFileError, UsageError
-from tunehub.misses import Miss, read_misses
-from tunehub.report import Report, WorkloadReport
+from tunehub.report import misses
+from tunehub.report.misses import Miss, read_misses
+from tunehub.report.model import Report, WorkloadReport
 
 from .conftest import key
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub.lookup import Measured
-from tunehub.never_worse import against_borrowing, against_own_knobs, against_record
+from tunehub.records.lookup import Measured
+from tunehub.records.never_worse import against_borrowing, against_own_knobs, against_record
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from .conftest import RegistryFolder, key, lines, make_record

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tunehub.profile import CallTime, RunTimes, measured, module_of
-from tunehub.report import WorkloadReport
+from tunehub.report.model import WorkloadReport
+from tunehub.report.profile import CallTime, RunTimes, measured, module_of
 
 WORKLOADS = tuple(
     WorkloadReport(name=name, op=name, rung="default", module=module)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.key_scheme import KEY_SCHEME
-from tunehub.record_index import (
+from tunehub.records.index import (
     MAX_CANDIDATES,
     MAX_MEMBERS,
     IndexDamagedError,
@@ -24,6 +23,7 @@ from tunehub.record_index import (
     open_index,
     write_index,
 )
+from tunehub.records.key_scheme import KEY_SCHEME
 from tunehub_registry.record import ScheduleRecord, parse_record
 from tunehub_registry.tuning_log import parse_line
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.embedded import embedded_registry
 from tunehub.exceptions import RegistryUnreadableError, UnsupportedRegistryError
-from tunehub.registry_source import open_registry
+from tunehub.registries.embedded import embedded_registry
+from tunehub.registries.source import open_registry
 from tunehub_registry.index import ShardEntry
 
 from .conftest import RegistryFolder

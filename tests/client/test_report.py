@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.report import OtherCalls, Profile, Report, TunedRatio, WorkloadReport, passed_over
+from tunehub.report.model import OtherCalls, Profile, Report, TunedRatio, WorkloadReport, passed_over
 
 from .conftest import key
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.exceptions import RequirementError
-from tunehub.resolution import (
+from tunehub.registries.resolution import (
     Chosen,
     Decision,
     NameOffer,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.exceptions import SettingError
-from tunehub.settings import load_settings, with_options
+from tunehub.options import load_settings, with_options
 
 
 def test_defaults_are_the_platforms_folders() -> None:

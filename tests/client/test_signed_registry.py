@@ -18,9 +18,9 @@ import pytest
 
 from tunehub.exceptions import HubWarning, RegistryUnreadableError, TrustError
 from tunehub.hub import Hub, open_hub
-from tunehub.registry_source import Access, open_registry
-from tunehub.signed_registry import SignedRegistry
-from tunehub.trust_store import TrustStore
+from tunehub.registries.signed import SignedRegistry
+from tunehub.registries.source import Access, open_registry
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import Content, Deadline, UnreachableError
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tunehub import host
-from tunehub.threads import size_pool
+from tunehub.target import host
+from tunehub.target.threads import size_pool
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def without_hyper_threading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_machine_arch", lambda: "x86_64")
     monkeypatch.setattr(host, "_usable_threads", lambda: 4)
     monkeypatch.setattr(host, "physical_cores", lambda: 4)
-    monkeypatch.setattr("tunehub.threads.physical_cores", lambda: 4)
+    monkeypatch.setattr("tunehub.target.threads.physical_cores", lambda: 4)
 
 
 @pytest.mark.usefixtures("without_hyper_threading")
@@ -36,7 +36,7 @@ def test_what_the_application_set_stays(name: str) -> None:
 
 def test_a_pool_that_is_large_enough_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "small_pool", lambda _env: None)
-    monkeypatch.setattr("tunehub.threads.small_pool", lambda _env: None)
+    monkeypatch.setattr("tunehub.target.threads.small_pool", lambda _env: None)
     env: dict[str, str] = {}
     assert size_pool(env) is None
     assert env == {}

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tunehub.blob_cache import BlobCache
-from tunehub.chain import open_chain
 from tunehub.cli.export import export as command
 from tunehub.exceptions import HubError, UnknownTargetError
-from tunehub.tophub_export import Export, ExportError, backend_of, export_tophub
+from tunehub.records.tophub_export import Export, ExportError, backend_of, export_tophub
+from tunehub.registries.blob_cache import BlobCache
+from tunehub.registries.configured import open_chain
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
 from .conftest import RegistryFolder

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.lookup import Neighbour
-from tunehub.relax_class import OperatorClass
-from tunehub.transfer_sources import (
+from tunehub.records.lookup import Neighbour
+from tunehub.relax.schedule.operator_class import OperatorClass
+from tunehub.relax.schedule.transfer_sources import (
     by_model,
     distance,
     features,

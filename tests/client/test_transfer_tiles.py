@@ -8,8 +8,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.divisors import divisors
-from tunehub.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
+from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
+from tunehub.templates.divisors import divisors
 
 tiles = st.lists(st.integers(1, 64), min_size=2, max_size=5).map(tuple)
 

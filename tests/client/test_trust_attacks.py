@@ -20,7 +20,7 @@ from tuf.api.metadata import MetaFile, TargetFile
 
 from tunehub.exceptions import HubError, HubWarning, RegistryUnreadableError, TrustError
 from tunehub.hub import Hub, open_hub
-from tunehub.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import shard_path
 from tunehub_registry.stores.open import normalise_address
 from tunehub_registry.trust.layout import TIMESTAMP_PATH, versioned_path

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tunehub.cli.group import cli
 from tunehub.exceptions import HubError, HubWarning, TrustError
 from tunehub.hub import Hub, open_hub
-from tunehub.trust_store import TrustStore
+from tunehub.registries.trust_store import TrustStore
 
 from .conftest import SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
 from .signing import FolderPlace, SigningRegistry, edit_signed
@@ -242,9 +242,9 @@ def test_doctor_shows_how_registries_are_trusted(
     signed: SigningRegistry, registry: RegistryFolder, store: TrustStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tunehub.cli.doctor import examine
-    from tunehub.settings import load_settings, with_options
+    from tunehub.options import load_settings, with_options
 
-    monkeypatch.setattr("tunehub.tvm_generation.find_tvm", lambda: None)
+    monkeypatch.setattr("tunehub.target.tvm_generation.find_tvm", lambda: None)
     signed.publish()
     place = signed.place.address  # type: ignore[attr-defined]
     store.add_root(place, signed.root)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tunehub.hub import Hub, open_hub
-from tunehub.report import TunedRatio, WorkloadReport
-from tunehub.tuning_evidence import MIN_WORKLOADS, tuned_ratios
+from tunehub.records.tuning_evidence import MIN_WORKLOADS, tuned_ratios
+from tunehub.report.model import TunedRatio, WorkloadReport
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from .conftest import ZNVER5, RegistryFolder, key

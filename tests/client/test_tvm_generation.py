@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tunehub import tvm_generation
 from tunehub.exceptions import UnsupportedTVMError
-from tunehub.tvm_generation import InstalledTVM, check_pair, find_tvm, require_relax
+from tunehub.target import tvm_generation
+from tunehub.target.tvm_generation import InstalledTVM, check_pair, find_tvm, require_relax
 
 
 @pytest.mark.parametrize(

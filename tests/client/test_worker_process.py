@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.worker_process import WorkerProcess
+from tunehub.measure.worker_process import WorkerProcess
 
 CALLS_OF_OS = partial(importlib.import_module, "os")  # a session whose requests are functions of the module os
 
@@ -58,7 +58,7 @@ def test_a_request_has_a_limit() -> None:
 
 
 def test_a_process_that_does_not_read_does_not_stop_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunehub.worker_process._SEND_LIMIT_S", 1)
+    monkeypatch.setattr("tunehub.measure.worker_process._SEND_LIMIT_S", 1)
     worker = WorkerProcess(partial(importlib.import_module, "time"))
     worker.send(("sleep", 600.0))
     assert worker.ask(("sleep", "x" * 10_000_000), 0.5) == ("error", "the sleep took longer than its limit")
@@ -89,7 +89,7 @@ SCRIPT = """
 import importlib, os, signal, sys
 from functools import partial
 sys.path[:0] = {path!r}
-from tunehub.worker_process import WorkerProcess
+from tunehub.measure.worker_process import WorkerProcess
 worker = WorkerProcess(partial(importlib.import_module, "os"))
 print(worker.ask(("getpid",), 20)[1], flush=True)
 if "die" in sys.argv:

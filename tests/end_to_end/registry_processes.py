@@ -44,8 +44,8 @@ def read(plan: dict[str, Any]) -> None:
     A view is wrong when a name, shard or package in it cannot be had or has another hash, or when it lacks what an
     earlier view had.
     """
-    from tunehub.registry_source import Access, open_registry
-    from tunehub.trust_store import TrustStore
+    from tunehub.registries.source import Access, open_registry
+    from tunehub.registries.trust_store import TrustStore
     from tunehub_registry.index import ShardEntry
     from tunehub_registry.package import open_package
 
@@ -96,7 +96,7 @@ def fork_and_die(plan: dict[str, Any]) -> None:
     import tuf.ngclient  # noqa: F401
 
     import tunehub.hub
-    import tunehub.signed_registry  # noqa: F401
+    import tunehub.registries.signed  # noqa: F401
 
     killed = 0
     for delay in plan["delays"]:

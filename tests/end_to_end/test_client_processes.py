@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tunehub.blob_cache import BlobCache, is_sound
-from tunehub.trust_store import TrustStore
+from tunehub.registries.blob_cache import BlobCache, is_sound
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.package import SUFFIX
 from tunehub_registry.publishing.administration import Administration
 from tunehub_registry.publishing.packages import publish, read_package

@@ -56,7 +56,7 @@ def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: s
 
 
 def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
-    from tunehub.embedded import embedded_registry
+    from tunehub.registries.embedded import embedded_registry
     from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
     from tunehub_registry.index import parse_index, parse_shard
     from tunehub_registry.package import open_package, sha256_of
@@ -81,7 +81,7 @@ def test_every_published_record_passes_the_rules_and_has_evidence() -> None:
 
 def test_gpus_find_their_packages() -> None:
     """By the name of a package, by a target of TVM for that model, and by one for another model of the family."""
-    from tunehub.embedded import embedded_registry
+    from tunehub.registries.embedded import embedded_registry
     from tunehub_registry.index import parse_index
 
     index = parse_index((embedded_registry() / "index.json").read_bytes(), "index.json")

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tunehub.registry_source import Access, open_registry
-from tunehub.trust_store import TrustStore
+from tunehub.registries.source import Access, open_registry
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.publishing.administration import Administration
 from tunehub_registry.publishing.setup import init_signed

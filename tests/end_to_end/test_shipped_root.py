@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tuf.api.metadata import Metadata, Root
 
-from tunehub.embedded import embedded_registry
-from tunehub.trust_store import SHIPPED_ROOT
+from tunehub.registries.embedded import embedded_registry
+from tunehub.registries.trust_store import SHIPPED_ROOT
 
 
 def test_the_shipped_root_is_signed_by_its_own_keys_two_of_three() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunehub.tvm_generation import find_tvm
+from tunehub.target.tvm_generation import find_tvm
 
 _installed = find_tvm()
 collect_ignore_glob = [] if _installed is not None and _installed.generation == "relay" else ["*.py"]

@@ -13,8 +13,8 @@ from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
 from tvm.auto_scheduler.measure_record import dump_record_to_string
 
 import tunehub
-from tunehub.host import descriptor_of
 from tunehub.relay.coverage import Covered, is_enough
+from tunehub.target.host import descriptor_of
 
 from .relay_cases import TARGET, build, make_registry, run, write_log
 

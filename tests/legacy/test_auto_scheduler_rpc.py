@@ -12,8 +12,8 @@ from tvm import te
 from tvm.rpc.server import Server
 from tvm.rpc.tracker import Tracker
 
-from tunehub_builder.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
-from tunehub_builder.tuning.rpc_board import Board
+from tunehub_builder.backends.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
+from tunehub_builder.tuning.runner.rpc_board import Board
 
 from .test_auto_scheduler_tuner import TARGET, lines, tune
 

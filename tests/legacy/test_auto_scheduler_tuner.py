@@ -22,15 +22,15 @@ import tvm
 from tvm import auto_scheduler, relay
 from tvm.relay.testing import create_workload
 
+from tunehub_builder.backends.relay import auto_scheduler_tuner
+from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
+from tunehub_builder.backends.relay.auto_scheduler_tuner import AutoSchedulerTuner, extract, search_params
+from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork, to_nhwc
+from tunehub_builder.backends.relay.tuner import Outcome, RelayOptions, RelaySession
+from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
-from tunehub_builder.progress import Progress
-from tunehub_builder.relay import auto_scheduler_tuner
-from tunehub_builder.relay.auto_scheduler_history import TaskHistory, read_history
-from tunehub_builder.relay.auto_scheduler_tuner import AutoSchedulerTuner, extract, search_params
-from tunehub_builder.relay.networks import NHWC, RelayNetwork, to_nhwc
-from tunehub_builder.relay.tuner import Outcome, RelayOptions, RelaySession
-from tunehub_builder.relay.work import RelayWork
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import auto_scheduler_key
 
 from .relay_cases import run

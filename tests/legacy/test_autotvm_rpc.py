@@ -10,12 +10,12 @@ import pytest
 import tvm
 from tvm import autotvm, relay
 
+from tunehub_builder.backends.relay.networks import RelayNetwork
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
+from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.tuner import RelayOptions, RelaySession, get_tuner
-from tunehub_builder.relay.work import RelayWork
-from tunehub_builder.tuning.rpc_board import Board, require_boards
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.runner.rpc_board import Board, require_boards
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 KEY = "test-device"
 TARGET = "llvm -num-cores=1"

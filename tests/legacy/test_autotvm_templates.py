@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import tvm
 
+from tunehub_builder.backends.relay.templates import create_template_task, load_template
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.relay.templates import create_template_task, load_template
 
 MODULE = """
 from tvm import autotvm, te

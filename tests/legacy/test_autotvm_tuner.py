@@ -18,20 +18,20 @@ import pytest
 import tvm
 from tvm import autotvm, relay
 
+from tunehub_builder.backends.relay import autotvm_tuner
+from tunehub_builder.backends.relay.autotvm_history import since_best, transfer_history
+from tunehub_builder.backends.relay.autotvm_search import PLAN, make_search
+from tunehub_builder.backends.relay.autotvm_session import AutotvmSession, CandidateError, TaskSource
+from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask, network_tasks
+from tunehub_builder.backends.relay.measure import Measured, _error_no
+from tunehub_builder.backends.relay.networks import RelayNetwork
+from tunehub_builder.backends.relay.networks import get as get_network
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
+from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.progress import Progress
-from tunehub_builder.relay import autotvm_tuner
-from tunehub_builder.relay.autotvm_history import since_best, transfer_history
-from tunehub_builder.relay.autotvm_search import PLAN, make_search
-from tunehub_builder.relay.autotvm_session import AutotvmSession, CandidateError, TaskSource
-from tunehub_builder.relay.autotvm_tasks import AutotvmTask, network_tasks
-from tunehub_builder.relay.measure import Measured, _error_no
-from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.networks import get as get_network
-from tunehub_builder.relay.tuner import RelayOptions, RelaySession, get_tuner
-from tunehub_builder.relay.work import RelayWork
-from tunehub_builder.tuning.worker import MeasureOptions
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
 
 TARGET = f"llvm -mcpu={tvm.target.codegen.llvm_get_system_cpu()} -num-cores=1"
@@ -384,7 +384,7 @@ def test_wrong_usage_is_found_before_tuning(
 ) -> None:
     from click.testing import CliRunner
 
-    from tunehub_builder import cli
+    from tunehub_builder.cli import commands as cli
 
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     given = [] if "--target" in arguments else ["--target", "host"]

@@ -13,8 +13,8 @@ from tvm import auto_scheduler, te
 from tvm.auto_scheduler.cost_model import xgb_model
 from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
 
-from tunehub_builder.relay import cost_model
-from tunehub_builder.relay.cost_model import GuardedModel, survives
+from tunehub_builder.backends.relay import cost_model
+from tunehub_builder.backends.relay.cost_model import GuardedModel, survives
 
 
 @auto_scheduler.register_workload

@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 import tunehub
-from tunehub_builder.relay import networks
+from tunehub_builder.backends.relay import networks
 
 from .relay_cases import build
 

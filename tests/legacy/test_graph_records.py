@@ -13,8 +13,8 @@ from tvm import autotvm
 
 import tunehub
 from tunehub.exceptions import HubWarning
-from tunehub.host import descriptor_of
 from tunehub.relay.fingerprint import graph_fingerprint
+from tunehub.target.host import descriptor_of
 
 from .relay_cases import (
     TARGET,

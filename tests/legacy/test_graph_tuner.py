@@ -14,17 +14,17 @@ from tvm import autotvm, relay
 from tvm.relay.testing import create_workload
 
 from tunehub.relay.fingerprint import graph_fingerprint
+from tunehub_builder.backends.relay import graph_solvers, layout_transforms
+from tunehub_builder.backends.relay.graph_candidates import read_candidates
+from tunehub_builder.backends.relay.graph_skeleton import skeleton
+from tunehub_builder.backends.relay.graph_tuner import GraphTuner
+from tunehub_builder.backends.relay.layout_transforms import LayoutTimes
+from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork
+from tunehub_builder.backends.relay.tuner import Outcome, RelayOptions, RelaySession
+from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.progress import Progress
-from tunehub_builder.relay import graph_solvers, layout_transforms
-from tunehub_builder.relay.graph_candidates import read_candidates
-from tunehub_builder.relay.graph_skeleton import skeleton
-from tunehub_builder.relay.graph_tuner import GraphTuner
-from tunehub_builder.relay.layout_transforms import LayoutTimes
-from tunehub_builder.relay.networks import NHWC, RelayNetwork
-from tunehub_builder.relay.tuner import Outcome, RelayOptions, RelaySession
-from tunehub_builder.relay.work import RelayWork
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.graph_log import parse_graph_header
 
 from .relay_cases import build, log_line, run, tasks, write_log

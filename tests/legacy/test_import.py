@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tvm import autotvm
 
-from tunehub_builder.autotvm_v01 import RULES, translate
-from tunehub_builder.log_import import import_logs
-from tunehub_builder.relay import prove as proving
-from tunehub_builder.relay.prove import prove, space_problem
+from tunehub_builder.backends.relay import prove as proving
+from tunehub_builder.backends.relay.prove import prove, space_problem
+from tunehub_builder.logs.autotvm_v01 import RULES, translate
+from tunehub_builder.logs.importing import import_logs
 from tunehub_registry.tuning_log import parse_line
 
 CONV = [["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"]]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from tunehub_builder.backends.relay.check import Networks, auto_scheduler_dags
+from tunehub_builder.backends.relay.gate import RelayGateOptions, RelayVerdict, check_workloads, verdict_journal
+from tunehub_builder.backends.relay.network_gate import check_networks, record_uses
+from tunehub_builder.backends.relay.networks import RelayNetwork
+from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.relay.check import Networks, auto_scheduler_dags
-from tunehub_builder.relay.gate import RelayGateOptions, RelayVerdict, check_workloads, verdict_journal
-from tunehub_builder.relay.network_gate import check_networks, record_uses
-from tunehub_builder.relay.networks import RelayNetwork
-from tunehub_builder.relay.work import RelayTask, RelayWork
-from tunehub_builder.sitting import Resources
-from tunehub_builder.work_directory import Run, Sitting, WorkDirectory
+from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.work_directory import Run, Sitting, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
 from tunehub_registry.tuning_log import parse_line
@@ -92,7 +92,7 @@ def autotvm_line(task: Any, config: Any, cost: float) -> str:
 @pytest.fixture
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], str]:
     """Writes the template's module; makes records: what a configuration does, its time while tuning."""
-    from tunehub_builder.relay.templates import load_template
+    from tunehub_builder.backends.relay.templates import load_template
 
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -171,7 +171,7 @@ def convolutions() -> Any:
 
 
 def images_last() -> Any:
-    from tunehub_builder.relay.networks import to_nhwc
+    from tunehub_builder.backends.relay.networks import to_nhwc
 
     module, weights = convolutions()
     return to_nhwc(module), weights
@@ -244,7 +244,7 @@ def test_the_command_checks_and_packs_and_tvm_itself_reads_the_result(
     from click.testing import CliRunner
     from tvm import autotvm
 
-    from tunehub_builder.cli import check, pack
+    from tunehub_builder.cli.commands import check, pack
 
     monkeypatch.setenv("TVM_NUM_THREADS", "2")  # the commands set it
     work = make_work(tmp_path / "work", template=f"{MODULE}:sums")

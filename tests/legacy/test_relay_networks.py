@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relay
 from tvm.contrib import graph_executor
 
-from tunehub_builder import cli
+from tunehub_builder.backends.relay import networks
+from tunehub_builder.cli import commands as cli
 from tunehub_builder.networks import OnnxFileError, UnknownNetworkError
-from tunehub_builder.relay import networks
 
 LIGHT = ("resnet-18", "mobilenet", "squeezenet_v1.1", "densenet-121", "dcgan", "dqn", "mlp", "lstm", "resnet3d-18")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tunehub_builder.backends.relay.work import RelayTask, RelayWork, failure_name, failure_number
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.relay.work import RelayTask, RelayWork, failure_name, failure_number
-from tunehub_builder.work_directory import WorkDirectory
+from tunehub_builder.tuning.work_directory import WorkDirectory
 
 
 def task(key: str, tuner: str = "autotvm", **counts: int) -> RelayTask:

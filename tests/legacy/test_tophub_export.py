@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tvm import autotvm
 
-from tunehub.blob_cache import BlobCache
-from tunehub.chain import open_chain
-from tunehub.tophub_export import export_tophub
-from tunehub_builder.log_import import import_logs
+from tunehub.records.tophub_export import export_tophub
+from tunehub.registries.blob_cache import BlobCache
+from tunehub.registries.configured import open_chain
+from tunehub_builder.logs.importing import import_logs
 
 from .relay_cases import conv_net, log_line, tasks, write_log
 

@@ -13,7 +13,7 @@ import tvm
 from tvm import relay
 
 import tunehub
-from tunehub_builder.log_import import import_logs
+from tunehub_builder.logs.importing import import_logs
 
 from .relay_cases import build
 

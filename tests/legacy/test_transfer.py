@@ -15,10 +15,10 @@ from tvm import autotvm, relay
 
 import tunehub
 from tunehub.exceptions import HubWarning
-from tunehub.host import descriptor_of
 from tunehub.relay import session as sessions
 from tunehub.relay.legality import build_problem
 from tunehub.relay.transfer import fitted
+from tunehub.target.host import descriptor_of
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from tunehub_registry.tuning_log import autotvm_key, parse_line
 

@@ -127,8 +127,8 @@ def main() -> None:
 def _sketches(mod: Any) -> list[Any]:
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax_traces import export_trace
-    from tunehub_builder.tuning import sketch
+    from tunehub.relax.traces import export_trace
+    from tunehub_builder.tuning.space import register_tiles as sketch
 
     loops = sketch.loops_of(mod)
     assert loops is not None
@@ -144,8 +144,8 @@ def _from_the_space_of_tvm(mod: Any, target: Any, count: int = 4) -> list[Any]:
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax_traces import export_trace
-    from tunehub_builder.tuning.search import load_cpu_intrinsics
+    from tunehub.relax.traces import export_trace
+    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     context = ms.TuneContext(
@@ -166,12 +166,12 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    from tunehub.relax_schedule import apply_exact
-    from tunehub.relax_traces import import_trace
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import import_trace
     from tunehub_registry.record import ScheduleRecord
 
     def measure(mod: Any) -> tuple[float, ...]:
-        from tunehub.relax_nodes import buffer_shapes
+        from tunehub.relax.nodes import buffer_shapes
 
         packed = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(mod)
         rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
 
 
 def _publish(records: list[Any], trials: int, started: str) -> None:
-    from tunehub.key_scheme import KEY_SCHEME
+    from tunehub.records.key_scheme import KEY_SCHEME
     from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack

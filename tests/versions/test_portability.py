@@ -89,9 +89,9 @@ def test_classes_are_those_of_every_release(name: str, key: str, target: Any) ->
 
 @pytest.mark.parametrize("name", ["conv_pointwise", "matmul_bias"])
 def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: Any) -> None:
-    from tunehub.relax_nodes import buffer_shapes
-    from tunehub.relax_schedule import apply_transfer
-    from tunehub.relax_traces import import_trace
+    from tunehub.relax.nodes import buffer_shapes
+    from tunehub.relax.schedule.ladder import apply_transfer
+    from tunehub.relax.traces import import_trace
     from tunehub_builder.tuning.tasks import extract_tasks
 
     (task,) = extract_tasks([(name, made.OtherShapes().build(name))], target)
@@ -111,7 +111,7 @@ def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: 
 def test_the_package_serves_and_the_result_is_right(name: str, hub: Any, target: Any) -> None:
     from tvm import relax
 
-    from tunehub.relax_pipeline import activate
+    from tunehub.relax.pipeline import activate
 
     shape, source = made.NETS[name]
     mod = getattr(made.Nets(), name)()

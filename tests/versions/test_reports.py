@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.tvm_versions, pytest.mark.slow]
 tvm = pytest.importorskip("tvm")
 
 from tunehub.exceptions import WorkloadTextError  # noqa: E402
-from tunehub.relax_keys import workload_key  # noqa: E402
-from tunehub.relax_profile import time_calls  # noqa: E402
-from tunehub.relax_workload import workload_of, workload_text  # noqa: E402
+from tunehub.relax.keys import workload_key  # noqa: E402
+from tunehub.relax.profile import time_calls  # noqa: E402
+from tunehub.relax.workload import workload_of, workload_text  # noqa: E402
 
 
 def functions() -> dict[str, Any]:

@@ -29,7 +29,7 @@ class HalfPrecision:
         import tvm
         from tvm import relax
 
-        from tunehub.relax_simplify import simplify
+        from tunehub.relax.simplify import simplify
 
         passes = [
             relax.transform.CanonicalizeBindings(),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from tunehub.identifiers import identifiers
+from tunehub.relax.identifiers import identifiers
 from tunehub_builder.networks.exceptions import OnnxFileError
 
 # Initializers may be left out of the graph inputs from IR version 4 on.

@@ -1,6 +1,6 @@
 """Workloads of a file of misses as tuning tasks: what ``tunehub tune --from-misses`` tunes.
 
-The functions in the file are checked before TVM reads them (:mod:`tunehub.relax_workload`), and each must be the one
+The functions in the file are checked before TVM reads them (:mod:`tunehub.relax.workload`), and each must be the one
 that its key names, so that a record which comes of it is found when the module is compiled again.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunehub.exceptions import WorkloadTextError
-from tunehub.misses import Miss, read_misses
+from tunehub.report.misses import Miss, read_misses
 from tunehub_builder.exceptions import TuningError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def targets_of(paths: Sequence[Path]) -> tuple[str, ...]:
 
 def _task(network: str, miss: Miss, target: str) -> TuningTask:
     """One miss as a task. Raises WorkloadTextError with the reason why it is none."""
-    from tunehub.relax_workload import workload_of
+    from tunehub.relax.workload import workload_of
     from tunehub_builder.tuning.tasks import task_of
 
     if miss.target != target:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tunehub.relax_class import class_fields
-from tunehub.relax_keys import anchor_key, workload_key
-from tunehub.relax_nodes import is_static
-from tunehub.relax_pipeline import call_counts, prepare
-from tunehub.settings import Layout
+from tunehub.options import Layout
+from tunehub.relax.keys import anchor_key, workload_key
+from tunehub.relax.nodes import is_static
+from tunehub.relax.pipeline import call_counts, prepare
+from tunehub.relax.schedule.operator_class import class_fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class TuningTask:
     """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
 
     ``classes``: the fields of records by which they are found for other shapes, see
-    :func:`tunehub.relax_class.class_fields`.
+    :func:`tunehub.relax.schedule.operator_class.class_fields`.
     """
 
     name: str
@@ -34,7 +34,7 @@ def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: La
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are functions with dynamic shapes, which have no fixed work.
-    ``layout``: see :func:`tunehub.relax_pipeline.prepare`.
+    ``layout``: see :func:`tunehub.relax.pipeline.prepare`.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from tunehub.blob_cache import BlobCache, CachedFile, is_sound
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json, print_table
-from tunehub.settings import load_settings
+from tunehub.options import load_settings
+from tunehub.registries.blob_cache import BlobCache, CachedFile, is_sound
 
 
 @click.group()
@@ -84,7 +84,7 @@ def verdict(file: CachedFile) -> str | None:
 
 
 def _index_problem(path: Path) -> str | None:
-    from tunehub.record_index import IndexDamagedError, open_index
+    from tunehub.records.index import IndexDamagedError, open_index
 
     try:
         index = open_index(path, None)

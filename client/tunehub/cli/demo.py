@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.tvm_generation import find_tvm, is_relay
+from tunehub.target.tvm_generation import find_tvm, is_relay
 
 _REMEDY = "install what the demo needs: pip install 'tunehub[demo]'"
 _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or use another environment for the demo"
@@ -21,7 +21,7 @@ _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or
 def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
     """Compare TVM's default, tunehub and onnxruntime on real networks, side by side on this machine."""
     try:
-        from tunehub_builder.demo import run_demo
+        from tunehub_builder.bench.demo import run_demo
         from tunehub_builder.exceptions import BuilderError
         from tunehub_builder.networks.exceptions import NetworkError, UnknownNetworkError
     except ModuleNotFoundError as error:

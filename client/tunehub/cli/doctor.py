@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import click
 
-from tunehub.chain import EMBEDDED, configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError
-from tunehub.plain_registry import PlainRegistry
-from tunehub.registry_source import Registry, plain_age
-from tunehub.root_file import read_root
-from tunehub.settings import Settings, load_settings, with_options
-from tunehub.signed_registry import SignedRegistry
+from tunehub.options import Settings, load_settings, with_options
+from tunehub.registries.configured import EMBEDDED, configured_chain
+from tunehub.registries.plain import PlainRegistry
+from tunehub.registries.root_file import read_root
+from tunehub.registries.signed import SignedRegistry
+from tunehub.registries.source import Registry, plain_age
 from tunehub_registry.stores.port import Deadline
 
 State = Literal["ok", "warning", "error"]
@@ -34,7 +34,7 @@ _PROBE = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import tvm
-from tunehub import host
+from tunehub.target import host
 gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
@@ -81,7 +81,7 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def _examine_tvm() -> list[Finding]:
-    from tunehub.tvm_generation import check_pair, find_tvm
+    from tunehub.target.tvm_generation import check_pair, find_tvm
 
     installed = find_tvm()
     try:
@@ -125,7 +125,7 @@ def run_probe() -> dict[str, Any]:
 
 
 def _cpu_without_tvm() -> dict[str, Any]:
-    from tunehub.host import host_descriptor
+    from tunehub.target.host import host_descriptor
 
     cpu = host_descriptor(use_tvm=False)
     return {"name": cpu.name, "arch": cpu.arch, "features": list(cpu.features), "cores": cpu.num_cores}

@@ -10,10 +10,10 @@ import click
 
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
-from tunehub.settings import Layout
+from tunehub.options import Layout
 
 if TYPE_CHECKING:
-    from tunehub.report import Report
+    from tunehub.report.model import Report
 
 _REMEDY = "install what reads models: pip install 'tunehub[builder]'"
 
@@ -62,14 +62,14 @@ def _module(model: Path, shapes: Sequence[str]) -> Any:
     try:
         from tunehub_builder import networks
         from tunehub_builder.networks import NetworkError
-        from tunehub_builder.recipe import parse_shape
+        from tunehub_builder.tuning.recipe import parse_shape
     except ModuleNotFoundError as error:
         raise click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}") from None
     try:
         fixed = dict(map(parse_shape, shapes))
     except ValueError as error:
         raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
-    from tunehub.tvm_generation import require_relax
+    from tunehub.target.tvm_generation import require_relax
 
     require_relax()
     try:

@@ -14,7 +14,7 @@ from tunehub.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from tunehub.exceptions import HubError
-    from tunehub.tophub_export import Export
+    from tunehub.records.tophub_export import Export
 
 
 @click.group()
@@ -38,10 +38,10 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
 
     Exits with 1 when no record could be exported, or a registry or package could not be read.
     """
-    from tunehub.blob_cache import BlobCache
-    from tunehub.chain import configured_chain
-    from tunehub.settings import load_settings, with_options
-    from tunehub.tophub_export import export_tophub
+    from tunehub.options import load_settings, with_options
+    from tunehub.records.tophub_export import export_tophub
+    from tunehub.registries.blob_cache import BlobCache
+    from tunehub.registries.configured import configured_chain
 
     settings = with_options(load_settings(), registry=registry or None)
     problems: dict[str, HubError] = {}

@@ -8,14 +8,14 @@ from typing import BinaryIO
 import click
 from packaging.version import Version
 
-from tunehub.blob_cache import BlobCache, HashMismatchError
-from tunehub.chain import Published, configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
-from tunehub.resolution import Requirement, parse_requirement
-from tunehub.settings import Settings, load_settings, with_options
+from tunehub.options import Settings, load_settings, with_options
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError
+from tunehub.registries.configured import Published, configured_chain
+from tunehub.registries.resolution import Requirement, parse_requirement
 
 _PLACE = "NAME[==VERSION]"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from tunehub.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.chain import Chain, Published, configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
-from tunehub.resolution import parse_requirement
-from tunehub.settings import Settings, load_settings, with_options
+from tunehub.options import Settings, load_settings, with_options
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.configured import Chain, Published, configured_chain
+from tunehub.registries.resolution import parse_requirement
 
 
 @click.command("list")

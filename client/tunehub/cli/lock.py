@@ -13,15 +13,15 @@ from typing import Any
 import click
 from packaging.version import InvalidVersion, Version
 
-from tunehub.chain import configured_chain
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError
-from tunehub.host import descriptor_of, gpu_descriptor, host_descriptor
-from tunehub.locked import read_lock
-from tunehub.locking import Demands, Locker, parse_demands, presign
-from tunehub.settings import load_settings, with_options
-from tunehub.tvm_generation import find_tvm
+from tunehub.options import load_settings, with_options
+from tunehub.registries.configured import configured_chain
+from tunehub.registries.locked import read_lock
+from tunehub.registries.locking import Demands, Locker, parse_demands, presign
+from tunehub.target.host import descriptor_of, gpu_descriptor, host_descriptor
+from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.lock import LOCK_FILE, Lock, PinChange, compare_locks, encode_lock
 from tunehub_registry.target import TargetDescriptor

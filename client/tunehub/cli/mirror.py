@@ -23,7 +23,7 @@ from tunehub.cli.writing import (
     unsigned_option,
 )
 from tunehub.exceptions import RequirementError
-from tunehub.resolution import parse_requirement
+from tunehub.registries.resolution import parse_requirement
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 
 if TYPE_CHECKING:

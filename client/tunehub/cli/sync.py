@@ -12,14 +12,14 @@ import click
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tunehub.blob_cache import BlobCache, HashMismatchError, is_sound
-from tunehub.chain import EMBEDDED, Published, configured_chain
 from tunehub.cli.options import json_option, lock_option, registry_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError
-from tunehub.locked import LockedRegistry, read_lock
-from tunehub.settings import Settings, load_settings, with_options
+from tunehub.options import Settings, load_settings, with_options
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
+from tunehub.registries.configured import EMBEDDED, Published, configured_chain
+from tunehub.registries.locked import LockedRegistry, read_lock
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
 from tunehub_registry.stores.port import Deadline

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import click
 
-from tunehub.chain import trust_store
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
 from tunehub.exceptions import SettingError
-from tunehub.root_file import MAX_ROOT_BYTES, RootFile, read_root
-from tunehub.settings import load_settings
-from tunehub.trust_store import TrustStore
+from tunehub.options import load_settings
+from tunehub.registries.configured import trust_store
+from tunehub.registries.root_file import MAX_ROOT_BYTES, RootFile, read_root
+from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.open import UnsupportedAddressError, normalise_address, split_unsigned
 

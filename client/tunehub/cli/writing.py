@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tunehub.settings import load_settings
+from tunehub.options import load_settings
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.open import normalise_address, open_writable_store
 from tunehub_registry.stores.port import WritableStore
@@ -19,7 +19,7 @@ from tunehub_registry.stores.port import WritableStore
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
-    from tunehub.trust_store import TrustStore
+    from tunehub.registries.trust_store import TrustStore
     from tunehub_registry.publishing.ledger import Ledger
 
 KEY_VARIABLE = "TUNEHUB_KEY"
@@ -109,7 +109,7 @@ def known_root(address: str) -> bytes | None:
 
 def user_trust() -> TrustStore:
     """The user's trust store."""
-    from tunehub.chain import trust_store
+    from tunehub.registries.configured import trust_store
 
     return trust_store(load_settings())
 

@@ -15,8 +15,8 @@ from typing import Any
 from tvm import auto_scheduler, relay
 
 from tunehub.hub import Hub
-from tunehub.log_lookup import LogCandidate
-from tunehub.report import WorkloadReport
+from tunehub.records.log_lookup import LogCandidate
+from tunehub.report.model import WorkloadReport
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
 

@@ -15,7 +15,7 @@ from tvm import autotvm, relay
 
 from tunehub.relay.fingerprint import describe_call, describe_operator
 from tunehub.relay.session import Session
-from tunehub.report import Alternative, WorkloadReport
+from tunehub.report.model import Alternative, WorkloadReport
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import autotvm_key, name_of
 

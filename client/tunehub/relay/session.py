@@ -12,7 +12,7 @@ from tvm import auto_scheduler, autotvm
 
 from tunehub.exceptions import RecordUnusableError
 from tunehub.hub import Hub
-from tunehub.log_lookup import LogCandidate
+from tunehub.records.log_lookup import LogCandidate
 from tunehub.relay.legality import device_problem
 from tunehub.relay.transfer import transferred
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key

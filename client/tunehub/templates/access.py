@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.relax_index import evaluate
-from tunehub.relax_nodes import buffer_kind, buffer_of
+from tunehub.relax.index_expressions import evaluate
+from tunehub.relax.nodes import buffer_kind, buffer_of
 from tunehub.templates.base import FLOAT_BYTES
 
 _REDUCTION = 2  # tvm::tirx::IterVarType

@@ -66,7 +66,7 @@ def machine_of(target: Any, cores: int | None = None) -> Machine:
     """
     from tvm.target import codegen
 
-    from tunehub.host import physical_cores
+    from tunehub.target.host import physical_cores
 
     def has(feature: str) -> bool:
         return bool(codegen.target_has_features([feature], target))
@@ -157,7 +157,7 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 
 def _describe(block: Any) -> Block:
-    from tunehub.relax_nodes import buffer_kind, buffer_of
+    from tunehub.relax.nodes import buffer_kind, buffer_of
 
     def shape(region: Any) -> tuple[int, ...]:
         return tuple(int(extent) for extent in buffer_kind(buffer_of(region)).shape)

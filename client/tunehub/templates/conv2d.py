@@ -1,4 +1,4 @@
-"""Convolutions in blocked layouts (``tunehub_conv2d`` of :mod:`tunehub.relax_blocked`): direct, with a register tile.
+"""Convolutions in blocked layouts (`tunehub_conv2d` of :mod:`tunehub.relax.layout.blocked`): direct, register-tiled.
 
 The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_common.py`` and ``conv2d_avx_1x1.py``): sums of
 ``columns`` output columns times ``blocks`` blocks of output channels stay in vector registers while the reduction
@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from tunehub.divisors import divisors
-from tunehub.relax_blocked import CONV2D
+from tunehub.relax.layout.blocked import CONV2D
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -30,6 +29,7 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import (
     Surroundings,
     finish_rest,

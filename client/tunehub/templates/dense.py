@@ -2,8 +2,8 @@
 
 The structure is that of :mod:`tunehub.templates.conv2d`: sums of ``columns`` rows of the result times ``blocks``
 vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``). Packed weights
-``[N/o, K, o]`` come from :func:`tunehub.relax_blocked.pack_dense_weight`; the second operand of a plain ``matmul``
-is read as it is, which suits vectors along its last axis.
+``[N/o, K, o]`` come from :func:`tunehub.relax.layout.blocked.pack_dense_weight`; the second operand of a plain
+``matmul`` is read as it is, which suits vectors along its last axis.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tunehub.divisors import divisors
-from tunehub.relax_blocked import DENSE
+from tunehub.relax.layout.blocked import DENSE
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -27,6 +26,7 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import (
     Surroundings,
     finish_rest,

@@ -1,4 +1,4 @@
-"""Depthwise convolutions in blocked layouts (``tunehub_depthwise`` of :mod:`tunehub.relax_blocked`).
+"""Depthwise convolutions in blocked layouts (``tunehub_depthwise`` of :mod:`tunehub.relax.layout.blocked`).
 
 The engine is :mod:`tunehub.templates.window`; the structure that of ``topi/x86/depthwise_conv2d.py``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.relax_blocked import DEPTHWISE
+from tunehub.relax.layout.blocked import DEPTHWISE
 from tunehub.templates import window
 from tunehub.templates.base import Block
 from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space

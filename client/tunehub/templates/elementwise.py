@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.relax_blocked import FROM_BLOCKED
+from tunehub.relax.layout.blocked import FROM_BLOCKED
 from tunehub.templates.access import Nest, goes_on, nest_of, only_copies
 from tunehub.templates.base import (
     FLOAT_BYTES,

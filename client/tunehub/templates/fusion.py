@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax_blocked import FROM_BLOCKED
+from tunehub.relax.layout.blocked import FROM_BLOCKED
 from tunehub.templates.base import Block, KnobError, is_map
 
 _MAX_LANES = 64

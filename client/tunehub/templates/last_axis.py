@@ -2,7 +2,7 @@
 
 All steps of a row run while it is in cache; rows are shared among threads. Sums and maxima are kept in vectors and
 joined at the end (``rfactor``), which changes the order of additions. Where the vectors do not divide a row, functions
-may keep their sums in vectors themselves (the softmax of :mod:`tunehub.relax_fast_math`).
+may keep their sums in vectors themselves (the softmax of :mod:`tunehub.relax.fast_math`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.divisors import divisors
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -24,6 +23,7 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.divisors import divisors
 
 _REDUCTION = 2  # tvm::tirx::IterVarType
 _ROW_FLOPS = 20  # per element: an exponential, or a few passes

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tunehub.relax_nodes import buffer_kind, buffer_of, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_of, parameters
 from tunehub.templates.access import Nest, Steps, goes_on, nest_of
 from tunehub.templates.base import size_of
 

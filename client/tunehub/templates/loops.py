@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.divisors import divisors
 from tunehub.templates.access import nest_of
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -31,6 +30,7 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import unroll_and_vectorize
 from tunehub.templates.loop_plan import WIDE, Packing, Stage, inline_cheap, stages_of
 from tunehub.templates.register_tile import LATENCY

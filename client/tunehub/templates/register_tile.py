@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tunehub.divisors import divisors
 from tunehub.templates.base import Machine
+from tunehub.templates.divisors import divisors
 
 LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
 _MOST_BLOCKS = 15

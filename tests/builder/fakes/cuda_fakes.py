@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tunehub_builder.tuning.warm_start import Seed
+from tunehub_builder.tuning.search.warm_start import Seed
 
 DEFAULT_S = 1.0
 

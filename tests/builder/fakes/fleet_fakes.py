@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tunehub_builder.tuning.archive import Archive
+from tunehub_builder.tuning.runner.archive import Archive
 
 
 class FakeDevice:

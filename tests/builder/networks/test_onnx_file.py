@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.identifiers import identifiers
+from tunehub.relax.identifiers import identifiers
 from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file
 
 onnx = pytest.importorskip("onnx")

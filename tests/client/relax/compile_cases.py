@@ -16,8 +16,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tunehub import chain, relax_pipeline
 from tunehub.hub import open_hub
+from tunehub.registries import configured as chain
+from tunehub.relax import pipeline as relax_pipeline
 
 
 def main(folder: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.lookup import Candidate, Measured, Neighbour  # noqa: E402
-from tunehub.report import WorkloadReport  # noqa: E402
+from tunehub.records.lookup import Candidate, Measured, Neighbour  # noqa: E402
+from tunehub.report.model import WorkloadReport  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
@@ -180,8 +180,8 @@ def sketch_traces() -> Callable[[Any], list[Any]]:
     """The traces of all sketches for a workload, with packed weights, as records hold them."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax_traces import export_trace
-    from tunehub_builder.tuning import sketch
+    from tunehub.relax.traces import export_trace
+    from tunehub_builder.tuning.space import register_tiles as sketch
 
     def traces(mod: Any) -> list[Any]:
         loops = sketch.loops_of(mod)
@@ -213,7 +213,7 @@ def make_record() -> Callable[..., ScheduleRecord]:
 @pytest.fixture(scope="session")
 def record_for(tasks_of: Any, sketch_traces: Any, make_record: Any) -> Callable[[Any], list[ScheduleRecord]]:
     """A record by sketch for every workload of a module that a sketch fits."""
-    from tunehub_builder.tuning import sketch
+    from tunehub_builder.tuning.space import register_tiles as sketch
 
     def records(mod: Any) -> list[ScheduleRecord]:
         tasks = [task for task in tasks_of(mod) if sketch.loops_of(task.mod) is not None]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tunehub import relax_nodes
+from tunehub.relax import nodes as relax_nodes
 
 
 def difference(first: Any, second: Any, target: Any) -> float:

@@ -11,7 +11,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
-from tunehub import relax_blocked as blocked  # noqa: E402
+from tunehub.relax.layout import blocked  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 

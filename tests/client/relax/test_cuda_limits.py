@@ -12,8 +12,8 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from tunehub.cuda_limits import SM_80, LaunchLimits, excess_shared_memory, excess_threads, limits_of
-from tunehub.relax_guard import GuardError, check_function
+from tunehub.cuda.limits import SM_80, LaunchLimits, excess_shared_memory, excess_threads, limits_of
+from tunehub.relax.schedule.guard import GuardError, check_function
 
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 

@@ -12,9 +12,9 @@ import tvm
 from tvm import te, topi
 from tvm.s_tir import Schedule, dlight
 
-from tunehub.cuda_default import checked
-from tunehub.cuda_locals import foreign_read
-from tunehub.relax_guard import GuardError, check_function
+from tunehub.cuda.default import checked
+from tunehub.cuda.locals import foreign_read
+from tunehub.relax.schedule.guard import GuardError, check_function
 
 TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}

@@ -13,13 +13,13 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, topi
 
-from tunehub import cuda_tiles
-from tunehub.cuda_cost import Term
-from tunehub.cuda_rule import NoTileError, Tile, ranked
-from tunehub.cuda_tiles import by_rule, one_thread_each, sums_of, tiled
-from tunehub.lookup import EmptyLookup, Measured
-from tunehub.relax_guard import GuardError, check_exact, check_function
-from tunehub.relax_schedule import schedule_function
+from tunehub.cuda import tiles as cuda_tiles
+from tunehub.cuda.cost import Term
+from tunehub.cuda.rule import NoTileError, Tile, ranked
+from tunehub.cuda.tiles import by_rule, one_thread_each, sums_of, tiled
+from tunehub.records.lookup import EmptyLookup, Measured
+from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
+from tunehub.relax.schedule.ladder import schedule_function
 from tunehub_registry.evidence import RecordEvidence
 
 from .outputs import difference

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub.relax_pipeline import compile_module
+from tunehub.relax.pipeline import compile_module
 
 from .conftest import Nets
 

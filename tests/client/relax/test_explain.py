@@ -10,10 +10,10 @@ import pytest
 import tvm
 
 import tunehub
-from tunehub.misses import read_misses
-from tunehub.relax_keys import workload_key
-from tunehub.relax_pipeline import compile_module, explain_module
-from tunehub.relax_workload import workload_of
+from tunehub.relax.keys import workload_key
+from tunehub.relax.pipeline import compile_module, explain_module
+from tunehub.relax.workload import workload_of
+from tunehub.report.misses import read_misses
 
 
 @pytest.fixture

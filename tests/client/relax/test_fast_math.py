@@ -13,9 +13,10 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 from tvm import te  # noqa: E402
 
-from tunehub import relax_fast_math, relax_pipeline  # noqa: E402
-from tunehub.relax_fast_math import fast_math  # noqa: E402
-from tunehub.relax_pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
+from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
+from tunehub.relax.fast_math import fast_math  # noqa: E402
+from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
 op = relax.op
 Array = np.ndarray[Any, Any]

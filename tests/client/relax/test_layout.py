@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub import relax_pipeline  # noqa: E402
-from tunehub.layout_costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
-from tunehub.relax_layout import plan_layouts  # noqa: E402
-from tunehub.relax_pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
+from tunehub.relax.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
+from tunehub.relax.layout.planning import plan_layouts  # noqa: E402
+from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
 op = relax.op
 Array = np.ndarray[Any, Any]
@@ -413,7 +413,7 @@ def test_auto_plans_and_keep_does_not(nets: Nets, target: Any, make_hub: Any) ->
 def test_a_failing_plan_keeps_the_layouts(
     nets: Nets, target: Any, make_hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunehub import relax_layout
+    from tunehub.relax.layout import planning as relax_layout
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("no plan")

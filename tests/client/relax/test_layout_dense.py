@@ -10,10 +10,11 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub import relax_pipeline, templates  # noqa: E402
-from tunehub.relax_layout_dense import pack_dense  # noqa: E402
-from tunehub.relax_nodes import static_shape  # noqa: E402
-from tunehub.relax_pipeline import call_counts, prepare  # noqa: E402
+from tunehub import templates  # noqa: E402
+from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
+from tunehub.relax.layout.dense import pack_dense  # noqa: E402
+from tunehub.relax.nodes import static_shape  # noqa: E402
+from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
 op = relax.op
 Nets = Any

@@ -26,7 +26,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunehub
 import tunehub_registry
-from tunehub.relax_traces import export_trace
+from tunehub.relax.traces import export_trace
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import encode_record
 

@@ -17,16 +17,18 @@ import numpy as np
 import pytest
 import tvm
 
-from tunehub import measure, measure_race, worker_process
 from tunehub.exceptions import HubError, HubWarning, MeasureError
 from tunehub.hub import Hub, open_hub
-from tunehub.measure_candidates import Task, default_record, task_of
-from tunehub.measure_race import NONE, Limits, Result, fastest
-from tunehub.measure_session import Session, unpacked
-from tunehub.relax_pipeline import compile_module, explain_module, prepare
-from tunehub.relax_schedule import schedule_function
+from tunehub.measure import missing as measure
+from tunehub.measure import worker_process
+from tunehub.measure import workload as measure_race
+from tunehub.measure.candidates import Task, default_record, task_of
+from tunehub.measure.session import Session, unpacked
+from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.workload import NONE, Limits, Result, fastest
+from tunehub.relax.pipeline import compile_module, explain_module, prepare
+from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.templates.base import knob_distance
-from tunehub.worker_process import WorkerProcess
 from tunehub_registry.any_record import read_any_records
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import TargetDescriptor
@@ -271,7 +273,7 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 import tvm
 import tunehub
-from tunehub import chain
+from tunehub.registries import configured as chain
 warnings.simplefilter("ignore")
 chain.embedded_registry = lambda: Path({none!r})
 net = tvm.ir.load_json(Path({net!r}).read_text())

@@ -10,12 +10,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub.relax_class import class_fields
-from tunehub.relax_keys import workload_key
-from tunehub.relax_pipeline import compile_module, explain_module
-from tunehub.relax_schedule import apply_transfer, schedule_function
-from tunehub.relax_traces import import_trace
-from tunehub.relax_transfer import TransferError
+from tunehub.relax.keys import workload_key
+from tunehub.relax.pipeline import compile_module, explain_module
+from tunehub.relax.schedule.ladder import apply_transfer, schedule_function
+from tunehub.relax.schedule.operator_class import class_fields
+from tunehub.relax.schedule.transfer import TransferError
+from tunehub.relax.traces import import_trace
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.record import ScheduleRecord
 

@@ -9,7 +9,7 @@ import pytest
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from tunehub.relax_database import HubDatabase
+from tunehub.relax.database import HubDatabase
 
 
 @pytest.fixture

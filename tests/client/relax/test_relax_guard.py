@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import tvm
 
-from tunehub import relax_fast_math as fast_math
-from tunehub import relax_guard
-from tunehub.relax_guard import GuardError, check_features, check_function, check_operations
-from tunehub.relax_schedule import apply_anchor, apply_exact, schedule_module
-from tunehub.relax_traces import import_trace
+from tunehub.relax import fast_math
+from tunehub.relax.schedule import guard as relax_guard
+from tunehub.relax.schedule.guard import GuardError, check_features, check_function, check_operations
+from tunehub.relax.schedule.ladder import apply_anchor, apply_exact, schedule_module
+from tunehub.relax.traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
 
 from .outputs import difference

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tunehub.relax_keys import _rename, anchor_key, workload_key
+from tunehub.relax.keys import _rename, anchor_key, workload_key
 
 
 def keys(tasks_of: Any, mod: Any) -> tuple[str, str | None]:

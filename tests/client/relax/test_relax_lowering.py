@@ -9,8 +9,8 @@ import pytest
 import tvm
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
-from tunehub.relax_lowering import IS_SCHEDULED, PIPELINE, without_cleaning
-from tunehub.relax_pipeline import activate, compile_module, prepare
+from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
+from tunehub.relax.pipeline import activate, compile_module, prepare
 
 CLEANING = {"tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern"}
 

@@ -14,7 +14,7 @@ pytest.importorskip("tvm.relax", reason="needs TVM 0.25 or newer")
 
 from tvm import relax  # noqa: E402
 
-from tunehub.relax_names import name_of, with_identifiers  # noqa: E402
+from tunehub.relax.names import name_of, with_identifiers  # noqa: E402
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
 
@@ -49,7 +49,7 @@ def test_names_stay_apart() -> None:
 def test_a_module_with_such_names_compiles_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tunehub
-    from tunehub_builder.tuning.nvrtc import Compiler, source_of
+    from tunehub_builder.tuning.runner.nvrtc import Compiler, source_of
 
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
     target = tvm.target.Target(TARGET)

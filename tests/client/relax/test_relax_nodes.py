@@ -12,8 +12,8 @@ relax = pytest.importorskip("tvm.relax")
 
 from tvm import te  # noqa: E402
 
-from tunehub.relax_kernels import Kernels  # noqa: E402
-from tunehub.relax_nodes import constant_array, constant_like, static_shape  # noqa: E402
+from tunehub.relax.kernels import Kernels  # noqa: E402
+from tunehub.relax.nodes import constant_array, constant_like, static_shape  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4), (2, 1, 5), (300, 1000)])

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tunehub.relax_packing import pack_weights
-from tunehub.relax_pipeline import prepare
-from tunehub.relax_schedule import apply_exact
-from tunehub.relax_traces import import_trace
+from tunehub.relax.packing import pack_weights
+from tunehub.relax.pipeline import prepare
+from tunehub.relax.schedule.ladder import apply_exact
+from tunehub.relax.traces import import_trace
 
 WEIGHT = (16, 8, 3, 3)
 

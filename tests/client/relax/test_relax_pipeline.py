@@ -13,9 +13,9 @@ import tvm
 from tvm import relax
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
-from tunehub import relax_pipeline
-from tunehub.relax_lowering import PIPELINE
-from tunehub.relax_pipeline import activate, build_pipeline, call_counts, compile_module, install, prepare, uninstall
+from tunehub.relax import pipeline as relax_pipeline
+from tunehub.relax.lowering import PIPELINE
+from tunehub.relax.pipeline import activate, build_pipeline, call_counts, compile_module, install, prepare, uninstall
 
 op = relax.op
 
@@ -228,7 +228,7 @@ def test_failing_code_generation_leads_to_the_default_pipeline(
     net: Any, data: Any, target: Any, run: Any, make_hub: Any, record_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A schedule that the guard lets through and TVM cannot generate code for: the module is compiled once more."""
-    from tunehub import relax_schedule
+    from tunehub.relax.schedule import ladder as relax_schedule
 
     records = record_for(net)
     for record in records:

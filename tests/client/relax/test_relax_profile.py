@@ -10,12 +10,12 @@ import tvm
 from tvm import relax
 
 import tunehub
-from tunehub import relax_profile
 from tunehub.exceptions import ProfileError
-from tunehub.host import descriptor_of
 from tunehub.hub import Hub, Policy
-from tunehub.relax_profile import time_calls
-from tunehub.resolution import Resolution
+from tunehub.registries.resolution import Resolution
+from tunehub.relax import profile as relax_profile
+from tunehub.relax.profile import time_calls
+from tunehub.target.host import descriptor_of
 
 op = relax.op
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from tunehub.relax_schedule import schedule_function, schedule_module
+from tunehub.relax.schedule.ladder import schedule_function, schedule_module
 
 from .outputs import difference
 

@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub.relax_pipeline import _simplifying_passes, prepare
-from tunehub.relax_simplify import simplify
+from tunehub.relax.pipeline import _simplifying_passes, prepare
+from tunehub.relax.simplify import simplify
 
 op = relax.op
 

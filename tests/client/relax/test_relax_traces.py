@@ -14,9 +14,9 @@ from tvm import relax
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tunehub.relax_guard import check_function
-from tunehub.relax_schedule import apply_exact
-from tunehub.relax_traces import export_trace, import_trace
+from tunehub.relax.schedule.guard import check_function
+from tunehub.relax.schedule.ladder import apply_exact
+from tunehub.relax.traces import export_trace, import_trace
 from tunehub_registry.trace_rules import validate_trace
 
 
@@ -104,7 +104,7 @@ def test_an_index_map_that_is_not_arithmetic_is_not_exported(nets: Any, tasks_of
 
 
 def test_operators_round_trip(nets: Any) -> None:
-    from tunehub.relax_traces import _import_index_map, export_index_map
+    from tunehub.relax.traces import _import_index_map, export_index_map
 
     expression = ["-", ["+", ["*", "v0", 8], ["//", "v1", 2]], ["%", "v1", 2]]
     content = {"ndim": 2, "final": [expression, 0], "inverse": None}

@@ -15,11 +15,11 @@ import tvm
 
 from tunehub import templates
 from tunehub.exceptions import RecordUnusableError
-from tunehub.relax_class import anchor_class_of, class_fields
-from tunehub.relax_guard import GuardError, check_function
-from tunehub.relax_schedule import apply_transfer, schedule_function
-from tunehub.relax_traces import export_trace, import_trace
-from tunehub.transfer_sources import Transfers, nearest
+from tunehub.relax.schedule.guard import GuardError, check_function
+from tunehub.relax.schedule.ladder import apply_transfer, schedule_function
+from tunehub.relax.schedule.operator_class import anchor_class_of, class_fields
+from tunehub.relax.schedule.transfer_sources import Transfers, nearest
+from tunehub.relax.traces import export_trace, import_trace
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
@@ -40,7 +40,7 @@ def searched_trace(mod: Any, target: Any, seed: int) -> list[Any]:
     """A random point of MetaSchedule's search space for ``mod``, as records hold it."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub_builder.tuning.search import load_cpu_intrinsics
+    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     context = ms.TuneContext(
@@ -53,7 +53,7 @@ def searched_trace(mod: Any, target: Any, seed: int) -> list[Any]:
 
 def sketched_trace(mod: Any, seed: int) -> list[Any] | None:
     """An expert sketch for ``mod``: splits by numbers, layouts of sums."""
-    from tunehub_builder.tuning import sketch
+    from tunehub_builder.tuning.space import register_tiles as sketch
 
     loops = sketch.loops_of(mod)
     if loops is None:
@@ -155,7 +155,7 @@ def conv2d(channels: int, size: int, outputs: int) -> Any:
 def test_threads_and_shared_memory_of_a_gpu_fit_or_the_transfer_is_refused() -> None:
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub_builder.tuning.search import load_cpu_intrinsics
+    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     gpu = tvm.target.Target(

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tunehub import relax_workload
 from tunehub.exceptions import WorkloadTextError
-from tunehub.relax_keys import anchor_key, workload_key
-from tunehub.relax_pipeline import prepare
-from tunehub.relax_workload import check_text, workload_of, workload_text
+from tunehub.relax import workload as relax_workload
+from tunehub.relax.keys import anchor_key, workload_key
+from tunehub.relax.pipeline import prepare
+from tunehub.relax.workload import check_text, workload_of, workload_text
 
 Change = Callable[[list[dict[str, Any]]], None]
 

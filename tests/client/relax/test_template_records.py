@@ -14,12 +14,12 @@ import pytest
 import tvm
 from tvm import relax
 
-from tunehub import relax_pipeline
 from tunehub.hub import Hub, open_hub
-from tunehub.relax_keys import anchor_key, workload_key
-from tunehub.relax_pipeline import compile_module, prepare
-from tunehub.relax_schedule import schedule_function
-from tunehub.relax_template import TemplateFit
+from tunehub.relax import pipeline as relax_pipeline
+from tunehub.relax.keys import anchor_key, workload_key
+from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.schedule.ladder import schedule_function
+from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
 from .conftest import Nets
@@ -218,7 +218,7 @@ def test_a_failing_template_leaves_the_function_to_tvm(
 def test_a_schedule_that_the_guard_refuses_is_not_used(
     case: Any, target: Any, make_hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunehub import relax_guard
+    from tunehub.relax.schedule import guard as relax_guard
 
     monkeypatch.setattr(relax_guard, "MAX_ELEMENTS", 1)
     hub = make_hub(layout="auto")

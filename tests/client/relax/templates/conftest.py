@@ -15,8 +15,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
-from tunehub import relax_blocked as blocked  # noqa: E402
-from tunehub import relax_fast_math  # noqa: E402
+from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
+from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.templates import machine_of  # noqa: E402
 
 Array = np.ndarray[Any, Any]

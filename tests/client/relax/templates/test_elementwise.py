@@ -10,8 +10,8 @@ import tvm
 from tvm import te, topi
 
 from tunehub import templates
-from tunehub.relax_blocked import from_blocked, reblock
-from tunehub.relax_template import TemplateFit, with_short_indices
+from tunehub.relax.layout.blocked import from_blocked, reblock
+from tunehub.relax.schedule.template_fit import TemplateFit, with_short_indices
 from tunehub.templates import elementwise
 from tunehub.templates.base import Machine
 

@@ -11,9 +11,9 @@ import pytest
 
 tvm = pytest.importorskip("tvm")
 
-from tunehub import relax_blocked as blocked  # noqa: E402
 from tunehub import templates  # noqa: E402
-from tunehub.relax_guard import check_function  # noqa: E402
+from tunehub.relax.layout import blocked  # noqa: E402
+from tunehub.relax.schedule.guard import check_function  # noqa: E402
 from tunehub.templates import KnobError, Machine  # noqa: E402
 
 MACHINE = Machine(vector=16, registers=32, cores=2)

@@ -14,7 +14,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
-from tunehub.relax_guard import GuardError, check_function, check_tiles  # noqa: E402
+from tunehub.relax.schedule.guard import GuardError, check_function, check_tiles  # noqa: E402
 from tunehub.templates import KnobError, Machine, loops, machine_of  # noqa: E402
 from tunehub.templates.base import blocks_of  # noqa: E402
 

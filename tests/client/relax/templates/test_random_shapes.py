@@ -12,7 +12,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 
 from tunehub import templates  # noqa: E402
-from tunehub.relax_guard import GuardError, check_function, check_tiles  # noqa: E402
+from tunehub.relax.schedule.guard import GuardError, check_function, check_tiles  # noqa: E402
 
 
 def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support: Any) -> None:

@@ -1,0 +1,1 @@
+"""The builder on current TVM (0.25 and newer)."""

@@ -1,0 +1,197 @@
+"""AutoTVM behind the port: task by task, propose configurations, measure them, write each trial as TVM writes it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tunehub_builder.backends.relay.autotvm_history import best_mean, known_trials, since_best, transfer_history
+from tunehub_builder.backends.relay.autotvm_search import PLAN, make_search
+from tunehub_builder.backends.relay.autotvm_tasks import (
+    AutotvmTask,
+    as_task,
+    heaviest_first,
+    merged,
+    network_tasks,
+    record_line,
+)
+from tunehub_builder.backends.relay.measure import Measured, Measurer, make_measurer
+from tunehub_builder.backends.relay.templates import create_template_task, load_template
+from tunehub_builder.backends.relay.tuner import AUTOTVM, Outcome, RelaySession, TrialCount
+from tunehub_builder.backends.relay.work import UNKNOWN_ERROR, failure_name
+from tunehub_builder.exceptions import TuningError
+from tunehub_builder.tuning.journal import append_synced
+from tunehub_builder.tuning.recipe import TRIALS, Algorithm
+
+_IDLE_BATCHES = 50  # so many batches of nothing but known configurations: the search has come to its end
+_LISTED = 3
+
+
+def make() -> AutotvmTuner:
+    """The tuner, for the registry of tuners."""
+    return AutotvmTuner()
+
+
+class AutotvmTuner:
+    """See ``relay.tuner.RelayTuner``. Its trials are in ``autotvm.log``, its tasks in ``relay_tasks.jsonl``."""
+
+    name = AUTOTVM
+
+    def tune(self, session: RelaySession) -> Outcome:
+        """See ``RelayTuner``."""
+        tasks = _tasks(session)
+        known = known_trials(session.work.autotvm_log, tasks)
+        limits = {task.key: min(_trials(session), task.entry.space or 1) for task in tasks}
+        planned = sum(max(limit, len(known[key])) for key, limit in limits.items())
+        count = TrialCount(len(tasks), planned, session.show)
+        for trials in known.values():
+            count.known(len(trials), _failures(trials.values()))
+        work = [
+            _Work(session, task, position, limits[task.key], known[task.key], count)
+            for position, task in enumerate(tasks, 1)
+        ]
+        with make_measurer(session) as measurer:
+            for of_task in work:
+                of_task.run(measurer)
+        return count.outcome(_notes(tasks, {task.key: len(known[task.key]) for task in tasks}))
+
+
+@dataclass(kw_only=False)
+class _Work:
+    """The tuning of one task. ``trials`` are all that it has, the oldest first; new ones are added."""
+
+    session: RelaySession
+    task: AutotvmTask
+    position: int
+    limit: int
+    trials: dict[int, Measured]
+    count: TrialCount
+    _search: Any = field(default=None, repr=False)
+
+    def run(self, measurer: Measurer) -> None:
+        idle = 0
+        while idle < _IDLE_BATCHES and not self._ended():
+            if self._search is None:
+                self._search = self._started_search()
+            proposed = self._propose()
+            fresh = [index for index in dict.fromkeys(proposed) if index not in self.trials]
+            fresh = fresh[: self.limit - len(self.trials)]
+            if fresh:
+                self._measure(measurer, fresh)
+                self._show()
+            idle = 0 if fresh else idle + 1
+            if not proposed:
+                break
+            self._learn([index for index in proposed if index in self.trials])
+        # What was left out, by early stopping or for want of configurations, will not be measured.
+        self.count.planned -= max(0, self.limit - len(self.trials))
+        self._show(finished=True)
+
+    def _ended(self) -> bool:
+        patience = self.session.options.early_stopping
+        return len(self.trials) >= self.limit or (patience is not None and since_best(self.trials) >= patience)
+
+    def _started_search(self) -> Any:
+        options = self.session.options
+        algorithm = cast(Algorithm, options.algorithm)
+        model = algorithm == "xgb"
+        history = transfer_history(options.transfer_from, self.task) if model else ()
+        self._search = make_search(algorithm, self.task.task, options.seed, self.task.key, history)
+        if model and self.trials:  # the others propose the same again, and get the known results
+            self._learn(list(self.trials))
+        return self._search
+
+    def _propose(self) -> list[int]:
+        if not self._search.has_next():
+            return []
+        left = self.limit - len(self.trials)
+        return [int(config.index) for config in self._search.next_batch(min(PLAN, max(left, 1)))]
+
+    def _measure(self, measurer: Measurer, indices: Sequence[int]) -> None:
+        best = best_mean(self.trials)
+        results = measurer.measure(self.task, indices, best if math.isfinite(best) else None)
+        lines = []
+        for index, result in zip(indices, map(_checked, results), strict=True):
+            self.trials[index] = result
+            self.count.measured(failure_name(result.error_no))
+            lines.append(
+                record_line(self.task.task, index, result.run_s, result.error_no, result.took_s, result.timestamp)
+            )
+        append_synced(self.session.work.autotvm_log, b"".join(line + b"\n" for line in lines))
+
+    def _learn(self, indices: Sequence[int]) -> None:
+        from tvm import autotvm
+
+        task = self.task.task
+        inputs = [autotvm.MeasureInput(task.target, task, task.config_space.get(index)) for index in indices]
+        results = [
+            autotvm.MeasureResult(trial.run_s, trial.error_no, trial.took_s, trial.timestamp)
+            for trial in (self.trials[index] for index in indices)
+        ]
+        self._search.update(inputs, results)
+
+    def _show(self, *, finished: bool = False) -> None:
+        self.count.step(self.task.name, self.position, best_mean(self.trials), finished=finished)
+
+
+def _tasks(session: RelaySession) -> list[AutotvmTask]:
+    """The tasks of all networks and of the template, heaviest first; ``relay_tasks.jsonl`` gets them."""
+    import tvm
+
+    target = tvm.target.Target(session.target)
+    found = [task for network in session.networks for task in network_tasks(network, target)]
+    sources = [network.name for network in session.networks]
+    options = session.options
+    if options.template is not None:
+        template = load_template(options.template)
+        made = create_template_task(options.template, template, options.template_args, target)
+        task = as_task(made, {options.template: 1}, (template.module,))
+        if task is None:
+            raise TuningError(f"the template {options.template} defines no knob: there is nothing to tune")
+        found.append(task)
+    tasks = heaviest_first(merged(found))
+    if not tasks:
+        raise TuningError(f"AutoTVM has no template for any operator of {', '.join(sources)} on {session.target}")
+    session.work.save_tasks(AUTOTVM, sources, [task.entry for task in tasks])
+    return tasks
+
+
+def _trials(session: RelaySession) -> int:
+    return TRIALS if session.options.trials is None else session.options.trials
+
+
+def _checked(result: Measured) -> Measured:
+    """A time that is no positive number is a failure: JSON has no NaN, and 0 would win."""
+    if result.error_no == 0 and not (result.run_s and all(math.isfinite(s) and s > 0 for s in result.run_s)):
+        return Measured(error_no=UNKNOWN_ERROR, took_s=result.took_s, timestamp=result.timestamp)
+    return result
+
+
+def _failures(trials: Any) -> Counter[str]:
+    names = (failure_name(trial.error_no) for trial in trials)
+    return Counter(name for name in names if name is not None)
+
+
+def usual_trials(space: int) -> int:
+    """How many trials of a task with ``space`` configurations people usually spend: 1000 for 10^7, fewer for fewer.
+
+    TVM's tutorials advise 1000 and more for its large GPU spaces, and all of a space that is smaller.
+    """
+    return min(space, round(150 * math.log10(max(space, 2))))
+
+
+def _notes(tasks: Sequence[AutotvmTask], trials: dict[str, int]) -> tuple[str, ...]:
+    """One line that says where the trials were few for the size of the space."""
+    few = [task for task in tasks if trials[task.key] < usual_trials(task.entry.space or 1) // 2]
+    if not few:
+        return ()
+    worst = sorted(few, key=lambda task: -(task.entry.space or 1) / max(1, trials[task.key]))[:_LISTED]
+    listed = "; ".join(
+        f"{task.name}: {trials[task.key]} of {task.entry.space:.3g} configurations, "
+        f"{usual_trials(task.entry.space or 1)} are usual"
+        for task in worst
+    )
+    return (f"few trials for {len(few)} of {len(tasks)} tasks ({listed}); give more with --trials",)

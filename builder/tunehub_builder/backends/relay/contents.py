@@ -1,0 +1,142 @@
+"""From a checked work directory of TVM <= 0.19 to the contents of a package: TVM's own lines, untouched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tunehub_builder.backends.relay.admission import (
+    JudgedRecord,
+    judged_records,
+    network_evidence,
+    published_graphs,
+    record_evidence,
+)
+from tunehub_builder.backends.relay.gate import static_reason, target_text, verdict_journal
+from tunehub_builder.backends.relay.network_gate import NetworkVerdict, current, network_journal, record_uses
+from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
+from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.packing.pack import Contents, nothing_admitted, provenance_of, sorted_networks
+from tunehub_builder.tuning.work_directory import Run, WorkDirectory
+from tunehub_registry.evidence import Evidence, encode_evidence
+from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
+from tunehub_registry.manifest import RecordSet
+from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
+
+TVM_VERSIONS = ">=0.8,<0.20"
+FILES = {AUTOTVM: "records/autotvm.log", AUTO_SCHEDULER: "records/auto_scheduler.json"}
+KEY_SCHEMES = {AUTOTVM: "autotvm-1", AUTO_SCHEDULER: "auto-scheduler-1", GRAPH_TUNER: "graph-1"}
+
+
+def relay_contents(directory: WorkDirectory, run: Run) -> Contents:
+    """The records and graph-level sets that the gate admitted, by workload and by network.
+
+    Raises PackingError when there are none, WorkDirectoryError for a damaged file.
+    """
+    work = RelayWork(directory)
+    tasks = list(work.tasks())
+    keys = {(task.tuner, task.key) for task in tasks}
+    latest = {(v.tuner, v.key): v for v in verdict_journal(work).entries() if (v.tuner, v.key) in keys}
+    verdicts = [latest[key] for key in sorted(latest)]
+    networks = current(record_uses(work, run, verdicts), network_journal(work).entries())
+    judged = judged_records(verdicts, networks, tasks, (entry.name for entry in run.networks))
+    published = [record for record in judged if record.published and _is_sound(record)]
+    graphs = published_graphs(networks)
+    if not published and not graphs:
+        raise nothing_admitted(directory, checked=bool(verdicts))
+    sets, files = _record_sets(work, run, published, graphs)
+    return Contents(
+        target=descriptor_of_legacy(parse_target(target_text(run))),
+        record_sets=tuple(sets),
+        networks=sorted_networks(run),
+        provenance=provenance_of(run, sum(map(_lines, work.logs()))),
+        files=files,
+        evidence=b"".join(map(encode_evidence, _evidence(judged, networks, _efforts(work, tasks)))),
+        counts={
+            "records": len(published),
+            "rejected": len(verdicts) - len(published),
+            "not_checked": len(tasks) - len(verdicts),
+            "graphs": len(graphs),
+        },
+    )
+
+
+def _is_sound(record: JudgedRecord) -> bool:
+    """By today's rules too, which may be stricter than on the day of the verdict."""
+    line = record.verdict.line
+    try:
+        return line is not None and static_reason(parse_line(line.encode())) is None
+    except LogLineError:
+        return False
+
+
+def _record_sets(
+    work: RelayWork, run: Run, published: Sequence[JudgedRecord], graphs: Sequence[NetworkVerdict]
+) -> tuple[list[RecordSet], dict[str, bytes]]:
+    logs = {AUTOTVM: work.autotvm_log, AUTO_SCHEDULER: work.auto_scheduler_log}
+    sets, files = [], {}
+    for tuner, file in FILES.items():
+        lines = [record.verdict.line for record in published if record.verdict.tuner == tuner]
+        if lines:
+            files[file] = "".join(f"{line}\n" for line in lines).encode()
+            sets.append(_record_set(run, tuner, file, len(lines), _lines(logs[tuner])))
+    for verdict in graphs:
+        log = work.graph_log(verdict.network)
+        file = f"records/graph/{log.name}"
+        files[file] = log.read_bytes()
+        count = sum(bool(line.strip()) and not line.startswith(b"#") for line in files[file].splitlines())
+        sets.append(_record_set(run, GRAPH_TUNER, file, count, _lines(work.layout_log)))
+    return sets, files
+
+
+def _record_set(run: Run, tuner: str, file: str, count: int, trials: int) -> RecordSet:
+    return RecordSet(
+        tuner=tuner,
+        file=file,
+        tvm=TVM_VERSIONS,
+        key_scheme=KEY_SCHEMES[tuner],
+        count=count,
+        provenance=provenance_of(run, trials, tuner),
+    )
+
+
+def _evidence(
+    judged: Iterable[JudgedRecord],
+    networks: Mapping[tuple[str, str], NetworkVerdict],
+    efforts: Mapping[tuple[str, str], Effort],
+) -> list[Evidence]:
+    """On every record that was measured, and on the networks whose sets are published."""
+    records = [
+        msgspec.structs.replace(found, **efforts.get((record.verdict.tuner, record.verdict.key), {}))
+        for record in judged
+        if (found := record_evidence(record)) is not None
+    ]
+    admitted = (networks[key] for key in sorted(networks) if networks[key].admitted)
+    return [*records, *filter(None, map(network_evidence, admitted))]
+
+
+Effort = dict[str, int]
+
+
+def _efforts(work: RelayWork, tasks: Iterable[RelayTask]) -> dict[tuple[str, str], Effort]:
+    """The trials and the size of the space of each workload, by tuner and key."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for log in work.logs():
+        with log.open("rb") as stream:
+            counts.update((tuned.tuner, tuned.key) for _, _, tuned, _ in scan_log(stream, lambda bad: None))
+    return {
+        name: {"trials": counts[name], **({"space": task.space} if task.space else {})}
+        for task in tasks
+        if (name := (task.tuner, task.key)) in counts
+    }
+
+
+def _lines(path: Path) -> int:
+    """How many lines a log has; each is a measurement."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)

@@ -1,0 +1,77 @@
+"""Targets of TVM <= 0.19: texts such as ``llvm -mcpu=znver5 -num-cores=2`` or ``cuda -model=titanx``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.target.host import physical_cores
+from tunehub_builder.exceptions import TuningError, UnknownTargetError, UnsuitableTargetError
+from tunehub_builder.tuning.target import HOST, TuningTarget, find_cpu
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
+
+
+def find_relay_target(name: str, *, remote: bool) -> TuningTarget:
+    """The target called ``name``: ``host``, ``llvm-`` and LLVM's name of a CPU, or TVM's own text of a target.
+
+    Raises UnknownTargetError for a name that is none of these, and UnsuitableTargetError for a device that neither is
+    this machine nor in it (``remote``: it need not be).
+    """
+    if name != HOST and not name.startswith("llvm-"):
+        return _from_text(name, remote)
+    _require_llvm_names(name)
+    model = find_cpu(name, remote=remote).model
+    return TuningTarget(name=f"llvm-{model}", config={"text": _cpu_text(model)})
+
+
+def _from_text(text: str, remote: bool) -> TuningTarget:
+    import tvm
+
+    try:
+        name = descriptor_of_legacy(parse_target(text)).name
+        target = tvm.target.Target(text)
+    except (RegistryError, ValueError, tvm.error.TVMError) as error:
+        raise UnknownTargetError(text, [HOST, "llvm-CPU", "cuda -model=titanx"]) from error
+    if not remote and not _is_here(target):
+        reason = "TVM finds no such device on this machine"
+        raise UnsuitableTargetError(text, reason)
+    return TuningTarget(name=name, config={"text": text})
+
+
+def _is_here(target: Any) -> bool:
+    import tvm
+
+    kind = str(target.kind.name if hasattr(target.kind, "name") else target.kind)
+    triple = target.attrs.get("mtriple")
+    if kind in ("llvm", "c"):
+        return triple is None or _same_machine(str(triple))
+    return bool(tvm.device(kind, 0).exist)
+
+
+def _same_machine(triple: str) -> bool:
+    import platform
+
+    return triple.partition("-")[0] == platform.machine()
+
+
+def _cpu_text(model: str) -> str:
+    """TVM knows ``num-cores`` since 0.9; without it its auto-scheduler asks the machine."""
+    import tvm
+
+    text = f"llvm -mcpu={model}"
+    try:
+        tvm.target.Target(f"{text} -num-cores=1")
+    except (ValueError, tvm.error.TVMError):
+        return text
+    return f"{text} -num-cores={physical_cores()}"
+
+
+def _require_llvm_names(name: str) -> None:
+    import tvm
+    from tvm.target import codegen
+
+    if not hasattr(codegen, "llvm_get_cpu_archlist"):
+        raise TuningError(
+            f"TVM {tvm.__version__} cannot tell what {name!r} is (0.15 and newer can): "
+            "give TVM's own text of the target, such as --target 'llvm -mcpu=skylake-avx512'"
+        )

@@ -1,0 +1,1 @@
+"""Networks timed side by side: TVM's default, tunehub and its peers."""

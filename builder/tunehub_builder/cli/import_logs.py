@@ -1,0 +1,147 @@
+"""`tunehub import`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tunehub_builder.exceptions import BuilderError
+
+if TYPE_CHECKING:
+    from tunehub_builder.logs.importing import ImportReport, Prover, ReadFile
+    from tunehub_builder.logs.template_import import TemplateImport
+
+_SHOWN = 20
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True,
+                type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
+@click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="Folder that gets the packages (a registry) or the records; made if need be.")  # fmt: skip
+@click.option("--as", "kind", type=click.Choice(["package", "template"]), default="package", show_default=True,
+              help="Packages for TVM 0.8-0.19, or your own records of templates for TVM 0.25+.")  # fmt: skip
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path),
+              help="With --as template: propose the knobs to this directory of `tunehub tune`.")  # fmt: skip
+@click.option("--version", help="The packages' version.  [that of the file's name: cuda_v0.10.log, else 0.1.0]")
+@click.option("--proof/--no-proof", default=True, help="Load every record in TVM 0.8-0.19, where one is installed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def import_logs(
+    files: tuple[Path, ...],
+    output: Path,
+    kind: str,
+    work: Path | None,
+    version: str | None,
+    proof: bool,
+    as_json: bool,
+) -> None:
+    """Make packages of tuning logs: AutoTVM 0.1 and 0.2 (TopHub's files), auto-scheduler 0.6.
+
+    Every device model gets a package of its own. A line that cannot be used is listed with its reason and never loses
+    the file. Exits with 1 when nothing could be imported.
+
+    With --as template, AutoTVM's x86 lines become records of templates: a file DEVICE.jsonl for each device, in a
+    folder that TUNEHUB_RECORDS takes. Their times are those of the log; nothing of them is published unmeasured.
+    """
+    if kind == "template":
+        if version is not None:
+            raise click.UsageError("--version is for packages; records of templates are files without one")
+        _import_as_templates(files, output, work, as_json)
+        return
+    if work is not None:
+        raise click.UsageError("--work is for --as template")
+    from tunehub_builder.logs import importing as log_import
+    from tunehub_registry.exceptions import RegistryError
+
+    try:
+        prover, how = _prover() if proof else (None, "not proved: --no-proof")
+        report = log_import.import_logs(files, output, version=version, prover=prover, proof=how)
+    except (BuilderError, RegistryError) as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _print(report, output)
+    if not report.packages:
+        raise SystemExit(1)
+
+
+def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | None, as_json: bool) -> None:
+    from tunehub.target.tvm_generation import find_tvm
+
+    installed = find_tvm()
+    if installed is None or installed.generation != "relax":
+        found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
+        raise click.ClickException(f"--as template keys layers with TVM 0.25 to 0.27, but {found}")
+    from tunehub_builder.logs.template_import import import_as_templates
+
+    try:
+        report = import_as_templates(files, output, work)
+    except BuilderError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        _print_templates(report)
+    if not report.translated:
+        raise SystemExit(1)
+
+
+def _print_templates(report: TemplateImport) -> None:
+    for file in report.files:
+        skipped = f", {len(file.skipped)} of them skipped" if file.skipped else ""
+        click.echo(f"{file.path}: {file.lines} lines{skipped}")
+    workloads = len(report.translated) + len(report.refused)
+    adapted = sum(bool(item.notes) for item in report.translated)
+    noted = f"; --json has notes on {adapted} of them" if adapted else ""
+    click.echo(f"{len(report.translated)} of {workloads} workloads have knobs of a template{noted}")
+    for item in report.refused[:_SHOWN]:
+        click.echo(f"  {item.file}:{item.line}: {item.name}: refused: {item.reason}")
+    if len(report.refused) > _SHOWN:
+        click.echo(f"  and {len(report.refused) - _SHOWN} more; --json lists all")
+    for device, path in report.written.items():
+        count = sum(len(item.records) for item in report.translated if item.device == device)
+        click.echo(f"{path}: {count} records, with times of AutoTVM")
+    if report.proposed is not None:
+        click.echo(f"{report.proposed} choices proposed: the next `tunehub tune` measures them")
+
+
+def _prover() -> tuple[Prover | None, str]:
+    from tunehub.target.tvm_generation import find_tvm
+
+    installed = find_tvm()
+    if installed is None or installed.generation != "relay" or installed.release < (0, 8):
+        found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
+        return None, f"not proved: {found}, records of this kind are loaded by TVM 0.8 to 0.19"
+    from tunehub_builder.backends.relay.prove import prove
+
+    return prove, f"TVM {installed.version}"
+
+
+def _print(report: ImportReport, output: Path) -> None:
+    for file in report.files:
+        _print_file(file)
+    click.echo(f"proof: {report.prover}")
+    for package in report.packages:
+        row = package.as_json()
+        click.echo(f"{output / package.file}: {row['records']} records of {', '.join(row['tuners'])}")
+    if not report.packages:
+        click.echo("nothing was imported")
+
+
+def _print_file(file: ReadFile) -> None:
+    translated = sum(item.original is not None for item in file.imported)
+    notes = [f"{translated} of them translated from v0.1"] if translated else []
+    notes += [f"{len(file.skipped)} skipped"] if file.skipped else []
+    notes += [f"TVM takes {file.proved}"] if file.proved else []
+    notes += [f"{len(file.unproved)} not proved ({file.unproved[0].reason})"] if file.unproved else []
+    click.echo(f"{file.path}: {len(file.imported)} of {file.lines} records imported{''.join(f', {n}' for n in notes)}")
+    remarks = [("skipped", remark) for remark in file.skipped]
+    remarks += [("kept, though TVM does not take it", remark) for remark in file.refuted]
+    for what, remark in remarks[:_SHOWN]:
+        click.echo(f"  {file.path.name}:{remark.line}: {what}: {remark.reason}")
+    if len(remarks) > _SHOWN:
+        click.echo(f"  and {len(remarks) - _SHOWN} more; --json lists all")

@@ -1,0 +1,1 @@
+"""Tuning on many machines: jobs on dask workers and on boards behind TVM's RPC tracker."""

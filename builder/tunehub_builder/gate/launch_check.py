@@ -1,0 +1,131 @@
+"""Whether a GPU could launch every kernel of a package: each is compiled for it, and what it takes is added up.
+
+No GPU is needed. A package for a large GPU says that it serves every one from some architecture on; what a kernel takes
+of the smallest of these shows only in its machine code. Source of the limits: CUDA C++ Programming Guide, "Technical
+Specifications per Compute Capability"; registers are handed out in units of 256 to a warp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tunehub.cuda.limits import SM_80, LaunchLimits
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.report import Outcome, Rejection
+from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
+from tunehub_registry.package import open_package
+from tunehub_registry.record import BadLine, ScheduleRecord, read_records
+
+if TYPE_CHECKING:
+    from tunehub_builder.tuning.runner.nvrtc import Compiler, KernelUse
+
+_REGISTERS = 1 << 16  # of a multiprocessor, from sm_50 on
+_UNIT, _WARP = 256, 32
+_KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\((\d+)[^)]*\))? (\w+)\(')
+
+
+def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> Outcome:
+    """Compile the kernels of every MetaSchedule record in the package ``path`` for ``arch`` (``sm_80``).
+
+    ``work`` is a work directory that has the records' workloads. Raises BuilderError for a package that is not for
+    CUDA or cannot be read, or without NVRTC; PackageError and FormatError for a damaged package; WorkDirectoryError.
+    """
+    records = _records(path)
+    tasks = {task.exact: task for task in WorkDirectory(work).tasks()}
+    compiler = _compiler(arch)
+    rejected = []
+    for position, record in enumerate(records, 1):
+        reason = _reason(record, tasks, arch, compiler)
+        if reason is not None:
+            rejected.append(Rejection(where=record.exact, name=record.op, reason=reason))
+        stream.write(f"[{position}/{len(records)}] {'refused' if reason else 'fits'} {record.op}\n")
+        stream.flush()
+    return Outcome(admitted=len(records) - len(rejected), rejected=tuple(rejected), measured=True)
+
+
+def excess(threads: int, use: KernelUse, limits: LaunchLimits = SM_80) -> str | None:
+    """Why a kernel with blocks of ``threads`` cannot be launched, or None."""
+    if threads > limits.threads:
+        return f"a block has {threads} threads, more than {limits.threads}"
+    if use.shared_memory > limits.shared_memory:
+        return f"a block takes {use.shared_memory} bytes of shared memory, more than {limits.shared_memory}"
+    warps = -(-threads // _WARP)
+    registers = warps * -(-use.registers * _WARP // _UNIT) * _UNIT
+    if registers > _REGISTERS:
+        return f"a block takes {registers} registers, more than {_REGISTERS}"
+    return None
+
+
+def threads_of(source: str) -> dict[str, int]:
+    """The threads of a block of each kernel in TVM's CUDA source, by the kernel's name."""
+    return {name: int(bound or SM_80.threads) for bound, name in _KERNEL.findall(source)}
+
+
+def _compiler(arch: str) -> Compiler:
+    from tunehub_builder.tuning.runner.nvrtc import Compiler, NvrtcError
+
+    try:
+        return Compiler(arch)
+    except NvrtcError as error:
+        raise BuilderError(str(error)) from error
+
+
+def _records(path: Path) -> list[ScheduleRecord]:
+    try:
+        with open_package(path, source=str(path)) as package:
+            if package.manifest.target.kind != "cuda":
+                raise BuilderError(f"{path}: is for {package.manifest.target.kind}; only CUDA has kernels to launch")
+            return [record for entry in package.manifest.record_sets for record in _of_set(package, entry, path)]
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+
+
+def _of_set(package: Any, entry: Any, path: Path) -> Iterator[ScheduleRecord]:
+    with package.open(entry.file) as stream:
+        for record in read_records(stream, str(path)):
+            if isinstance(record, BadLine):
+                raise BuilderError(f"{path}: {entry.file}, line {record.line}: {record.reason}")
+            yield record
+
+
+def _reason(record: ScheduleRecord, tasks: Mapping[str, TaskEntry], arch: str, compiler: Compiler) -> str | None:
+    """Why ``record`` is refused, or None."""
+    task = tasks.get(record.exact)
+    if task is None:
+        return "the work directory has no such workload"
+    try:
+        source = _source(record, task, arch)
+        uses, threads = _uses(compiler.compile(source)), threads_of(source)
+    except Exception as error:  # TVM raises many kinds for a record that does not fit
+        return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+    if not uses or uses.keys() != threads.keys():
+        return f"kernels {', '.join(sorted(threads))} were asked for, {', '.join(sorted(uses)) or 'none'} were made"
+    reasons = (excess(threads[name], use) for name, use in uses.items())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _uses(cubin: bytes) -> dict[str, KernelUse]:
+    from tunehub_builder.tuning.runner.nvrtc import kernel_uses
+
+    return kernel_uses(cubin)
+
+
+def _source(record: ScheduleRecord, task: TaskEntry, arch: str) -> str:
+    """The CUDA source of a workload by ``record``, made and checked as a client does it."""
+    import tvm
+
+    from tunehub.relax.schedule.guard import check_features, check_function
+    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.traces import import_trace
+    from tunehub_builder.tuning.runner.nvrtc import source_of
+    from tunehub_registry.trace_rules import required_features
+
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    check_features(required_features(record.trace), target)
+    mod = tvm.ir.load_json(task.module)
+    scheduled = apply_exact(mod, import_trace(record.trace)).mod
+    check_function(scheduled["main"], mod["main"], target)
+    return source_of(tvm.tirx.build(scheduled, target=target))

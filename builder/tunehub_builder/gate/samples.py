@@ -1,0 +1,53 @@
+"""Samples of a default's time and of a candidate's as evidence: how much faster the candidate is. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from tunehub.measure.samples import interquartile_range
+from tunehub_registry.evidence import RecordEvidence
+
+
+def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
+    """How many times faster than the default a candidate is, by medians; None without samples of both."""
+    if not default_s or not run_s:
+        return None
+    return statistics.median(default_s) / statistics.median(run_s)
+
+
+def timed_evidence(
+    exact: str,
+    default_s: Sequence[float],
+    run_s: Sequence[float],
+    *,
+    difference: float | None,
+    threads: int,
+    admitted: bool,
+    reason: str | None,
+    tuner: str | UnsetType = UNSET,
+    baseline: str | UnsetType = UNSET,
+    trials: int | UnsetType = UNSET,
+) -> RecordEvidence:
+    """A line of a package's evidence about samples in seconds, of which there are some; ``difference`` is of outputs.
+
+    Raises FieldError for an admitted record without a difference.
+    """
+    default, tuned = statistics.median(default_s), statistics.median(run_s)
+    return RecordEvidence(
+        exact=exact,
+        default_s=default,
+        tuned_s=tuned,
+        speedup=default / tuned,
+        repeats=len(run_s),
+        spread=interquartile_range(run_s) / tuned,
+        output_max_rel_diff=difference,
+        threads=threads,
+        admitted=admitted,
+        reason=reason,
+        tuner=tuner,
+        baseline=baseline,
+        trials=trials,
+    )

@@ -1,0 +1,1 @@
+"""Tuning logs of TVM <= 0.19: distilled, imported, translated."""

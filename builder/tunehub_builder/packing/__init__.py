@@ -1,0 +1,1 @@
+"""From checked records to a package."""

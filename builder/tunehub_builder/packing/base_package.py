@@ -1,0 +1,72 @@
+"""Publishing on top of a package: what it holds goes into the next version of it, byte for byte.
+
+That is how one package holds the records for several generations of TVM, which never run in one environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tunehub_builder.exceptions import PackingError
+from tunehub_builder.packing.pack import Contents
+from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
+from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
+from tunehub_registry.target import TargetDescriptor
+
+
+def with_base(contents: Contents, path: Path) -> Contents:
+    """``contents`` and everything that the package ``path`` holds.
+
+    Each record set says how it was made; the package's own provenance is that of ``contents``. Raises PackingError when
+    the two do not go together or ``path`` cannot be read, PackageError and FormatError when it is damaged.
+    """
+    try:
+        with open_package(path) as package:
+            manifest = package.manifest
+            files = {name: package.read(name) for name in package.names if name not in (MANIFEST, EVIDENCE)}
+            evidence = package.read(EVIDENCE) if EVIDENCE in package.names else b""
+    except OSError as error:
+        raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
+    both = sorted(files.keys() & contents.files.keys())
+    if both:
+        reason = f"already holds {both[0]}, which this directory would replace"
+        raise PackingError(f"{path}: {reason}; give a version from before that, or pack without it")
+    known = tuple(_with_provenance(manifest, entry) for entry in manifest.record_sets)
+    new = tuple(_with_provenance(contents, entry) for entry in contents.record_sets)
+    return Contents(
+        target=_merged_target(manifest.target, contents.target, path),
+        record_sets=(*known, *new),
+        networks=_merged_networks(manifest.networks, contents.networks, path),
+        provenance=contents.provenance,
+        files={**files, **contents.files},
+        evidence=evidence + contents.evidence,
+        counts={**contents.counts, "taken_along": sum(entry.count for entry in manifest.record_sets)},
+    )
+
+
+def _with_provenance(whole: Manifest | Contents, entry: RecordSet) -> RecordSet:
+    return msgspec.structs.replace(entry, provenance=entry.provenance or whole.provenance)
+
+
+def _merged_target(base: TargetDescriptor, own: TargetDescriptor, path: Path) -> TargetDescriptor:
+    """The base's description of the device, needing what either set of records needs."""
+    for field in ("kind", "model", "arch"):
+        before, now = getattr(base, field), getattr(own, field)
+        if before != now:
+            raise PackingError(f"{path}: is for {field} {before}, this directory for {now}; give a package of the same")
+    required = {*base.required_features, *own.required_features}
+    return msgspec.structs.replace(base, required_features=tuple(sorted(required)))
+
+
+def _merged_networks(
+    base: tuple[NetworkEntry, ...], own: tuple[NetworkEntry, ...], path: Path
+) -> tuple[NetworkEntry, ...]:
+    known = {entry.name: entry for entry in base}
+    for entry in own:
+        before = known.setdefault(entry.name, entry)
+        if before != entry:
+            reason = f"has another network called {entry.name!r} (from {before.source})"
+            raise PackingError(f"{path}: {reason}; rename the model file and tune it under that name")
+    return tuple(sorted(known.values(), key=lambda entry: entry.name))

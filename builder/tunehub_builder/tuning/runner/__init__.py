@@ -1,0 +1,1 @@
+"""Building and running candidates in worker processes and on boards."""

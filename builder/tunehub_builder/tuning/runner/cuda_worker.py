@@ -1,0 +1,278 @@
+"""A worker process for CUDA: it builds candidates beside the others, and measures while no other one does.
+
+Each process has a context of its own on the GPU, so that a kernel that writes where it must not ends one process only.
+A lock on a file makes measuring exclusive: the system releases it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tunehub.measure.session import packed, unpacked
+from tunehub.measure.worker_process import error_of
+from tunehub.relax.nodes import buffer_shapes
+from tunehub_builder.tuning.runner.archive import Archive
+from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+
+_MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
+_CONTEXT_LOST = 70  # exit code
+_LAUNCH_S = 2e-5  # a single run is off by up to this: what a launch costs, and its jitter
+_RANDOM = 1 << 16  # numbers that fill an argument again and again
+_MOST_BYTES_KEPT = 4 << 30
+_PLAIN = -1  # the number of what outputs are compared with
+
+
+class CudaSession(Session):
+    """As :class:`Session`, for a GPU of this machine. Weights are never packed: a candidate has one form."""
+
+    def __init__(self, lock: str, device: str | None = None, *, half: bool = False) -> None:
+        """``lock``: the file that whoever measures on the GPU holds locked.
+
+        The process sees the GPU ``device`` alone, as ``CUDA_VISIBLE_DEVICES`` names it; None: those that it sees now.
+        ``half``: there is work in half precision, which needs more of TVM than the rest; it is imported at the start.
+        """
+        super().__init__()
+        self._lock, self._half = lock, half
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device
+        self._compilers: dict[str, Any] = {}
+        self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def warm_up(self, target: Any) -> None:
+        """Import TVM, take the GPU into use and compile a first kernel."""
+        self._device().sync()
+        self._compiler(_arch(target))
+        if self._half:
+            load_cuda_intrinsics()
+
+    def attempt(
+        self, task: str, target: Any, trace: Any, best_s: float | None, options: MeasureOptions
+    ) -> tuple[float, ...]:
+        """Build a candidate and measure it: seconds. None for ``trace`` is the default."""
+        if trace is None:
+            self.build_default(0, task, target)
+        else:
+            self.build(0, task, target, trace)
+        return self.measure(0, best_s, options)
+
+    def candidate(self, task: str, target: Any, trace: Any) -> Any:
+        """The candidate as a client makes it, checks included."""
+        import tvm
+
+        from tunehub.relax.schedule.guard import check_function
+
+        original = self._modules[task]["main"]
+        if takes_half(original):
+            load_cuda_intrinsics()
+        scheduled = self._scheduled(task, trace)
+        check_function(scheduled["main"], original, tvm.target.Target(target))
+        return scheduled
+
+    def default(self, task: str, target: Any) -> Any:
+        """The workload as TVM compiles what has no record: by the rules of dlight."""
+        return by_dlight(self._modules[task], target)
+
+    def load(self, number: int, target: Any, archive: Archive) -> None:
+        """As the base says."""
+        self._compiler(_arch(target)).know(archive.source, archive.cubin)
+        super().load(number, target, archive)
+
+    def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
+        """As the base says. What is timed and what is compared are the same function.
+
+        Outputs are compared with those of the plainest kernels: dlight's own can be wrong, see ``tunehub.cuda.locals``.
+        """
+        self.drop()
+        errors = [error_of(self.build_default, 0, task, target)]
+        error_of(self._build_plain, task, target)
+        for i, trace in enumerate(traces):
+            errors.append(error_of(self.build, packed(i), task, target, trace))
+            if errors[-1] is None:
+                self._built[unpacked(i)] = self._built[packed(i)]
+        return errors
+
+    def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
+        """As the base says; of ``options.repeats`` samples the faster half, since other processes hold the CPU up."""
+        library, arguments = self._built.pop(number)
+        with self._gpu() as device:
+            first = min(_samples(library, arguments, device, runs=1, repeats=2))
+            if best_s is not None and first > options.cutoff * best_s + _LAUNCH_S:
+                return (first,)
+            runs = max(1, min(_MOST_RUNS, int(options.min_repeat_s / max(first, 1e-7))))
+            samples = sorted(_samples(library, arguments, device, runs=runs, repeats=options.repeats))
+        return tuple(samples[: max(1, options.repeats // 2)])
+
+    def time(self, number: int, runs: int) -> float:
+        """As the base says."""
+        library, arguments = self._built[number]
+        with self._gpu() as device:
+            return _samples(library, arguments, device, runs=runs, repeats=1)[0]
+
+    def difference(self, number: int, reference: int, runs: int = 1) -> float:
+        """As the base says; in place of the reference, the plainest kernels where they could be built."""
+        with self._gpu():
+            return super().difference(number, _PLAIN if _PLAIN in self._built else reference, runs)
+
+    def _build_plain(self, task: str, target: Any) -> None:
+        self._keep(_PLAIN, plainly(self._modules[task], target), target)
+
+    def _compiled(self, mod: Any, target: Any) -> Any:
+        from tunehub_builder.tuning.runner.nvrtc import source_of
+
+        compiler = self._compiler(_arch(target))
+        library = super()._compiled(mod, target)
+        compiler.compile(source_of(library))  # beside the other workers: TVM may ask for it as late as at a launch
+        return library
+
+    def _kernels(self, library: Any, target: Any) -> tuple[str, bytes]:
+        from tunehub_builder.tuning.runner.nvrtc import source_of
+
+        source = source_of(library)
+        return source, self._compiler(_arch(target)).compile(source)
+
+    def _compiler(self, arch: str) -> Any:
+        from tunehub_builder.tuning.runner.nvrtc import Compiler
+
+        if arch not in self._compilers:
+            self._compilers[arch] = Compiler(arch)
+            self._compilers[arch].install()
+        return self._compilers[arch]
+
+    def _outputs(self, number: int, inputs: list[Any]) -> list[Any]:
+        import tvm
+
+        tensors = [tvm.runtime.tensor(array, self._device()) for array in inputs]
+        self._built[number][0]["main"](*tensors)
+        return [tensor.numpy() for tensor in tensors]
+
+    def _argument(self, shape: tuple[int, ...], dtype: str) -> Any:
+        import numpy as np
+        import tvm
+
+        if (shape, dtype) not in self._on_gpu:
+            if sum(tensor_bytes(*key) for key in self._on_gpu) > _MOST_BYTES_KEPT:
+                self._on_gpu.clear()
+            numbers = np.random.default_rng(0).uniform(0.1, 1.0, _RANDOM).astype(dtype)
+            self._on_gpu[shape, dtype] = tvm.runtime.tensor(np.resize(numbers, shape), self._device())
+        return self._on_gpu[shape, dtype]
+
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.cuda(0)
+
+    @contextmanager
+    def _gpu(self) -> Iterator[Any]:
+        """The device, for this process alone. One that has failed for good ends the process: nothing runs after it."""
+        device = self._device()
+        with _locked(self._lock):
+            try:
+                yield device
+                device.sync()
+            except Exception:
+                try:
+                    device.sync()
+                except Exception:
+                    os._exit(_CONTEXT_LOST)
+                raise
+
+
+def _arch(target: Any) -> str:
+    """``sm_90``."""
+    import tvm
+
+    return str(tvm.target.Target(target).attrs["arch"])
+
+
+def gpu_lock(directory: Path, device: int = 0) -> str:
+    """The file in a work directory that the worker holds that measures on the GPU number ``device``."""
+    return str(directory / (f"gpu{device}.lock" if device else "gpu.lock"))
+
+
+def makers(directory: Path, workers: int, *, half: bool = False) -> list[Callable[[], CudaSession]]:
+    """What makes the session of each of ``workers`` processes: they are spread over all GPUs that may be used.
+
+    ``half``: see :class:`CudaSession`.
+    """
+    devices = visible_gpus() or (None,)
+    turns = (number % len(devices) for number in range(workers))
+    return [partial(CudaSession, gpu_lock(directory, number), devices[number], half=half) for number in turns]
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    from tunehub.target.cuda_host import find_gpus
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(len(find_gpus()))) if named is None else (name.strip() for name in named.split(","))
+    return tuple(name for name in names if name)
+
+
+def by_dlight(mod: Any, target: Any) -> Any:
+    """``mod`` as TVM schedules it for CUDA (``relax/backend/cuda/pipeline.py``)."""
+    from tvm.s_tir.dlight import gpu
+
+    return _by_rules(mod, target, gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+
+
+def plainly(mod: Any, target: Any) -> Any:
+    """``mod`` with a thread for each element that a block writes: slow, and nothing to go wrong."""
+    from tvm.s_tir.dlight import gpu
+
+    return _by_rules(mod, target, gpu.Fallback())
+
+
+def _by_rules(mod: Any, target: Any, *rules: Any) -> Any:
+    import tvm
+    from tvm.s_tir import dlight
+
+    if takes_half(mod["main"]):
+        load_cuda_intrinsics()  # dlight imports them, and else those of all other devices with them
+    with tvm.target.Target(target):  # the pass writes into the module that it gets
+        return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(dict(mod.functions.items())))
+
+
+def takes_half(function: Any) -> bool:
+    """Whether a parameter of ``function`` is float16: tensor cores may serve it."""
+    return any(dtype == "float16" for _, dtype in buffer_shapes(function))
+
+
+def load_cuda_intrinsics() -> None:
+    """Register the tensor intrinsics of CUDA, which takes some seconds once; those of other devices are left out."""
+    import importlib
+
+    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
+
+    load_cpu_intrinsics()
+    importlib.import_module("tvm.s_tir.tensor_intrin.cuda")
+
+
+def tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """The size of a tensor in bytes."""
+    import numpy as np
+
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def _samples(library: Any, arguments: list[Any], device: Any, *, runs: int, repeats: int) -> list[float]:
+    """Seconds of one run, ``repeats`` times the mean of ``runs``, by the clock of the GPU."""
+    timer = library.time_evaluator("main", device, number=runs, repeat=repeats)
+    return [float(seconds) for seconds in timer(*arguments).results]
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Hold the lock on a file; waiting takes no CPU, which other workers need."""
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

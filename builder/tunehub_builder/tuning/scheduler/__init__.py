@@ -1,0 +1,1 @@
+"""The tuning loop: which tasks get trials, and in which order."""

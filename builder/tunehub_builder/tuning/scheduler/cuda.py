@@ -1,0 +1,371 @@
+"""Tuning on a GPU: many workloads at once, so that searching, building and measuring overlap.
+
+Three kinds of work share the machine. Searchers propose a batch for one workload at a time; builders build a candidate
+each and measure it when the GPU is theirs (:mod:`tunehub_builder.tuning.runner.cuda_worker`); this process hands out
+the work and writes the journal. Which workload is next follows from what there is to gain, see :class:`Standing`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from tunehub.records.lookup import EmptyLookup, RecordLookup
+from tunehub.relax.nodes import buffer_shapes
+from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_synced
+from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.runner import cuda_worker
+from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes
+from tunehub_builder.tuning.runner.pool import PoolOptions, Servant, Worker, warm_up
+from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.scheduler.order import operations
+from tunehub_builder.tuning.search.cuda import SearchSession
+from tunehub_builder.tuning.search.warm_start import Known, Seed, known_of
+from tunehub_builder.tuning.tasks import TuningTask
+
+_BYTES_PER_S, _OPERATIONS_PER_S, _LAUNCH_S = 4e12, 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
+_REAL_GAIN = 0.98  # of the best time before: a batch that reaches this was worth it
+_PATIENCE = 0.7  # what a batch without a gain leaves of a workload's promise
+_UNTRIED, _HALF_AT = 0.65, 16  # of its time a workload loses, typically; the share left falls by half with 16 trials
+_AHEAD = 4  # candidates waiting for each builder
+_SEARCH_LIMIT_S = 180.0  # for one batch; a start with all intrinsics of CUDA takes 15 s
+OF_GPU = MeasureOptions(repeats=4, min_repeat_s=0.002, cutoff=1.5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaOptions:
+    """``trials``: most trials of a workload; ``minutes``: when the sitting ends, None when all trials are made.
+
+    ``batch`` candidates are proposed at a time, by ``searchers`` processes with ``search_threads`` each: by default
+    one for every three that build. ``records`` are where a warm start begins.
+    """
+
+    trials: int = 512
+    batch: int = 32
+    minutes: float | None = None
+    seed: int = 0
+    searchers: int | None = None
+    search_threads: int = 1
+    records: RecordLookup = field(default_factory=EmptyLookup)
+
+
+class DefaultTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What TVM's own schedule of a workload takes: a line of ``defaults.jsonl``. Seconds, or why there are none."""
+
+    task: str
+    run_s: tuple[float, ...] = ()
+    error: str | None = None
+
+    @property
+    def mean_s(self) -> float:
+        """Mean of the measured times in seconds; infinite for a failure."""
+        return sum(self.run_s) / len(self.run_s) if self.run_s else math.inf
+
+
+def default_journal(directory: Path) -> LineJournal[DefaultTime]:
+    """The journal of the defaults' times in a work directory."""
+    return LineJournal(directory / "defaults.jsonl", DefaultTime)
+
+
+@dataclass(kw_only=True, slots=True)
+class Standing:
+    """A workload in the course of tuning. Times in seconds.
+
+    ``shares``: how much of each network's time a second of this workload is; ``floor_s``: what memory, arithmetic and
+    a launch take at least. ``stale``: batches in a row without a real gain. ``seeded``: a search got the records known.
+    """
+
+    task: TuningTask
+    module: str
+    floor_s: float
+    default_s: float = math.inf
+    trials: list[Trial] = field(default_factory=list)
+    waiting: deque[Seed] = field(default_factory=deque)
+    open: int = 0
+    proposing: bool = False
+    seeded: bool = False
+    exhausted: bool = False
+    stale: int = 0
+    before_s: float = math.inf
+    told: int = 0
+    share: float = 0.0
+    best_s: float = math.inf
+    failed: int = 0
+
+    def add(self, trial: Trial) -> None:
+        """Count a trial."""
+        self.trials.append(trial)
+        self.best_s = min(self.best_s, trial.mean_s)
+        self.failed += trial.error is not None
+
+    @property
+    def now_s(self) -> float:
+        """Of the trials and the default."""
+        return min(self.best_s, self.default_s)
+
+    def promise(self) -> float:
+        """How much there may be to gain by another batch, in shares of the networks' times."""
+        now = self.now_s if math.isfinite(self.now_s) else 1e-3
+        typical = now * _UNTRIED / (1 + len(self.trials) / _HALF_AT) * _PATIENCE**self.stale
+        return max(min(typical, now - self.floor_s), 1e-9) * self.share
+
+    def may_propose(self, most: int) -> bool:
+        """True when its last batch is done, and there is more to try."""
+        return not (self.exhausted or self.proposing or self.open or self.waiting) and len(self.trials) < most
+
+    def batch_done(self) -> None:
+        """Judge the batch that has just ended."""
+        if self.trials:
+            self.stale = 0 if self.best_s < _REAL_GAIN * self.before_s else self.stale + 1
+            self.before_s = min(self.before_s, self.best_s)
+
+
+def tune_on_gpu(
+    tasks: Sequence[TuningTask],
+    counts: Mapping[str, Mapping[str, int]],
+    target: Mapping[str, Any],
+    directory: Path,
+    pool: PoolOptions,
+    options: CudaOptions,
+    show: Callable[[Progress], None] = lambda progress: None,
+    *,
+    builders: Sequence[Servant] = (),
+    make_builders: Sequence[Callable[[], Any]] = (),
+    make_searcher: Callable[[], Any] | None = None,
+) -> tuple[str, ...]:
+    """Tune ``tasks`` in ``directory``; what its journals hold counts and is not measured again.
+
+    ``counts``: calls by network of each workload, by its exact key. ``pool.workers`` build and measure. Returns what
+    went wrong, a line each. Raises WorkDirectoryError when a journal cannot be read or written, TuningError when a
+    worker cannot start.
+
+    ``builders`` serve instead of processes of this machine; their attempts take as long as a fleet needs.
+    ``make_builders`` and ``make_searcher``, which can be pickled, make the sessions of the workers: by default
+    ``CudaSession``s, spread over the GPUs, and a :class:`SearchSession`.
+    """
+    limit_s = math.inf if builders else pool.build_limit_s
+    half = any(cuda_worker.takes_half(task.mod["main"]) for task in tasks)
+    makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half)
+    builders = builders or [Worker(pool, make) for make in makers]
+    searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
+    sitting = _Sitting(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
+    try:
+        sitting.run()
+        return tuple(sitting.problems)
+    finally:
+        sitting.stop()
+
+
+def floor_s(function: Any, mod: Any) -> float:
+    """Seconds that a large GPU takes at least: for the bytes of the parameters, the operations, and a launch."""
+    size = sum(tensor_bytes(*shape) for shape in buffer_shapes(function))
+    return _LAUNCH_S + max(size / _BYTES_PER_S, operations(mod) / _OPERATIONS_PER_S)
+
+
+class _Sitting:
+    """The work that is under way, by the worker that has it."""
+
+    def __init__(
+        self,
+        tasks: Sequence[TuningTask],
+        counts: Mapping[str, Mapping[str, int]],
+        target: Mapping[str, Any],
+        directory: Path,
+        pool: PoolOptions,
+        options: CudaOptions,
+        show: Callable[[Progress], None],
+        builders: Sequence[Servant],
+        limit_s: float,
+        make_searcher: Callable[[], Any],
+    ) -> None:
+        import tvm
+
+        self._counts, self._target, self._options, self._show = counts, dict(target), options, show
+        self._builders = list(builders)  # they start while this process reads
+        searchers = options.searchers or max(1, len(self._builders) // 3)
+        self._searchers: list[Servant] = [Worker(pool, make_searcher) for _ in range(searchers)]
+        self._journal, self._defaults = Journal(directory), default_journal(directory)
+        self._standings = {
+            task.exact: Standing(
+                task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=floor_s(task.mod["main"], task.mod)
+            )
+            for task in tasks
+        }
+        self._recover()
+        self._limit_s = limit_s
+        self.problems: list[str] = []
+        self._building: dict[Servant, tuple[Standing, Seed | None]] = {}
+        self._searching: dict[Servant, tuple[Standing, list[Known]]] = {}
+        self._started = monotonic()
+        self._measured = 0
+        self._untimed = deque(s for s in self._standings.values() if not math.isfinite(s.default_s))
+
+    def stop(self) -> None:
+        """End the workers."""
+        for worker in (*self._builders, *self._searchers):
+            worker.stop(at_once=True)
+
+    def run(self) -> None:
+        """Until nothing is left to try, or the time is up; then what is being measured ends."""
+        warm_up([*self._builders, *self._searchers], self._target)
+        self._weigh()
+        while self._give_work():
+            lines: list[bytes] = []
+            for worker in self._answered():
+                if worker in self._searching:
+                    self._proposed(worker, *self._searching.pop(worker))
+                else:
+                    lines += self._attempted(worker, *self._building.pop(worker))
+            if lines:
+                append_synced(self._journal.path, b"".join(lines))
+                self._show(self._progress())
+
+    def _recover(self) -> None:
+        self._journal.heal()
+        self._defaults.heal()
+        for default in self._defaults.entries():
+            if default.task in self._standings:
+                self._standings[default.task].default_s = default.mean_s
+        for trial in self._journal.trials():
+            if trial.task in self._standings:
+                self._standings[trial.task].add(trial)
+        for standing in self._standings.values():
+            standing.before_s = standing.best_s
+
+    def _weigh(self) -> None:
+        """The share of a second of each workload in the networks' times, which are sums of the best times so far."""
+        totals: dict[str, float] = defaultdict(float)
+        known = [s for s in self._standings.values() if math.isfinite(s.now_s)]
+        for standing in known:
+            for network, count in self._counts[standing.task.exact].items():
+                totals[network] += count * standing.now_s
+        for standing in self._standings.values():
+            calls = self._counts[standing.task.exact].items()
+            standing.share = sum(count / max(totals.get(network, 0.0), 1e-4) for network, count in calls)
+
+    def _give_work(self) -> bool:
+        """Hand out what can be; False when nothing is under way any more."""
+        late = self._options.minutes is not None and monotonic() - self._started > self._options.minutes * 60
+        if not late:
+            for worker in self._builders:
+                if worker not in self._building and not self._give_candidate(worker):
+                    break
+            if not self._untimed:
+                self._give_searches()
+        return bool(self._building or (self._searching and not late))
+
+    def _give_candidate(self, worker: Servant) -> bool:
+        if self._untimed:
+            standing, seed = self._untimed.popleft(), None
+        else:
+            ready = max((s for s in self._standings.values() if s.waiting), key=Standing.promise, default=None)
+            if ready is None:
+                return False
+            standing, seed = ready, ready.waiting.popleft()
+            standing.open += 1
+        worker.load(standing.task.exact, standing.module)
+        best = None if seed is None else standing.now_s
+        best = best if best is not None and math.isfinite(best) else None
+        trace = None if seed is None else seed.candidate
+        self._send(worker, ("attempt", standing.task.exact, self._target, trace, best, OF_GPU))
+        self._building[worker] = (standing, seed)
+        return True
+
+    def _give_searches(self) -> None:
+        waiting = sum(len(standing.waiting) for standing in self._standings.values())
+        for number, worker in enumerate(self._searchers):
+            if worker in self._searching or waiting > _AHEAD * len(self._builders):
+                continue
+            mine = list(self._standings.values())[number :: len(self._searchers)]
+            open_ones = [standing for standing in mine if standing.may_propose(self._options.trials)]
+            if open_ones:
+                self._search(worker, max(open_ones, key=Standing.promise))
+
+    def _search(self, worker: Servant, standing: Standing) -> None:
+        if not worker.alive:
+            for other in list(self._standings.values())[self._searchers.index(worker) :: len(self._searchers)]:
+                other.told = 0
+        worker.load(standing.task.exact, standing.module)
+        news, standing.told = standing.trials[standing.told :], len(standing.trials)
+        limit = min(self._options.batch, self._options.trials - len(standing.trials))
+        known = [] if standing.seeded else _found(standing.task, self._options.records)
+        standing.proposing = standing.seeded = True
+        self._send(worker, ("propose", standing.task.exact, self._target, news, limit, self._options.seed, known))
+        self._searching[worker] = (standing, known)
+
+    def _send(self, worker: Servant, request: tuple[Any, ...]) -> None:
+        worker.started = monotonic()
+        worker.send(request)
+
+    def _answered(self) -> list[Servant]:
+        """Workers that have answered, died, or used up their time; waits for one at least, a second at most."""
+        busy = [*self._building, *self._searching]
+        answered = wait([worker.connection for worker in busy], 1.0)
+        now = monotonic()
+        return [w for w in busy if w.connection in answered or now - w.started >= self._most_s(w)]
+
+    def _most_s(self, worker: Servant) -> float:
+        return _SEARCH_LIMIT_S if worker in self._searching else self._limit_s
+
+    def _proposed(self, worker: Servant, standing: Standing, known: Sequence[Known]) -> None:
+        kind, value = worker.receive(0.0, "search")
+        standing.proposing = False
+        standing.waiting.extend(value if kind == "ok" else ())
+        standing.exhausted = not standing.waiting and not known  # a record that ends the search does so once
+        if kind != "ok":
+            self.problems.append(f"{standing.task.name}: the search ended: {value}")
+
+    def _attempted(self, worker: Servant, standing: Standing, seed: Seed | None) -> list[bytes]:
+        """The journal's line for a trial that has ended; none for a default, which has a journal of its own."""
+        kind, value = worker.receive(0.0, "attempt")
+        run_s, error = (tuple(value), None) if kind == "ok" else ((), str(value))
+        if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
+            run_s, error = (), f"the timer gave {run_s} s"
+        key = standing.task.exact
+        if seed is None:
+            default = DefaultTime(task=key, run_s=run_s, error=error)
+            self._defaults.append(default)
+            standing.default_s = default.mean_s
+            self._weigh()
+            return []
+        trial = Trial(task=key, trace=seed.candidate, source=seed.source, run_s=run_s, error=error)
+        standing.add(trial)
+        standing.open -= 1
+        self._measured += 1
+        if not standing.open and not standing.waiting:
+            standing.batch_done()
+            self._weigh()
+        return [msgspec.json.encode(trial) + b"\n"]
+
+    def _progress(self) -> Progress:
+        standings = list(self._standings.values())
+        over = [s for s in standings if s.exhausted or len(s.trials) >= self._options.trials]
+        done = sum(len(standing.trials) for standing in standings)
+        current = max(standings, key=Standing.promise)
+        return Progress(
+            task=current.task,
+            position=min(len(over) + 1, len(standings)),
+            tasks=len(standings),
+            done=done,
+            planned=max(done, sum(len(s.trials) if s in over else self._options.trials for s in standings)),
+            failed=sum(standing.failed for standing in standings),
+            measured_now=self._measured,
+            elapsed_s=monotonic() - self._started,
+            best_s=current.now_s,
+            finished=False,
+        )
+
+
+def _found(task: TuningTask, records: RecordLookup) -> list[Known]:
+    """What may suit ``task``, read and ready to be sent; adapting it, which takes longer, is the searcher's."""
+    known = [(how, most, list(candidates)) for how, most, candidates in known_of(task, records, knobs=False)]
+    return [entry for entry in known if entry[2]]

@@ -1,0 +1,246 @@
+"""The search for CUDA, in processes of its own: TVM's rules and cost model, with candidates that can be launched.
+
+Of a hundred choices of tiles that MetaSchedule makes by chance, one passes its own check for GPUs, and finding a
+population takes its evolutionary search half a minute of CPU time. Most fail on the threads of a block alone. Here the
+tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds (:mod:`tunehub_builder.tuning.
+cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model says. Products with long sums have a
+sketch of their own beside TVM's designs (:mod:`tunehub_builder.tuning.space.split_k`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from random import Random
+from typing import Any
+
+from tunehub.cuda.limits import limits_of
+from tunehub.cuda.rule import ranked
+from tunehub.cuda.tiles import sums_of
+from tunehub.relax.schedule.guard import GuardError, check_statements
+from tunehub.relax.traces import export_trace, import_trace
+from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.search.candidates import REGISTRY, load_cpu_intrinsics, trace_id
+from tunehub_builder.tuning.search.split_k import SplitSearch
+from tunehub_builder.tuning.search.tensor_core import TensorSearch
+from tunehub_builder.tuning.search.warm_start import Known, Seed, adapted
+from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
+from tunehub_builder.tuning.space.split_k import SplitTile, tile_of
+from tunehub_builder.tuning.space.tensor_core import product_of
+
+SOURCE = "evolutionary"
+FIRST = 16  # candidates of a workload that nothing is known of
+_OF_RULE, _RULE_STEP = 64, 8  # of the rule's best tiles, which are alike, every eighth is tried first
+_NICENESS = 5  # building and measuring go first
+_CHOICE = 2  # candidates that are made for each that is proposed
+_ATTEMPTS = 3  # for each that is made
+_PARENTS = 12  # the fastest trials, which are varied
+_AT_RANDOM = 0.2  # of what is made
+_SPLIT_FIRST, _SPLIT_LEAST, _SPLIT_MOST = 0.25, 0.15, 0.75  # of what is made: by the sketch for long sums
+_SPLIT_PARENTS = 4
+_MOST_LEARNT = 256  # earlier trials that teach the model
+
+
+class CudaSearch:
+    """Proposes for one workload."""
+
+    def __init__(self, mod: Any, target: Any, *, seed: int, threads: int) -> None:
+        """``threads`` are for the cost model."""
+        from tvm.s_tir import meta_schedule as ms
+
+        load_cpu_intrinsics()
+        generator = ms.space_generator.PostOrderApply(
+            f_block_filter=None,
+            sch_rules=ms.ScheduleRule.create("cuda"),
+            postprocs=ms.Postproc.create("cuda"),
+            mutator_probs={},
+        )
+        self._mod, self._target, self._random = mod, target, Random(seed)
+        self._context = ms.TuneContext(
+            mod=mod, target=target, space_generator=generator, rand_state=seed, num_threads=1
+        ).clone()
+        self._postprocs = list(self._context.space_generator.postprocs)
+        self._designs = [schedule.trace for schedule in self._context.generate_design_space()]
+        self._arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+        self._model = ms.cost_model.XGBModel(num_warmup_samples=FIRST, num_tuning_cores=threads)
+        self._split = SplitSearch.of(mod, target, self._random)
+        self._made: dict[str, Any] = {}
+        self._known: set[str] = set()
+        self._told = 0
+        self._begun = False  # what comes first was proposed, as far as earlier sittings have not tried it
+
+    def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
+        """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
+        self._learn(trials[self._told :])
+        self._told = len(trials)
+        fastest = sorted((trial for trial in trials if trial.run_s), key=lambda trial: trial.mean_s)[:_PARENTS]
+        tiles = [tile_of(trial.trace) for trial in fastest]
+        parents = [import_trace(trial.trace) for trial, tile in zip(fastest, tiles, strict=True) if tile is None]
+        split = [tile for tile in tiles if tile is not None]
+        searched = not all(trial.source.startswith(REGISTRY) for trial in trials)
+        limit = limit if searched else min(limit, FIRST)
+        first = {} if self._begun else self._first(limit)
+        self._begun = True
+        rest = limit - len(first)
+        found = self._best(first, limit)
+        return found + self._best(self._make(parents, split, _CHOICE * rest if searched else rest), rest)
+
+    def _first(self, limit: int) -> dict[str, Any]:
+        """At most ``limit`` schedules by the client's rule and by the sketch for long sums, by the text of their
+        traces: the cost model is not asked, since it may not know the like of them."""
+        ruled = dict(islice(self._by_rule().items(), limit))
+        if self._split is None:
+            return ruled
+        return ruled | self._split.make((), self._known, min(limit - len(ruled), round(_SPLIT_FIRST * limit)))
+
+    def _make(self, parents: Sequence[Any], split: Sequence[SplitTile], count: int) -> dict[str, Any]:
+        """At most ``count`` schedules by the text of their traces. Of the fastest trials so far ``parents`` are by
+        TVM's designs, ``split`` by the sketch, which makes as large a part of the schedules, within bounds."""
+        made: dict[str, Any] = {}
+        if self._split is not None:
+            share = len(split) / max(1, len(split) + len(parents))
+            share = min(_SPLIT_MOST, max(_SPLIT_LEAST, share))
+            made |= self._split.make(split[:_SPLIT_PARENTS], self._known, round(share * count))
+        for _ in range(_ATTEMPTS * count):
+            if len(made) >= count or not self._designs:
+                break
+            trace = self._random_trace() if self._by_chance(parents) else varied(self._parent(parents), self._random)
+            schedule = None if trace is None else self._schedule(trace)
+            if schedule is not None:
+                text = trace_id(export_trace(schedule.trace))
+                if text not in self._known:
+                    made.setdefault(text, schedule)
+        return made
+
+    def _by_rule(self) -> dict[str, Any]:
+        """Untried schedules with tiles that the client's rule finds good, by the text of their traces; none for other
+        kinds."""
+        sums = sums_of(self._mod)
+        if sums is None or sums.problem is None:
+            return {}
+        limits = limits_of(self._target)
+        tiles = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=_OF_RULE)
+        traces = [ruled(trace, tile) for tile in tiles[::_RULE_STEP] for trace in self._designs[:1]]
+        made = [self._schedule(trace) for trace in traces if trace is not None]
+        found = {trace_id(export_trace(schedule.trace)): schedule for schedule in made if schedule is not None}
+        return {text: schedule for text, schedule in found.items() if text not in self._known}
+
+    def _by_chance(self, parents: Sequence[Any]) -> bool:
+        return not parents or self._random.random() < _AT_RANDOM
+
+    def _random_trace(self) -> Any:
+        return drawn(self._random.choice(self._designs), self._random)
+
+    def _parent(self, parents: Sequence[Any]) -> Any:
+        """One of the fastest; the first more often."""
+        return parents[min(self._random.randrange(len(parents)), self._random.randrange(len(parents)))]
+
+    def _schedule(self, trace: Any) -> Any:
+        """The workload as ``trace`` says, after TVM's postprocessors; None when these or the client refuse it."""
+        from tvm.s_tir import Schedule
+
+        try:
+            schedule = Schedule(self._mod, seed=1, debug_mask="none", error_render_level="none")
+            trace.apply_to_schedule(schedule, remove_postproc=True)
+            schedule.enter_postproc()
+            if not all(postproc.apply(schedule) for postproc in self._postprocs):
+                return None
+            check_statements(schedule.mod["main"], self._mod["main"], self._target)
+        except (GuardError, RuntimeError, ValueError, TypeError):  # of a primitive that does not take its place
+            return None
+        return schedule
+
+    def _best(self, made: dict[str, Any], limit: int) -> list[Any]:
+        """Those of ``made`` that the model finds best."""
+        if not made:
+            return []
+        candidates = {text: self._candidate(schedule) for text, schedule in made.items()}
+        scores = self._model.predict(self._context, list(candidates.values()))
+        order = sorted(zip(scores, candidates, strict=True), key=lambda pair: -float(pair[0]))[:limit]
+        for _, text in order:
+            self._known.add(text)
+            self._made[text] = candidates[text]
+        return [json.loads(text) for _, text in order]
+
+    def _learn(self, news: Iterable[Trial]) -> None:
+        """Teach the model the trials that succeeded; those of earlier sittings are applied again for it."""
+        from tvm.s_tir import meta_schedule as ms
+
+        candidates: list[Any] = []
+        results: list[Any] = []
+        for trial in news:
+            text = trace_id(trial.trace)
+            self._known.add(text)
+            own = self._made.pop(text, None)
+            if trial.run_s and (own is not None or len(candidates) < _MOST_LEARNT):
+                candidates.append(own or self._candidate(self._applied(trial.trace)))
+                results.append(ms.runner.RunnerResult(list(trial.run_s), None))
+        if candidates:
+            self._model.update(self._context, candidates, results)
+
+    def _applied(self, trace: Any) -> Any:
+        from tvm.s_tir import Schedule
+
+        schedule = Schedule(self._mod, debug_mask="none", error_render_level="none")
+        import_trace(trace).apply_to_schedule(schedule, remove_postproc=False)
+        return schedule
+
+    def _candidate(self, schedule: Any) -> Any:
+        from tvm.s_tir import meta_schedule as ms
+
+        return ms.MeasureCandidate(schedule, self._arguments)
+
+
+class SearchSession:
+    """What a worker that proposes remembers: the search of each workload and its trials so far."""
+
+    def __init__(self, threads: int) -> None:
+        """``threads`` are for the cost models; the process gives way to those that build."""
+        self._threads = threads
+        self._modules: dict[str, Any] = {}
+        self._searches: dict[str, tuple[CudaSearch | TensorSearch, list[Trial]]] = {}
+        os.nice(_NICENESS)
+
+    def warm_up(self, _target: Any) -> None:
+        """Import TVM and what the search needs."""
+        from tvm.s_tir import meta_schedule  # noqa: F401
+
+        load_cpu_intrinsics()
+
+    def task(self, task: str, module: str) -> None:
+        """Remember the workload ``task``, an IRModule as TVM's JSON."""
+        import tvm
+
+        self._modules[task] = tvm.ir.load_json(module)
+
+    def propose(
+        self, task: str, target: Any, news: list[Trial], limit: int, seed: int, known: Sequence[Known] = ()
+    ) -> list[Seed]:
+        """At most ``limit`` candidates; ``news``: the trials since the last call. None are left: an empty list.
+
+        What the records ``known`` make of the workload comes before all searches, in a batch of its own.
+        """
+        import tvm
+
+        if task not in self._searches:
+            self._searches[task] = (self._search(task, tvm.target.Target(target), seed), [])
+        search, trials = self._searches[task]
+        trials += news
+        seeds = adapted(task, self._modules[task], tvm.target.Target(target), known, knobs=False) if known else []
+        tried = {trace_id(trial.trace) for trial in trials} if seeds else set()
+        fresh = [seed for seed in seeds if trace_id(seed.candidate) not in tried][:limit]
+        return fresh or [Seed(candidate=trace, source=SOURCE) for trace in search.propose(trials, limit)]
+
+    def forget(self, task: str) -> None:
+        """Free what the search of a workload holds."""
+        self._searches.pop(task, None)
+
+    def _search(self, task: str, target: Any, seed: int) -> CudaSearch | TensorSearch:
+        """Products in half precision are for tensor cores, which have a space of their own."""
+        mod = self._modules[task]
+        product = product_of(mod)
+        if product is not None:
+            return TensorSearch(mod, target, product, seed=seed)
+        return CudaSearch(mod, target, seed=seed, threads=self._threads)

@@ -1,0 +1,100 @@
+"""The search of the tuner ``template``: which knobs of a workload's template to measure next.
+
+Small spaces are measured whole. In a larger one the default's neighbours come first, then those of the best so far,
+until some candidates in a row brought nothing. What comes next depends on the trials alone, so that a resumed run goes
+on where the journal ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub.templates.base import knob_distance
+from tunehub_builder.tuning.journal import KnobChoice, Trial
+from tunehub_builder.tuning.search.candidates import trace_id
+
+WHOLE = 16  # a space of so many choices is measured whole
+PATIENCE = 12  # candidates in a row without a better one that end the search of a larger space
+_BETTER = 0.99  # times within 1 % of each other are the same
+
+
+class KnobSearch:
+    """The knobs of one task's template, the default's first. A task that no template recognises has none.
+
+    ``proposed``: choices from elsewhere, which come right after the default's, whether they are in the space or not.
+    The name holds the template's version: trials of another one say nothing about this one's knobs. Those of other
+    sources count when they are of this template and version.
+    """
+
+    def __init__(self, mod: Any, target: Any, proposed: Sequence[KnobChoice] = ()) -> None:
+        self.space = space_of(mod, target)
+        self._proposed = proposed
+        self.name = f"{self.space[0].template} {self.space[0].version}" if self.space else "no template"
+
+    def propose(self, trials: Sequence[Trial], limit: int) -> list[KnobChoice]:
+        """As the port of the searches says."""
+        own = [trial for trial in trials if trial.choice is not None and _same_template(trial.choice, self.space)]
+        asked = asked_choices(self.space, own, self._proposed)
+        return (asked or next_choices(self.space, own))[:limit]
+
+
+def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
+    """The knobs worth measuring for ``mod``, the default's first; none when no template recognises it."""
+    import msgspec
+
+    from tunehub.templates import find, machine_of
+
+    match = find(mod)
+    if match is None:
+        return ()
+    template = match.template
+    return tuple(
+        KnobChoice(template=template.NAME, version=template.VERSION, knobs=msgspec.to_builtins(knobs))
+        for knobs in template.knob_space(match.workload, machine_of(target))
+    )
+
+
+def asked_choices(
+    space: Sequence[KnobChoice], trials: Sequence[Trial], proposed: Sequence[KnobChoice]
+) -> list[KnobChoice]:
+    """The proposed choices that were not measured yet, behind the default's; none when all were."""
+    known = {choice_id(trial.choice) for trial in trials if trial.choice is not None}
+    fresh = {choice_id(choice): choice for choice in proposed if _same_template(choice, space)}
+    asked = [choice for key, choice in fresh.items() if key not in known]
+    if not asked or trials:
+        return asked
+    return [space[0], *(choice for choice in asked if choice_id(choice) != choice_id(space[0]))]
+
+
+def next_choices(space: Sequence[KnobChoice], trials: Sequence[Trial]) -> list[KnobChoice]:
+    """The choices to measure next, the most promising first; none when the search is at its end."""
+    known = {choice_id(trial.choice) for trial in trials if trial.choice is not None}
+    fresh = [choice for choice in space if choice_id(choice) not in known]
+    if len(space) <= WHOLE:
+        return fresh
+    if _without_gain(trials) >= PATIENCE and len(trials) >= WHOLE:
+        return []
+    measured = [trial for trial in trials if trial.choice is not None and trial.run_s]
+    best = min(measured, key=lambda trial: trial.mean_s, default=None)
+    center = best.choice if best is not None and best.choice is not None else space[0]
+    # Sorting is stable: among equals the template's order decides.
+    return sorted(fresh, key=lambda choice: knob_distance(choice.knobs, center.knobs))
+
+
+def choice_id(choice: KnobChoice) -> str:
+    """A text that is equal for equal choices."""
+    return trace_id([choice.template, choice.version, choice.knobs])
+
+
+def _same_template(choice: KnobChoice, space: Sequence[KnobChoice]) -> bool:
+    return bool(space) and (choice.template, choice.version) == (space[0].template, space[0].version)
+
+
+def _without_gain(trials: Sequence[Trial]) -> int:
+    """How many trials came after the last one that was clearly better than all before it."""
+    best, last = float("inf"), 0
+    for position, trial in enumerate(trials, 1):
+        if trial.mean_s < _BETTER * best:
+            best, last = trial.mean_s, position
+    return len(trials) - last

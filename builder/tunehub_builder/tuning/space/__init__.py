@@ -1,0 +1,1 @@
+"""Search spaces: sketches whose tiles are the choices."""

@@ -1,0 +1,390 @@
+"""A sketch for GPUs in float32 that divides long sums among the threads of a block: products and convolutions as such.
+
+A product of few results has too few threads to wait for memory where each has its own results: 128 × 768 results, 16 of
+a thread, are 192 warps for 132 multiprocessors. Here a block's threads are in groups, each of which adds up its part of
+every step, so that there are as many times the warps. Partial sums go through shared memory at the end (``rfactor``)
+and are added by all threads, which then compute what follows: one kernel, no workspace, no atomic additions.
+
+Operands lie in shared memory in the order in which memory has them, so that loads meet neighbouring addresses and
+become vectors, or, where a convolution has windows, whole windows of one thread, whose places are constants in the
+kernel (computing each element's place takes longer than all products). What follows the steps has longer rows, so that
+threads that read different rows meet different banks; along the other operand a thread has its results in vectors of
+four, with those of its neighbours in between. A result whose neighbours in memory are rows (a convolution in NCHW) is
+taken the other way round.
+
+Only schedule primitives are used: a trace replays on every supported TVM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from tunehub_builder.tuning.space.matmul import (
+    STAGED,
+    Axis,
+    Product,
+    add_parts,
+    as_product,
+    cut_results,
+    find_product,
+    inline_consumers,
+    inline_producers,
+    is_staged,
+    own_loops,
+    pad_to,
+    splits_of,
+)
+
+GROUPS = (2, 4, 8, 16)
+DEPTHS = (4, 8, 16, 32)  # steps of a group between two loads
+WINDOWS = (1, 2, 4)  # the same in windows, where an operand has any
+FEWEST_THREADS, MOST_THREADS = 128, 1024  # of a block
+MOST_SUMS, FEWEST_SUMS = 64, 4  # of a thread
+MOST_REGISTERS = 255  # of a thread
+_REGISTERS = 1 << 16  # of a multiprocessor
+_OTHER_REGISTERS = 32  # of a thread: addresses and counters
+_WARP = 32
+_VECTOR = 4  # elements that are read and written at once
+_FLOAT = 4  # bytes
+_BANKS = 32  # of shared memory, 4 bytes wide
+_SKEW = 4
+_SHARED_LIMIT = 48 << 10
+_MOST_STRAIGHT = 512  # products of a thread without a loop around them
+_MOST_WASTE = 1.2  # how much larger the extents may be with padding
+_MOST_RESULTS = 1 << 19  # with more, threads that have their own results are enough
+_FEWEST_STEPS = 64
+
+
+class Side(NamedTuple):
+    """An operand: ``number`` 0 is A, 1 is B. ``extent`` of the results along it; ``along``: its neighbours in memory
+    are along the steps; ``run``: so many of them lie behind each other. ``window``: so many steps are the places of one
+    window; 1 where there are none."""
+
+    number: int
+    extent: int
+    along: bool
+    run: int
+    window: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class SplitTile:
+    """The choices of a sketch, (slow, fast) where there are two: along the results whose neighbours are far apart in
+    memory, and along those whose neighbours are neighbours.
+
+    A block has ``groups`` of ``threads``, each of which holds ``sums``; ``depth`` steps of each group are loaded at a
+    time; a thread loads ``vectors`` of neighbours at once: one vector, or the places of whole windows. ``staged``: the
+    next load is under way while products are made.
+    """
+
+    groups: int
+    threads: tuple[int, int]
+    sums: tuple[int, int]
+    depth: int
+    vectors: tuple[int, int]
+    staged: bool = False
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Results along the two sides and steps of a block, in elements."""
+        slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
+        return slow, fast, self.groups * self.depth
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block."""
+        return self.groups * math.prod(self.threads)
+
+
+def product_of(mod: Any) -> Product | None:
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a product in float32 with long sums for its number of
+    results, or None."""
+    product = find_product(mod, "float32")
+    if product is None:
+        return None
+    *results, steps = product.extents
+    return product if math.prod(results) <= _MOST_RESULTS and steps >= _FEWEST_STEPS else None
+
+
+def sides(product: Product) -> tuple[Side, Side]:
+    """The slow and the fast side of ``product``."""
+    _, rows, columns, _ = product.extents
+    run = _whole(product.runs[0], product.rows, product.rows_first)
+    found = (
+        Side(0, rows, not product.rows_first, run, product.window if product.rows_first else 1),
+        Side(1, columns, product.steps_last, _whole(product.runs[1], product.columns, not product.steps_last)),
+    )
+    return (found[1], found[0]) if product.columns_first else found
+
+
+def tiles(product: Product) -> Iterator[SplitTile]:
+    """Every tile that may suit ``product``: padding is little, and shared memory and registers suffice."""
+    both = sides(product)
+    slow, fast = (list(_cuts(side.extent)) for side in both)
+    for threads, sums in (((a, b), (c, d)) for a, c in slow for b, d in fast):
+        if not FEWEST_SUMS <= math.prod(sums) <= MOST_SUMS:
+            continue
+        for groups in GROUPS:
+            count = groups * math.prod(threads)
+            if count % _WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
+                continue  # every thread adds up as many partial sums
+            for depth in _depths(both):
+                for staged in (False, True):
+                    tile = _vectorised(both, groups, threads, sums, depth, staged)
+                    if _suits(tile, product):
+                        yield tile
+
+
+def apply(mod: Any, product: Product, tile: SplitTile) -> Any:
+    """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    both = sides(product)
+    total = _as_product(schedule, product, both)
+    pad_to(schedule, total, (both[0].extent, both[1].extent, product.extents[3]), tile.block)
+    partial = _divided(schedule, total, tile)
+    result, kept = _placed(schedule, total, partial, product, tile)
+    _shared(schedule, kept, both, tile)
+    depth = _summed(schedule, partial, both, tile)
+    for side, vector in zip(both, tile.vectors, strict=True):
+        _loaded(schedule, partial, depth, side, tile, vector)
+    start = schedule.decompose_reduction(partial, depth)
+    for loop in schedule.get_loops(start)[-4:]:
+        schedule.unroll(loop)
+    inline_consumers(schedule, result)
+    schedule.vectorize(schedule.get_loops(result)[-1])
+    return schedule
+
+
+def tile_of(trace: Any) -> SplitTile | None:
+    """The tile that a portable trace of this sketch was made with; None for another trace."""
+    if not any(instruction[0] == "RFactor" for instruction in trace[0]):
+        return None
+    splits = splits_of(trace)
+    if [len(split) for split in splits] not in [[3, 1, 1, 1, rows, 3, 3, 3, 3, 1, 2, 1, 2] for rows in (1, 2)]:
+        return None
+    (groups, parts, straight), _, _, _, _, slow, fast, *_ = splits
+    return SplitTile(
+        groups=groups,
+        threads=(slow[1], fast[1]),
+        sums=(slow[0] * slow[2], fast[0] * fast[2]),
+        depth=parts * straight,
+        vectors=(splits[9][0], splits[11][0]),
+        staged=is_staged(trace),
+    )
+
+
+def shared_memory(product: Product, tile: SplitTile) -> int:
+    """Bytes of shared memory that a block of ``tile`` takes: TVM puts partial sums where an operand was."""
+    slow, fast, steps = tile.block
+    operands = [
+        extent * _row(steps) if side.along else steps * extent
+        for side, extent in zip(sides(product), (slow, fast), strict=True)
+    ]
+    return _FLOAT * (max(*operands, tile.groups * slow * fast) + min(operands))
+
+
+def registers(product: Product, tile: SplitTile) -> int:
+    """About how many registers a thread of ``tile`` needs."""
+    both = sides(product)
+    steps = math.gcd(tile.depth, _VECTOR)
+    held = sum(own * (steps if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
+    return math.prod(tile.sums) + held + tile.staged * sum(waiting(tile)) + _OTHER_REGISTERS
+
+
+def waiting(tile: SplitTile) -> tuple[int, int]:
+    """How many elements of each side a thread loads at a time."""
+    slow, fast, steps = tile.block
+    a, b = (
+        vector * math.ceil(extent * steps / (vector * tile.block_threads))
+        for extent, vector in zip((slow, fast), tile.vectors, strict=True)
+    )
+    return a, b
+
+
+# -- the sketch, step by step
+
+
+def _as_product(schedule: Any, product: Product, both: tuple[Side, Side]) -> Any:
+    names = ("rows", "columns")
+    order = ("batch", *(names[side.number] for side in both))
+    operands = [
+        ("batch", names[side.number], "steps") if side.along else ("batch", "steps", names[side.number])
+        for side in sorted(both)
+    ]
+    return as_product(schedule, product, (*operands, order), (*order, "steps"))
+
+
+def _divided(schedule: Any, total: Any, tile: SplitTile) -> Any:
+    """The block that makes the groups' partial sums; ``total`` adds these from now on."""
+    steps = schedule.get_loops(total)[-1]
+    straight = _straight(tile)
+    _, group, _, _ = schedule.split(steps, [None, tile.groups, tile.depth // straight, straight])
+    return schedule.rfactor(group, 0)
+
+
+def _placed(schedule: Any, total: Any, partial: Any, product: Product, tile: SplitTile) -> tuple[Any, Any]:
+    """Cut results into blocks, and bring all into one kernel; the block that writes results, and the one that brings
+    partial sums into shared memory."""
+    result = schedule.cache_write(total, 0, "local")
+    grid, *loops = cut_results(schedule, result, tile.block)
+    schedule.compute_at(total, grid, preserve_unit_loops=True)
+    kept = schedule.cache_write(partial, 0, "local")
+    schedule.set_scope(kept, 0, "shared")
+    schedule.compute_at(kept, grid, preserve_unit_loops=True)
+    schedule.compute_at(partial, grid, preserve_unit_loops=True)
+    threads = (tile.groups, math.prod(tile.threads))
+    add_parts(schedule, total, loops, tile.block[1], _result_vector(product, tile), threads)
+    return result, kept
+
+
+def _spread(schedule: Any, loops: Sequence[Any], both: Sequence[Side], tile: SplitTile) -> list[tuple[Any, Any, Any]]:
+    """Cut the loops over a block's results, slow and fast, into three: a thread's, over threads, a thread's again."""
+    return [
+        tuple(schedule.split(loop, [own // width, threads, width]))
+        for loop, own, threads, width in zip(loops, tile.sums, tile.threads, _widths(both, tile.sums), strict=True)
+    ]
+
+
+def _bind(schedule: Any, group: Any, threads: Sequence[Any]) -> None:
+    schedule.bind(group, "threadIdx.y")
+    schedule.bind(schedule.fuse(*threads), "threadIdx.x")
+
+
+def _shared(schedule: Any, kept: Any, both: Sequence[Side], tile: SplitTile) -> None:
+    """Bring the partial sums of all threads into shared memory."""
+    group, *_, slow, fast = own_loops(schedule, kept)
+    (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
+    schedule.reorder(group, slow_thread, fast_thread, slow, slow_own, fast, fast_own)
+    _bind(schedule, group, (slow_thread, fast_thread))
+    for loop in (slow, slow_own, fast):
+        schedule.unroll(loop)
+    schedule.vectorize(fast_own)
+
+
+def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) -> Any:
+    """Add up in registers; the loop over loads."""
+    group, *_, slow, fast, depth, part, step = own_loops(schedule, partial)
+    (slow, slow_thread, slow_own), (fast, fast_thread, fast_own) = _spread(schedule, (slow, fast), both, tile)
+    own = (slow, slow_own, fast, fast_own)
+    schedule.reorder(group, slow_thread, fast_thread, depth, part, step, *own)
+    _bind(schedule, group, (slow_thread, fast_thread))
+    for loop in (step, *own):
+        schedule.unroll(loop)
+    if tile.staged:
+        schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 2])
+        schedule.annotate(depth, "software_pipeline_stage", [0, 0, 0, 0, 1])
+    return depth
+
+
+def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile, length: int) -> None:
+    """Load an operand into shared memory, all threads together, ``length`` elements each; what is computed of
+    parameters before is computed here."""
+    load = schedule.cache_read(partial, side.number, "shared")
+    schedule.compute_at(load, depth, preserve_unit_loops=True)
+    inline_producers(schedule, load)
+    slow, fast = schedule.get_loops(load)[-2:]
+    if side.window > 1:
+        slow, own = schedule.split(slow, [None, length])
+        schedule.reorder(own, slow, fast)
+        _unroll(schedule, own, tile)
+        elements = schedule.fuse(slow, fast)
+    else:
+        elements, own = schedule.split(schedule.fuse(slow, fast), [None, length])
+        schedule.vectorize(own)
+    _, group, thread = schedule.split(elements, [None, tile.groups, math.prod(tile.threads)])
+    schedule.bind(group, "threadIdx.y")
+    schedule.bind(thread, "threadIdx.x")
+    if side.along:
+        schedule.storage_align(load, 0, -2, _BANKS, _SKEW)
+    if tile.staged:
+        schedule.annotate(load, STAGED, 1)
+
+
+def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:
+    """Make straight code of a loop around a load; TVM stages loads in serial loops only, and unrolls these later."""
+    if tile.staged:
+        schedule.annotate(loop, "pragma_auto_unroll_max_step", _MOST_STRAIGHT)
+        schedule.annotate(loop, "pragma_unroll_explicit", 1)
+    else:
+        schedule.unroll(loop)
+
+
+# -- which tiles suit
+
+
+def _widths(both: Sequence[Side], sums: Sequence[int]) -> list[int]:
+    """How many neighbouring results of a side a thread has: as many as it reads at once."""
+    return [1 if side.along else math.gcd(own, _VECTOR) for side, own in zip(both, sums, strict=True)]
+
+
+def _result_vector(product: Product, tile: SplitTile) -> int:
+    """How many results a thread writes at once."""
+    return math.gcd(_VECTOR, sides(product)[1].extent, tile.block[1], math.prod(tile.sums) // tile.groups)
+
+
+def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:
+    """The part of a ``run`` along ``axes`` that no vector goes over the end of: TVM takes an index apart where a row of
+    an image ends, if a block holds whole rows, and then loads the elements of a vector one by one."""
+    return math.gcd(run, axes[-1].extent) if spatial else run
+
+
+def _cuts(extent: int) -> Iterator[tuple[int, int]]:
+    """Pairs (threads, sums of a thread) along a side of ``extent`` results, with little padding."""
+    for threads in range(1, _WARP + 1):
+        for own in (1, 2, 4, 7, 8):
+            size = threads * own
+            padded = math.ceil(extent / size) * size
+            plain = threads.bit_count() == 1 and own != 7
+            if padded <= (_MOST_WASTE if plain else 1) * extent:
+                yield threads, own
+
+
+def _vectorised(
+    both: Sequence[Side], groups: int, threads: tuple[int, int], sums: tuple[int, int], depth: int, staged: bool
+) -> SplitTile:
+    """The tile with the longest vectors: what is loaded begins at a multiple of these."""
+    tile = SplitTile(groups=groups, threads=threads, sums=sums, depth=depth, vectors=(1, 1), staged=staged)
+    slow, fast, steps = tile.block
+    vectors = [
+        _windows(side, size, tile) if side.window > 1 else math.gcd(_VECTOR, side.run, steps if side.along else size)
+        for side, size in zip(both, (slow, fast), strict=True)
+    ]
+    return replace(tile, vectors=(vectors[0], vectors[1]))
+
+
+def _windows(side: Side, size: int, tile: SplitTile) -> int:
+    """Steps of one row of places that a thread loads: whole windows, as few as keep all threads busy once."""
+    count = tile.block[2] // side.window
+    shares = (parts for parts in range(count, 0, -1) if count % parts == 0 and parts * size <= tile.block_threads)
+    return count // next(shares, 1) * side.window
+
+
+def _depths(both: Sequence[Side]) -> tuple[int, ...]:
+    window = max(side.window for side in both)
+    return tuple(window * count for count in WINDOWS) if window > 1 else DEPTHS
+
+
+def _straight(tile: SplitTile) -> int:
+    """How many steps are straight code, in which the elements of four can be read at once."""
+    most = max(_VECTOR, _MOST_STRAIGHT // math.prod(tile.sums))
+    fitting = (steps for steps in range(1, most + 1) if tile.depth % steps == 0)
+    return max(fitting, key=lambda steps: (steps % _VECTOR == 0, steps))
+
+
+def _suits(tile: SplitTile, product: Product) -> bool:
+    *_, steps = product.extents
+    rounds = math.ceil(steps / tile.block[2])
+    if rounds < 1 + tile.staged or rounds * tile.block[2] > _MOST_WASTE * steps:
+        return False  # there is no next load, or much of the last one is padding
+    most = min(MOST_REGISTERS, _REGISTERS // tile.block_threads)
+    return registers(product, tile) <= most and shared_memory(product, tile) <= _SHARED_LIMIT
+
+
+def _row(steps: int) -> int:
+    """Elements from one row of ``steps`` to the next in shared memory."""
+    return steps + (_SKEW - steps) % _BANKS

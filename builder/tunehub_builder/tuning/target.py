@@ -1,0 +1,201 @@
+"""This machine and what it can be tuned for. Records of it name the hardware, never the host, the user or a path.
+
+Works with both generations of TVM: 0.25 to 0.27, and 0.8 to 0.19 (which also takes targets as TVM's text of them).
+"""
+
+from __future__ import annotations
+
+import difflib
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunehub.target.host import physical_cores
+from tunehub.target.tvm_generation import Generation, find_tvm
+from tunehub_builder.exceptions import TuningError, UnknownTargetError, UnsuitableTargetError
+
+HOST = "host"
+NO_FFI = "none"
+_BOARD_TRIPLES = ("aarch64-linux-gnu", "x86_64-linux-gnu", "armv7l-linux-gnueabihf", "riscv64-linux-gnu")
+# LLVM's names of the extensions that a schedule's code may use; tuning flags such as `fast-lzcnt` are left out.
+_EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuningTarget:
+    """A device to tune for: the package name, TVM's target as JSON, and float32 elements in a CPU's widest vector.
+
+    For TVM <= 0.19 ``config`` is ``{"text": ...}``: the target as that TVM writes it into its records.
+    """
+
+    name: str
+    config: dict[str, Any]
+    vector: int = 0
+
+
+def generation() -> Generation:
+    """Which TVM is installed: ``relax`` or ``relay``. Raises TuningError for one that is neither."""
+    installed = find_tvm()
+    if installed is None:
+        return "relax"  # importing it says what is missing
+    if installed.generation is None:
+        raise TuningError(
+            f"TVM {installed.version} cannot be tuned with: install 0.25 to 0.27 (pip install 'tunehub[builder]'), "
+            "or 0.8 to 0.19 (pip install 'tunehub[legacy]')"
+        )
+    return installed.generation
+
+
+def find_target(name: str, *, remote: bool = False) -> TuningTarget:
+    """Return the target called ``name``: ``host``, or ``llvm-`` and LLVM's name of a CPU.
+
+    With TVM <= 0.19 also TVM's own text of any target, such as ``cuda -model=titanx``. ``remote``: another machine
+    measures. Raises UnknownTargetError, or UnsuitableTargetError for a device that this machine is or has not.
+    """
+    if generation() == "relay":
+        from tunehub_builder.backends.relay.target import find_relay_target
+
+        return find_relay_target(name, remote=remote)
+    if name == "cuda" or name.startswith("cuda-"):
+        return find_gpu(name)
+    found = find_cpu(name)
+    config = {"kind": "llvm", "mcpu": found.model, "num-cores": physical_cores()}
+    return TuningTarget(name=f"llvm-{found.model}", config=config, vector=_vector(found.features))
+
+
+def find_gpu(name: str) -> TuningTarget:
+    """The GPU of this machine, as ``cuda`` or by its package's name (``cuda-h200``).
+
+    Raises UnsuitableTargetError when the machine has none, or another one.
+    """
+    from tunehub.target.cuda_host import find_gpus
+
+    gpus = find_gpus()
+    if not gpus:
+        raise UnsuitableTargetError(name, "this machine has no CUDA GPU that its driver knows")
+    gpu = gpus[0]
+    if name not in ("cuda", f"cuda-{gpu.model}"):
+        raise UnsuitableTargetError(name, f"this machine has a {gpu.name} (cuda-{gpu.model})")
+    return TuningTarget(name=f"cuda-{gpu.model}", config=gpu.tvm_config())
+
+
+def find_board_cpu(name: str, cores: int) -> TuningTarget:
+    """The CPU with ``cores`` of a board: as :func:`find_target`, but of any architecture that boards run Linux on.
+
+    Raises UnknownTargetError. What only LLVM's name tells is not asked of the board.
+    """
+    from tvm.target import codegen
+
+    host = str(codegen.llvm_get_system_cpu())
+    model = host if name == HOST else name.removeprefix("llvm-")
+    known = {"": [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm(host))]}
+    for triple in _BOARD_TRIPLES:
+        known[triple] = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm("", triple))]
+    found = [triple for triple, models in known.items() if model in models]
+    if not found or not (name == HOST or name.startswith("llvm-")):
+        raise UnknownTargetError(name, _alike(name, [cpu for models in known.values() for cpu in models], host))
+    config = {"kind": "llvm", "mcpu": model, "num-cores": cores, **({"mtriple": found[0]} if found[0] else {})}
+    return TuningTarget(name=f"llvm-{model}", config=config, vector=_vector(frozenset(_extensions(model, found[0]))))
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """LLVM's name of a CPU, and its extensions."""
+
+    model: str
+    features: frozenset[str]
+
+
+def find_cpu(name: str, *, remote: bool = False) -> Cpu:
+    """The CPU that ``host`` or ``llvm-`` and LLVM's name mean; raises as :func:`find_target`."""
+    from tvm.target import codegen
+
+    host = str(codegen.llvm_get_system_cpu())
+    model = host if name == HOST else name.removeprefix("llvm-")
+    known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm(host))]
+    if not (name == HOST or name.startswith("llvm-")) or model not in known:
+        raise UnknownTargetError(name, _alike(name, known, host))
+    features = _extensions(model)
+    missing = sorted(features - _extensions(host))
+    if missing and not remote:
+        raise UnsuitableTargetError(name, f"this machine ({host}) lacks {', '.join(missing)}")
+    return Cpu(model, frozenset(features))
+
+
+def describe_machine(target: TuningTarget | None = None) -> dict[str, str | int | float]:
+    """The hardware and the family of the operating system, as a package's manifest states them.
+
+    For a ``target`` that is a GPU also what its driver says of that.
+    """
+    import psutil
+
+    from tunehub.target.cuda_host import find_gpus
+
+    gpus = find_gpus()[:1] if target is not None and target.config.get("kind") == "cuda" else ()
+    kernel = re.match(r"\d+\.\d+", platform.release())
+    return {
+        "cpu": _cpu_model(),
+        "llvm_cpu": _llvm_cpu(),
+        "arch": platform.machine(),
+        "physical_cores": physical_cores(),
+        "hardware_threads": psutil.cpu_count() or 1,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "os": f"{platform.system()} {kernel.group() if kernel else ''}".strip(),
+        "python": platform.python_version(),
+        **(gpus[0].facts() if gpus else {}),
+    }
+
+
+def tvm_versions() -> tuple[str, str]:
+    """The versions of apache-tvm and apache-tvm-ffi that are imported here; ``none`` for a TVM without that part."""
+    import tvm
+
+    if generation() == "relay":
+        return str(tvm.__version__), NO_FFI
+    import tvm_ffi
+
+    return str(tvm.__version__), str(tvm_ffi.__version__)
+
+
+def _llvm_cpu() -> str:
+    """LLVM's name of this CPU; TVM tells it since 0.15."""
+    from tvm.target import codegen
+
+    ask = getattr(codegen, "llvm_get_system_cpu", None)
+    return str(ask()) if ask else "unknown"
+
+
+def _llvm(model: str, triple: str = "") -> Any:
+    import tvm
+
+    given = {"mcpu": model, "mtriple": triple}
+    return tvm.target.Target({"kind": "llvm", **{name: value for name, value in given.items() if value}})
+
+
+def _extensions(model: str, triple: str = "") -> set[str]:
+    from tvm.target import codegen
+
+    features = codegen.llvm_get_cpu_features(_llvm(model, triple))
+    return {str(feature) for feature in features if _EXTENSIONS.fullmatch(str(feature))}
+
+
+def _vector(features: frozenset[str]) -> int:
+    if "avx512f" in features:
+        return 16
+    return 8 if "avx" in features else 4
+
+
+def _alike(name: str, known: list[str], host: str) -> list[str]:
+    close = difflib.get_close_matches(name.removeprefix("llvm-"), known, n=4)
+    return [HOST, *(f"llvm-{cpu}" for cpu in dict.fromkeys([host, *close]))]
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Files shared by processes: written atomically, locked, appended by lines."""

@@ -1,0 +1,171 @@
+"""Which tile a sum of products gets on a CUDA GPU when nobody has measured one: the one that should cost least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from tunehub.cuda.cost import Array, Problem, Tiles, default_s, matrix_shape, seconds, shared_bytes
+from tunehub.records.never_worse import GUESS_MARGIN
+
+UNROLLED = 512  # steps of loops in one another that become straight code
+_FEWEST_THREADS, _MOST_THREADS = 32, 512
+_MOST_OF_THREAD, _MOST_SUMS = 16, 64  # elements of a thread: along one loop, and of all
+_MOST_VIRTUAL = 4
+_MOST_STEP = 64  # products of an element between two loads
+_FIRST_STEP = 24  # with which tiles of the result are compared first
+_KEPT = 256  # of the best, which are looked at more closely
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """How the loops are cut: for each loop over results (``virtual`` threads, ``threads``, ``inner`` elements of a
+    thread), for each loop over what is added up the part of a ``step``. ``expected_s``: what it should take."""
+
+    virtual: tuple[int, ...]
+    threads: tuple[int, ...]
+    inner: tuple[int, ...]
+    step: tuple[int, ...]
+    expected_s: float
+
+
+class NoTileError(ValueError):
+    """TVM's own schedule is to be used; the message says why."""
+
+
+def tile_for(problem: Problem, *, shared_memory: int, threads: int) -> Tile:
+    """The tile that should take least, with at most so many ``threads`` and bytes of ``shared_memory`` in a block.
+
+    Raises NoTileError when TVM's own schedule should take as little, within the margin of every guess, when no tile is
+    within bounds, and for products with a vector, which TVM does well.
+    """
+    shape = matrix_shape(problem)
+    if shape is not None and min(shape[1:]) == 1:
+        raise NoTileError("TVM's own schedule serves products with a vector")
+    best = next(iter(ranked(problem, shared_memory=shared_memory, threads=threads, count=1)), None)
+    if best is None:
+        raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")
+    default = default_s(problem)
+    if default is not None and default < GUESS_MARGIN * best.expected_s:
+        times = f"{default * 1e6:.3g} µs, the best tile {best.expected_s * 1e6:.3g}"
+        raise NoTileError(f"TVM's own schedule should take {times}; a guess must promise {GUESS_MARGIN:.3g} times")
+    return best
+
+
+def ranked(problem: Problem, *, shared_memory: int, threads: int, count: int) -> list[Tile]:
+    """The ``count`` tiles that should take least, the best first."""
+    tiles = _plain(problem, min(threads, _MOST_THREADS))
+    if not len(tiles):
+        return []
+    tiles = _cheapest(problem, tiles, _KEPT)
+    tiles = _cheapest(problem, _fitting(problem, _with_steps(problem, tiles), shared_memory), _KEPT)
+    if not len(tiles):
+        return []
+    tiles = _with_virtual(tiles)
+    expected = seconds(problem, tiles)
+    return [_row(tiles, at, float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
+
+
+def _plain(problem: Problem, threads: int) -> Tiles:
+    """All tiles of the result within bounds, with one step and without virtual threads."""
+    found = np.ones((1, 0, 2), dtype=np.int64)
+    for extent in problem.spatial:
+        choices = np.array(list(_cuts(extent, threads)), dtype=np.int64)
+        found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
+        found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]
+    fewest = min(_FEWEST_THREADS, problem.results)
+    found = found[found[:, :, 0].prod(1) >= fewest]
+    step = min(_steps(problem.reduction), key=lambda each: abs(math.prod(each) - _FIRST_STEP))
+    return Tiles(
+        virtual=np.ones_like(found[:, :, 0]),
+        threads=found[:, :, 0],
+        inner=found[:, :, 1],
+        step=np.tile(np.array(step, dtype=np.int64), (len(found), 1)),
+    )
+
+
+def _cuts(extent: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Pairs (threads, elements of a thread) whose product divides ``extent``."""
+    for own in _divisors(extent, _MOST_OF_THREAD):
+        for count in _divisors(extent // own, threads):
+            yield count, own
+
+
+def _steps(reduction: Sequence[int]) -> list[tuple[int, ...]]:
+    """Parts of the loops over what is added up, within bounds; the smallest when none is."""
+    choices = [_divisors(extent, _MOST_STEP) for extent in reduction]
+    return [each for each in product(*choices) if math.prod(each) <= _MOST_STEP]
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0]
+
+
+def _cheapest(problem: Problem, tiles: Tiles, count: int) -> Tiles:
+    if len(tiles) <= count:
+        return tiles
+    return tiles.at(np.argpartition(seconds(problem, tiles, conflicts=False), count)[:count])
+
+
+def _with_steps(problem: Problem, tiles: Tiles) -> Tiles:
+    """Each of ``tiles`` with each step."""
+    steps = np.array(_steps(problem.reduction), dtype=np.int64)
+    rows = np.repeat(np.arange(len(tiles)), len(steps))
+    chosen = tiles.at(rows)
+    return Tiles(
+        virtual=chosen.virtual, threads=chosen.threads, inner=chosen.inner, step=np.tile(steps, (len(tiles), 1))
+    )
+
+
+def _fitting(problem: Problem, tiles: Tiles, shared_memory: int) -> Tiles:
+    return tiles.at(shared_bytes(problem, tiles) <= shared_memory)
+
+
+def _with_virtual(tiles: Tiles) -> Tiles:
+    """Each of ``tiles``, also with the elements of a thread apart from one another instead of side by side."""
+    found = [tiles]
+    for loops in product((False, True), repeat=tiles.threads.shape[1]):
+        apart = np.array(loops)
+        virtual = np.where(apart, tiles.inner, 1)
+        rows = (virtual.prod(1) <= _MOST_VIRTUAL) & _any_moved(virtual, apart)
+        moved = tiles.at(rows)
+        found.append(
+            Tiles(
+                virtual=virtual[rows],
+                threads=moved.threads,
+                inner=np.where(apart, 1, moved.inner),
+                step=moved.step,
+            )
+        )
+    return _joined(found)
+
+
+def _any_moved(virtual: Array, apart: Array) -> Array:
+    """Rows in which every loop that is to be apart has elements to be moved: others would come twice."""
+    return np.asarray(apart.any() & ((virtual > 1) | ~apart).all(axis=1))
+
+
+def _joined(tiles: Sequence[Tiles]) -> Tiles:
+    return Tiles(
+        virtual=np.concatenate([each.virtual for each in tiles]),
+        threads=np.concatenate([each.threads for each in tiles]),
+        inner=np.concatenate([each.inner for each in tiles]),
+        step=np.concatenate([each.step for each in tiles]),
+    )
+
+
+def _row(tiles: Tiles, at: int, expected_s: float) -> Tile:
+    def numbers(column: Array) -> tuple[int, ...]:
+        return tuple(int(number) for number in column[at])
+
+    return Tile(
+        virtual=numbers(tiles.virtual),
+        threads=numbers(tiles.threads),
+        inner=numbers(tiles.inner),
+        step=numbers(tiles.step),
+        expected_s=expected_s,
+    )

@@ -1,0 +1,1 @@
+"""Measuring on this machine: candidates built and timed in worker processes."""

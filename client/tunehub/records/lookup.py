@@ -1,0 +1,233 @@
+"""Records by key: the port `RecordLookup` that compiling asks, and its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tunehub.exceptions import HubError, RecordUnusableError
+from tunehub.records.index import ClassMember, RecordIndex
+from tunehub.records.reopening_index import ReopeningIndex
+from tunehub.templates import KnobError, template
+from tunehub_registry.any_record import AnyRecord, parse_any_record
+from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.template_record import TemplateRecord
+from tunehub_registry.trace_rules import validate_trace
+
+Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A record that may serve a workload: a trace, or the knobs of a template.
+
+    `rung` is `user` for the user's own records, `measured` for what this process has measured; `anchored` says that the
+    record was found by its anchor key, so that it was made for another function with the same anchor block. On the rung
+    `transfer` it was found by its operator class: made for other shapes, it has to be adapted. `package` is name and
+    version (`llvm-znver5 0.1.0`), or the path of the user's file.
+    """
+
+    record: AnyRecord
+    rung: Rung
+    package: str
+    anchored: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbour:
+    """A record of the same operator class, not read yet: what it takes to choose one of many.
+
+    `extents` are those of its workload, `run_s` and `default_s` its times in seconds there. `knobs` says that it holds
+    the knobs of a template, `anchored` that the class is that of the anchor block alone. `read` gives the record, or
+    None when it is not sound.
+    """
+
+    extents: tuple[int, ...]
+    run_s: float
+    default_s: float | None
+    knobs: bool
+    package: str
+    read: Callable[[], Candidate | None]
+    anchored: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What the publish gate of ``package`` measured of one tuner's best for a workload, admitted or not."""
+
+    evidence: RecordEvidence
+    package: str
+
+
+class RecordLookup(Protocol):
+    """Where compiling gets its records. No method raises in default mode: a problem is a miss and a warning."""
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """The best sound record for the very workload with this key, or None."""
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """Sound records for workloads with the same anchor block, best first; none for a malformed key."""
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """Records of this class, of functions or of anchor blocks, the greatest speed-up first; none for a bad key."""
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """What is known of this tuner's (`template`, `meta_schedule`) best for the very workload with this key."""
+
+
+class EmptyLookup:
+    """No records at all."""
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """Always None."""
+        return None
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """Always empty."""
+        return ()
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """Always empty."""
+        return ()
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """Always None."""
+        return None
+
+
+class IndexLookup:
+    """The records of one package, or of the user's own file, through its index.
+
+    Every record passes the parser, and a trace the allow-list, before it is returned; one that does not is left out and
+    given to `on_problem`. An index that turns out to be damaged is opened anew once.
+    """
+
+    def __init__(
+        self,
+        index: RecordIndex,
+        *,
+        sets: Sequence[int],
+        package: str,
+        reopen: Callable[[], RecordIndex],
+        on_problem: Callable[[HubError], None],
+        user: bool = False,
+    ) -> None:
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index.
+
+        The field `tuners` names the tuners whose records there are, besides those that compiles have measured: these
+        follow the layouts that the others ask for.
+        """
+        self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
+        self._sets = tuple(sets)
+        own = (info for info in index.sets if info.id in self._sets)
+        self.tuners = frozenset(info.tuner for info in own if info.good > info.measured)
+        self._knob_sets = frozenset(info.id for info in index.sets if info.tuner == "template")
+        self._package = package
+        self._on_problem = on_problem
+        self._user = user
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """As the port says."""
+        lines = self._index.ask(lambda index: index.exact(key, self._sets))
+        found = (self._candidate(line, key, self._rung("exact")) for line in lines)
+        return _first_current(candidate for candidate in found if candidate is not None)
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """As the port says; at most `record_index.MAX_CANDIDATES`."""
+        lines = self._index.ask(lambda index: index.anchor(key, self._sets))
+        return tuple(found for line in lines if (found := self._candidate(line, key, self._rung("anchor"), True)))
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """As the port says; at most `record_index.MAX_MEMBERS`."""
+        members = self._index.ask(lambda index: index.members(key, self._sets))
+        return tuple(self._neighbour(member, key) for member in members)
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """As the port says; nothing of tuners whose records are of no use here."""
+        if tuner not in self.tuners:
+            return None
+        found = self._index.ask(lambda index: [index.evidence(tuner, key)])
+        evidence = found[0] if found else None
+        return None if evidence is None else Measured(evidence=evidence, package=self._package)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
+
+    def _neighbour(self, member: ClassMember, key: str) -> Neighbour:
+        def read() -> Candidate | None:
+            lines = self._index.ask(lambda index: [index.line(member.line)])
+            return self._candidate(lines[0], key, "transfer", member.anchored) if lines else None
+
+        return Neighbour(
+            extents=member.extents,
+            run_s=member.run_s,
+            default_s=member.default_s,
+            knobs=member.record_set in self._knob_sets,
+            package=self._package,
+            read=read,
+            anchored=member.anchored,
+        )
+
+    def _rung(self, rung: Rung) -> Rung:
+        return "user" if self._user else rung
+
+    def _candidate(self, line: bytes, key: str, rung: Rung, anchored: bool = False) -> Candidate | None:
+        try:
+            record = parse_any_record(line, self._package)
+            if isinstance(record, ScheduleRecord):
+                validate_trace(record.trace)
+        except RegistryError as error:
+            reason = f"{self._package}: the record {key} is not used: {error}"
+            self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
+            return None
+        return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
+
+    def _remedy(self) -> str:
+        return "remove the line from your records" if self._user else "report it to the publisher of the package"
+
+
+def _first_current(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The first, but one for another version of its template only when there is none for this: files of users grow."""
+    first = None
+    for candidate in candidates:
+        if _is_current(candidate.record):
+            return candidate
+        first = first or candidate
+    return first
+
+
+def _is_current(record: AnyRecord) -> bool:
+    if not isinstance(record, TemplateRecord):
+        return True
+    try:
+        return record.version == template(record.template).VERSION
+    except KnobError:  # a template that this client does not have
+        return False
+
+
+class LayeredLookup:
+    """Layers in order of preference, the user's first. Any exact record comes before any anchored one."""
+
+    def __init__(self, layers: Sequence[RecordLookup]) -> None:
+        """`layers`: most preferred first."""
+        self.layers = tuple(layers)
+
+    def by_exact(self, key: str) -> Candidate | None:
+        """The exact record of the first layer that has one."""
+        return next((found for layer in self.layers if (found := layer.by_exact(key))), None)
+
+    def by_anchor(self, key: str) -> tuple[Candidate, ...]:
+        """The anchored records of all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.by_anchor(key))
+
+    def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """The records of the class in all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.by_class(key))
+
+    def measured(self, tuner: str, key: str) -> Measured | None:
+        """That of the first layer that knows any."""
+        return next((found for layer in self.layers if (found := layer.measured(tuner, key))), None)

@@ -1,0 +1,59 @@
+"""What measurements say against using a schedule: rules of "never slower than TVM's default". All pure.
+
+A record of this very workload was measured against TVM's default by its publisher, and is used unless its own times
+speak against it. Anything else is a guess: a record of another workload, or a template's own choice of knobs. A guess
+does not stand against a measurement of the very workload, and a borrowed record must promise more than a little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunehub.records.lookup import Measured
+    from tunehub_registry.any_record import AnyRecord
+
+# Times as fast as TVM's default:
+GUESS_MARGIN = 1.25  # what a guess must promise
+MEASURED_MARGIN = 1.02  # what must have been measured; the publish gate asks for as much
+
+
+def against_record(record: AnyRecord, *, borrowed: bool) -> str | None:
+    """Why a record is not used though it fits, by its own times; ``borrowed``: it was made for another workload.
+
+    None also where the record does not say what TVM's default takes.
+    """
+    if record.default_s is None:
+        return None
+    gain = record.default_s / record.mean_s
+    if gain > (GUESS_MARGIN if borrowed else 1.0):
+        return None
+    least = f" there; a borrowed record needs {GUESS_MARGIN:.3g}" if borrowed else ""
+    return f"it is {gain:.3g} times as fast as TVM's default{least}"
+
+
+def against_borrowing(found: Measured | None) -> str | None:
+    """Why no other workload's record of a tuner is used, by what its best took here (``found``, None: not known)."""
+    return None if found is None else _no_faster(found, found.evidence.tuned_s)
+
+
+def against_own_knobs(found: Measured, template: str) -> str | None:
+    """Why the own knobs of a template are not used, by what they took here, or the best knobs where that is unknown.
+
+    None when another template was measured.
+    """
+    if (found.evidence.template or template) != template:
+        return None
+    return _no_faster(found, found.evidence.untuned_s or found.evidence.tuned_s)
+
+
+def _no_faster(found: Measured, run_s: float) -> str | None:
+    default_s = found.evidence.default_s
+    if default_s > MEASURED_MARGIN * run_s:
+        return None
+    times = f"{_us(run_s)} against {_us(default_s)} µs"
+    return f"measured no faster than TVM's default by {found.package}: {times}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g}"

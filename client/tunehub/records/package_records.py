@@ -1,0 +1,373 @@
+"""From a resolved package, or the user's file, to open records: cache, verify, index; with a way on when each fails."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from tunehub.exceptions import HubError, PackageUnusableError, UserRecordsError
+from tunehub.records.index import (
+    INDEX_FORMAT,
+    IndexDamagedError,
+    RecordIndex,
+    SetInfo,
+    Source,
+    index_in_memory,
+    open_index,
+    write_index,
+)
+from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
+from tunehub.records.log_lookup import IndexLogs
+from tunehub.records.lookup import IndexLookup
+from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
+from tunehub.registries.resolution import Chosen, tvm_allowed
+from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
+from tunehub_registry.package import EVIDENCE, Package, open_package
+from tunehub_registry.target import Rejected, TargetDescriptor, match
+
+if TYPE_CHECKING:
+    from tunehub.registries.source import Registry
+
+OnProblem = Callable[[HubError], None]
+_SCHEMES = " ".join(KEY_SCHEMES.values())
+
+
+def open_package_records(
+    chosen: Chosen,
+    registry: Registry,
+    cache: BlobCache,
+    *,
+    host: TargetDescriptor,
+    tvm_version: str | None,
+    on_problem: OnProblem,
+) -> IndexLookup:
+    """Open our own records of a package that the installed TVM can use.
+
+    Raises PackageUnusableError (wrong hash, damaged, no records for this TVM) or RegistryUnreadableError. A cache
+    that cannot be written is reported to `on_problem`; the index is then made in memory.
+    """
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    index, usable = opener.usable(RECORD_TUNERS, tvm_version)
+    return IndexLookup(
+        index,
+        sets=[info.id for info in usable],
+        package=chosen.label,
+        reopen=lambda: opener.open(rebuild=True),
+        on_problem=on_problem,
+    )
+
+
+def open_package_logs(
+    chosen: Chosen,
+    registry: Registry,
+    cache: BlobCache,
+    *,
+    host: TargetDescriptor,
+    tvm_version: str | None,
+    on_problem: OnProblem,
+) -> IndexLogs:
+    """Open the tuning logs of a package that the installed TVM (up to 0.19) can use. As `open_package_records`."""
+    opener = _PackageOpener(chosen, registry, cache, host, on_problem)
+    index, usable = opener.usable(LOG_TUNERS, tvm_version)
+    return IndexLogs(
+        index,
+        sets=usable,
+        package=chosen.label,
+        rung="exact" if chosen.match.rung == "exact" else "family",
+        reopen=lambda: opener.open(rebuild=True),
+        on_problem=on_problem,
+    )
+
+
+def open_user_records(
+    path: Path, cache: BlobCache, *, host: TargetDescriptor, given: bool, on_problem: OnProblem
+) -> IndexLookup | None:
+    """Open the user's own records: a file, or `<target name>.jsonl` in a folder. None when there are none.
+
+    A file whose name starts with the kind of another target (`cuda-…`) does not count. Raises UserRecordsError when
+    they were asked for (`given`) and are missing, or cannot be read.
+    """
+    file = path / f"{host.name}.jsonl" if _is_folder(path) else path
+    if not _is_file(file):
+        if given and not _is_folder(path):
+            remedy = "correct TUNEHUB_RECORDS or user_records: a JSONL file, or a folder with <target name>.jsonl"
+            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        return None
+    if _is_for_other_kind(file, host):
+        return None
+    infos = [
+        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
+        for number, tuner in enumerate(sorted(RECORD_TUNERS))
+    ]
+    files = [file] * len(infos)  # a file may hold records of either tuner, so it is read once for each
+    index = _open_user_index(files, infos, cache)
+    bad = index.sets[0].bad  # the same lines for every tuner
+    if bad:
+        reason = f"your own records: {bad} lines of {file} are not records: left out ({_first_bad(index.sets)})"
+        on_problem(UserRecordsError(reason, remedy="remove them, or write the file with `tunehub tune`"))
+    return IndexLookup(
+        index,
+        sets=[info.id for info in infos],
+        package=str(file),
+        reopen=lambda: _open_user_index(files, infos, cache, rebuild=True),
+        on_problem=on_problem,
+        user=True,
+    )
+
+
+def open_user_logs(
+    path: Path, cache: BlobCache, *, host: TargetDescriptor, given: bool, on_problem: OnProblem
+) -> IndexLogs | None:
+    """Open the user's own tuning logs for TVM up to 0.19; None when there are none.
+
+    `path` is a log of either tuner, or a folder: `<target name>.log` and `<target name>.json`, or the `autotvm.log` and
+    `auto_scheduler.json` of a work directory. Lines of another kind of target do not count. Raises UserRecordsError
+    when they were asked for (`given`) and are missing, or cannot be read.
+    """
+    names = (f"{host.name}.log", f"{host.name}.json", "autotvm.log", "auto_scheduler.json")
+    files = [path / name for name in names if _is_file(path / name)] if _is_folder(path) else [path]
+    if not files or not _is_file(files[0]):
+        if given and not _is_folder(path):
+            remedy = "correct TUNEHUB_RECORDS or user_records: a tuning log, or a folder with <target name>.log"
+            raise UserRecordsError(f"your own records: {path} is not there", remedy=remedy)
+        return None
+    # A file may hold lines of either tuner, so each file is read once for each.
+    pairs = [(file, tuner) for file in files for tuner in ("autotvm", "auto_scheduler")]
+    infos = [
+        SetInfo(id=number, tuner=tuner, tvm="", key_scheme=KEY_SCHEMES[tuner])
+        for number, (_, tuner) in enumerate(pairs)
+    ]
+    sources = [file for file, _ in pairs]
+    index = _open_user_index(sources, infos, cache, kind=host.kind)
+    bad = sum(info.bad for info in index.sets if info.tuner == "autotvm")
+    if bad:
+        listed, first = ", ".join(map(str, files)), _first_bad(index.sets)
+        reason = f"your own records: {bad} lines of {listed} are not records: left out ({first})"
+        on_problem(UserRecordsError(reason, remedy="`tunehub distill` on the file lists them with their reasons"))
+    return IndexLogs(
+        index,
+        sets=infos,
+        package=", ".join(map(str, files)),
+        rung="user",
+        reopen=lambda: _open_user_index(sources, infos, cache, kind=host.kind, rebuild=True),
+        on_problem=on_problem,
+    )
+
+
+_NEWER = "install a TVM that they are made for, or upgrade tunehub; `tunehub show` lists both"
+_OTHER_KINDS = frozenset({"llvm", "cuda", "rocm", "metal", "vulkan", "opencl", "hexagon", "webgpu"})
+
+
+class _PackageOpener:
+    """The steps from a chosen package to its index; the index alone is enough once it is there."""
+
+    def __init__(
+        self, chosen: Chosen, registry: Registry, cache: BlobCache, host: TargetDescriptor, on_problem: OnProblem
+    ) -> None:
+        self._chosen = chosen
+        self._registry = registry
+        self._cache = cache
+        self._host = host
+        self._on_problem = on_problem
+        self._sha256 = chosen.entry.sha256
+        self._stamp = f"tunehub-index {INDEX_FORMAT} {_SCHEMES} {self._sha256}"
+
+    def usable(self, tuners: frozenset[str], tvm_version: str | None) -> tuple[RecordIndex, list[SetInfo]]:
+        """The open index, and its record sets of `tuners` that the installed TVM can use. As `open_package_records`."""
+        index = self.open()
+        usable = [info for info in index.sets if _set_problem(info, tuners, tvm_version) is None]
+        label = self._chosen.label
+        if not usable:
+            problems = [str(_set_problem(info, tuners, tvm_version)) for info in index.sets]
+            index.close()
+            reasons = "; ".join(dict.fromkeys(problems)) or "it has no record sets"
+            raise PackageUnusableError(f"{label}: none of its records can be used: {reasons}", remedy=_NEWER)
+        bad = sum(info.bad for info in usable)
+        if bad:
+            total, first = bad + sum(info.good for info in usable), _first_bad(usable)
+            reason = f"{label}: {bad} of {total} lines are not records: left out ({first})"
+            self._on_problem(PackageUnusableError(reason, remedy="report it to the publisher of the package"))
+        return index, usable
+
+    def open(self, *, rebuild: bool = False) -> RecordIndex:
+        path = self._cache.index_path(self._sha256)
+        try:
+            if not rebuild:
+                return open_index(path, self._stamp)
+        except (OSError, IndexDamagedError):
+            pass  # not there, or to be replaced
+        try:
+            with self._cache.lock(path):
+                return self._build(path, rebuild=rebuild)
+        except OSError as error:
+            self._on_problem(_cache_problem(self._cache, error))
+            return self._in_memory()
+
+    def _build(self, path: Path, *, rebuild: bool) -> RecordIndex:
+        """Under the lock: another process may have been faster; else fetch, verify, index."""
+        try:
+            if not rebuild:
+                return open_index(path, self._stamp)
+        except (FileNotFoundError, IndexDamagedError):
+            pass
+        try:
+            blob = self._cache.blob(self._sha256, self._chosen.entry.size, self._download)
+        except HashMismatchError as error:
+            raise self._unusable(str(error)) from error
+        with self._opened(blob) as package, _record_sets(package) as sources:
+            evidence = _evidence(package)
+            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, evidence))
+        try:
+            return open_index(path, self._stamp)
+        except IndexDamagedError as error:
+            raise OSError(f"{path} is damaged right after it was written: {error}") from error
+
+    def _in_memory(self) -> RecordIndex:
+        """Without a cache: from the blob if a sound one is there, else straight from the registry."""
+        blob = self._cache.blob_path(self._sha256)
+        try:
+            data = blob if is_sound(blob, self._sha256) else fetch_verified(self._sha256, self._fetch)
+        except HashMismatchError as error:
+            raise self._unusable(str(error)) from error
+        with self._opened(data) as package, _record_sets(package) as sources:
+            return index_in_memory(self._stamp, sources, _evidence(package))
+
+    def _fetch(self) -> bytes:
+        return self._registry.fetch_package(self._chosen.entry)
+
+    def _download(self, stream: BinaryIO, offset: int) -> None:
+        self._registry.download_package(self._chosen.entry, stream, offset)
+
+    @contextmanager
+    def _opened(self, data: Path | bytes) -> Iterator[Package]:
+        """The package, its manifest checked against what was resolved. Raises PackageUnusableError."""
+        try:
+            with _quiet(), open_package(data, source=self._chosen.entry.file) as package:
+                self._check_manifest(package)
+                yield package
+        except RegistryError as error:
+            raise self._unusable(str(error)) from error
+
+    def _check_manifest(self, package: Package) -> None:
+        manifest = package.manifest
+        if (manifest.name, manifest.version) != (self._chosen.name, self._chosen.entry.version):
+            raise self._unusable(f"its manifest is that of {manifest.name} {manifest.version}")
+        outcome = match(manifest.target, self._host)
+        if isinstance(outcome, Rejected):
+            raise self._unusable(outcome.reason)
+
+    def _unusable(self, reason: str) -> PackageUnusableError:
+        text = f"{self._chosen.label} from {self._registry.address} is not used: {reason}"
+        return PackageUnusableError(text, remedy="the registry has to publish it again; another one is tried")
+
+
+@contextmanager
+def _record_sets(package: Package) -> Iterator[list[Source]]:
+    """The record files that this client has keys for, open. Others are listed without their lines."""
+    with ExitStack() as stack:
+        sources: list[Source] = []
+        for number, item in enumerate(package.manifest.record_sets):
+            info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
+            stream = stack.enter_context(package.open(item.file)) if info.known else _nothing()
+            sources.append(Source(info=info, stream=stream))
+        yield sources
+
+
+def _evidence(package: Package) -> list[RecordEvidence]:
+    """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
+    if EVIDENCE not in package.names:
+        return []
+    with package.open(EVIDENCE) as stream:
+        return [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there that this user may know of: a home may be closed to a service, say."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    """As `_is_file`, for folders."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _nothing() -> BinaryIO:
+    import io
+
+    return io.BytesIO()
+
+
+def _set_problem(info: SetInfo, tuners: frozenset[str], tvm_version: str | None) -> str | None:
+    if info.tuner not in tuners:
+        return f"{info.tuner} records are for another generation of TVM"
+    if not info.known:
+        return f"the key scheme {info.key_scheme!r} is not known, only {KEY_SCHEMES[info.tuner]!r}"
+    if tvm_version is not None and not tvm_allowed(info.tvm, tvm_version):
+        return f"the records are for TVM {info.tvm}, installed is {tvm_version}"
+    return None
+
+
+def _first_bad(sets: Iterable[SetInfo]) -> str:
+    return "the first: " + next((info.first_bad for info in sets if info.first_bad), "not known")
+
+
+def _is_for_other_kind(file: Path, host: TargetDescriptor) -> bool:
+    kind = file.name.partition("-")[0]
+    return kind in _OTHER_KINDS and kind != host.kind
+
+
+def _open_user_index(
+    files: Sequence[Path], infos: Sequence[SetInfo], cache: BlobCache, *, kind: str | None = None, rebuild: bool = False
+) -> RecordIndex:
+    """The index of the user's files as they are now: another size or time of change makes another stamp."""
+    try:
+        states = [(state.st_size, state.st_mtime_ns, state.st_ino) for state in (file.stat() for file in files)]
+        stamp = f"tunehub-user {INDEX_FORMAT} {_SCHEMES} {kind} {states}"
+        path = cache.user_index_path(files[0])
+        with ExitStack() as stack:
+            try:
+                if not rebuild:
+                    return open_index(path, stamp)
+            except (OSError, IndexDamagedError):
+                pass
+            sources = [
+                Source(info=info, stream=stack.enter_context(file.open("rb")), kind=kind)
+                for info, file in zip(infos, files, strict=True)
+            ]
+            try:
+                with cache.lock(path):
+                    cache.write(path, lambda temporary: write_index(temporary, stamp, sources))
+                return open_index(path, stamp)
+            except (OSError, IndexDamagedError):
+                for source in sources:
+                    source.stream.seek(0)
+                return index_in_memory(stamp, sources)
+    except OSError as error:
+        place = error.filename or ", ".join(map(str, files))
+        reason = f"your own records: {place}: {os.strerror(error.errno) if error.errno else error}"
+        raise UserRecordsError(reason, remedy="make the file readable, or unset TUNEHUB_RECORDS") from error
+
+
+def _cache_problem(cache: BlobCache, error: OSError) -> HubError:
+    reason = f"the cache {cache.root} cannot be used: {error}"
+    return HubError(reason, remedy="set TUNEHUB_CACHE to a writable folder; records are indexed in memory until then",
+                    cause="cache")  # fmt: skip
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A newer minor format is fine for reading; `tunehub show` says so, a compile need not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NewerFormatWarning)
+        yield

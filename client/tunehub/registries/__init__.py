@@ -1,0 +1,1 @@
+"""Where packages come from: the configured registries, trust, caches, resolution and lock files."""

@@ -1,0 +1,17 @@
+"""Where the embedded registry lies: the checkout when there is one, else what the wheel ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def embedded_registry() -> Path:
+    """The folder with `index.json` and `packages/` that comes with tunehub.
+
+    An editable install may carry an old `_snapshot`, so a checkout around this file comes first.
+    """
+    here = Path(__file__).resolve()
+    checkout = here.parents[3]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "client" / "tunehub") == here.parent:
+        return checkout
+    return here.parent / "_snapshot"

@@ -1,0 +1,243 @@
+"""Making lock files: from what is asked for, and what a lock already pins, to a lock without holes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import structs
+from packaging.specifiers import SpecifierSet
+
+from tunehub import __version__
+from tunehub.exceptions import RequirementError
+from tunehub.registries.configured import EMBEDDED, Chain
+from tunehub.registries.resolution import Chosen, Decision, Requirement, parse_requirement, version_problem
+from tunehub_registry.lock import Lock, LockedPackage
+from tunehub_registry.stores.open import open_store, split_unsigned
+from tunehub_registry.target import Accepted, TargetDescriptor, match
+
+_PACKAGE = re.compile(r"\s*[a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9]\s*[<>=!~].*")
+_SPECIFIER = re.compile(r"\s*[<>=!~].*")
+_PLACE = "TARGET or NAME==VERSION"
+_ANY = SpecifierSet()
+_MAX_REASONS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demands:
+    """What is asked for: targets in words, packages by name, and versions for whatever the targets get."""
+
+    targets: tuple[str, ...] = ()
+    packages: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    specifier: SpecifierSet = _ANY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hole:
+    """A target or package that no version serves with a TVM version (None: any), and why."""
+
+    wanted: str
+    tvm: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no package for {self.wanted}{f' with TVM {self.tvm}' if self.tvm else ''}: {self.reason}"
+
+
+def parse_demands(words: Iterable[str]) -> Demands:
+    """Sort words: `llvm-znver5>=1.2,<2` is a package, `>=0.1` a specifier, anything else a target.
+
+    Several specifiers of one package all hold. Raises RequirementError.
+    """
+    targets: list[str] = []
+    packages: dict[str, SpecifierSet] = {}
+    specifier = _ANY
+    for word in words:
+        if not _PACKAGE.fullmatch(word) and not _SPECIFIER.fullmatch(word):
+            targets.append(word)
+            continue
+        found = parse_requirement(word, _PLACE)
+        if found.name is None:
+            specifier &= found.specifier
+        else:
+            name = found.name.lower()
+            packages[name] = packages.get(name, _ANY) & found.specifier
+    return Demands(targets=tuple(targets), packages=packages, specifier=specifier)
+
+
+class Locker:
+    """Finds a pin for everything that is asked for. What `before` pins stays, unless it is in `upgrade`."""
+
+    def __init__(self, chain: Chain, before: Lock | None, tvm: Sequence[str], upgrade: frozenset[str]) -> None:
+        """`tvm`: the TVM versions that every target has to be served with; none stands for any.
+
+        Raises RequirementError when `upgrade` has a name that is not pinned.
+        """
+        self._chain = chain
+        self._before = before
+        self._tvm = tuple(tvm)
+        self._versions: tuple[str | None, ...] = self._tvm or (None,)
+        self._kept = {name: before.pins(name) for name in before.names if name not in upgrade} if before else {}
+        self._requires = _requirements(before)
+        self._offers: dict[str, TargetDescriptor] | None = None
+        self._pins: list[LockedPackage] = []
+        self.holes: list[Hole] = []
+        unknown = sorted(upgrade - set(before.names if before else ()))
+        if unknown:
+            pinned = ", ".join(sorted(before.names)) if before else "nothing"
+            reason = f"is not in the lock file, which pins {pinned}"
+            raise RequirementError(unknown[0], reason, place="--upgrade", remedy="name a pinned package")
+
+    def lock(self, demands: Demands, hosts: Sequence[TargetDescriptor]) -> Lock:
+        """A lock for `hosts` (the targets of `demands`, described), the packages asked for, and what was pinned.
+
+        Whatever has no package is in `holes`: then the lock is not to be written. Raises RegistryUnreadableError.
+        """
+        for name, specifier in demands.packages.items():
+            self._requires[name] = specifier
+        for host in hosts:
+            for version in self._versions:
+                self._pin_target(host, demands.specifier, version)
+        for name in dict.fromkeys((*demands.packages, *(self._before.names if self._before else ()))):
+            for version in self._versions:
+                self._pin_name(name, version, asked=name in demands.packages)
+        return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged())
+
+    def published(self) -> Mapping[str, TargetDescriptor]:
+        """Every name of the registries, the nearest registry's target."""
+        if self._offers is None:
+            self._offers = {}
+            for offer in self._chain.offers():
+                self._offers.setdefault(offer.name, offer.target)
+        return self._offers
+
+    def _pin_target(self, host: TargetDescriptor, specifier: SpecifierSet, tvm: str | None) -> None:
+        """Pin the nearest package; a pinned version of it that fits stays."""
+        found = self._exact(host, specifier, tvm)
+        if found is None:
+            resolution = self._chain.resolve(host, Requirement(name=None, specifier=specifier), tvm)
+            chosen = resolution.chosen
+            if chosen is None:
+                self.holes.append(Hole(wanted=host.name, tvm=tvm, reason=_reasons(resolution.trace)))
+                return
+            self._require(chosen.name, specifier)
+            found = self._keep(chosen.name, tvm) or self._pin(chosen)
+        self._require(found.name, specifier)
+        self._pins.append(found)
+
+    def _pin_name(self, name: str, tvm: str | None, *, asked: bool) -> None:
+        """Pin a package by its name: what is pinned already if it fits, else the newest that does."""
+        kept = self._keep(name, tvm)
+        if kept is not None:
+            self._pins.append(kept)
+            return
+        if not asked and name in self._kept and self._served(name, tvm):
+            return
+        target = self.published().get(name)
+        specifier = self._requires.get(name, _ANY)
+        if target is None:
+            self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason="no registry has it"))
+            return
+        resolution = self._chain.resolve(target, Requirement(name=name, specifier=specifier), tvm)
+        if resolution.chosen is not None:
+            self._pins.append(self._pin(resolution.chosen))
+        elif asked or not self._served(name, tvm):
+            trace = [item for item in resolution.trace if item.name == name]
+            self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason=_reasons(trace)))
+
+    def _exact(self, host: TargetDescriptor, specifier: SpecifierSet, tvm: str | None) -> LockedPackage | None:
+        """A pin made for this very model: nothing can be nearer, so that no registry need be asked."""
+        for name, pins in self._kept.items():
+            outcome = match(pins[-1].target, host)
+            if isinstance(outcome, Accepted) and outcome.rung == "exact":
+                return self._keep(name, tvm, specifier)
+        return None
+
+    def _keep(self, name: str, tvm: str | None, specifier: SpecifierSet = _ANY) -> LockedPackage | None:
+        """The newest pin of a name that stays and serves; a version that was yanked since does."""
+        require = Requirement(name=name, specifier=specifier & self._requires.get(name, _ANY))
+        pins = reversed(self._kept.get(name, ()))
+        return next((item for item in pins if version_problem(item.entry(), require, tvm) is None), None)
+
+    def _served(self, name: str, tvm: str | None) -> bool:
+        """Whether the target of a pinned name is served by another pin that stays."""
+        target = self._before.names[name] if self._before else None
+        others = [other for other in self._kept if other != name and self._keep(other, tvm)]
+        return target is not None and any(
+            isinstance(match(self._kept[other][-1].target, target), Accepted) for other in others
+        )
+
+    def _require(self, name: str, specifier: SpecifierSet) -> None:
+        self._requires[name] = specifier & self._requires.get(name, _ANY)
+
+    def _pin(self, chosen: Chosen) -> LockedPackage:
+        registry, entry = self._chain.registries[chosen.position], chosen.entry
+        return LockedPackage(
+            name=chosen.name,
+            version=entry.version,
+            registry=registry.address,
+            url=None if registry.address == EMBEDDED else _as_url(registry.url(entry.file)),
+            size=entry.size,
+            sha256=entry.sha256,
+            published=entry.published,
+            target=registry.names()[chosen.name],
+            record_sets=entry.record_sets,
+        )
+
+    def _merged(self) -> tuple[LockedPackage, ...]:
+        """Every pin once, with the requirement it was found under, and one target for all versions of a name."""
+        pins = {(item.name, item.version): item for item in self._pins}
+        targets = {item.name: item.target for item in self._pins if item not in self._kept.get(item.name, ())}
+        return tuple(
+            structs.replace(
+                item,
+                requires=str(self._requires.get(item.name, _ANY)) or None,
+                target=targets.get(item.name, item.target),
+            )
+            for item in pins.values()
+        )
+
+
+def _requirements(lock: Lock | None) -> dict[str, SpecifierSet]:
+    pins = lock.packages if lock else ()
+    return {item.name: SpecifierSet(item.requires) for item in pins if item.requires is not None}
+
+
+def _reasons(trace: Sequence[Decision]) -> str:
+    shown = [f"{item.name} {item.version}: {item.reason}" for item in trace if item.reason]
+    more = f"; and {len(shown) - _MAX_REASONS} more" if len(shown) > _MAX_REASONS else ""
+    return ("; ".join(shown[:_MAX_REASONS]) or "the registries offer none") + more
+
+
+def presign(lock: Lock, seconds: int, now: datetime) -> Lock:
+    """The lock with presigned URLs for what lies in buckets: whoever has the file can read those packages until then.
+
+    Raises StoreError when there are no credentials, or boto3 is not installed.
+    """
+    expires = now.replace(microsecond=0) + timedelta(seconds=seconds)
+    return structs.replace(lock, packages=tuple(_presigned(item, seconds, expires) for item in lock.packages))
+
+
+def _presigned(pin: LockedPackage, seconds: int, expires: datetime) -> LockedPackage:
+    address, _ = split_unsigned(pin.registry)
+    if not address.startswith("s3://"):
+        return pin
+    from tunehub_registry.stores.s3 import S3Store
+
+    store = open_store(address)
+    assert isinstance(store, S3Store)
+    place = urlsplit(pin.url or "").path
+    path = next((path for path in pin.paths if place.endswith(f"/{path}")), pin.paths[0])
+    return structs.replace(pin, url=store.presigned_url(path, seconds), url_expires=expires)
+
+
+def _as_url(place: str) -> str | None:
+    """What a registry says of where a file is, as a URL of the schemes that lock files have."""
+    if place.startswith(("http://", "https://", "s3://")):
+        return place
+    path = Path(place)
+    return path.as_uri() if path.is_absolute() else None

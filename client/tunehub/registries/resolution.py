@@ -1,0 +1,273 @@
+"""Which package serves a target: pure rules over what registries offer, with a reason for every candidate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from tunehub.exceptions import RequirementError
+from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
+from tunehub.target.tvm_generation import is_relay
+from tunehub_registry.index import ShardEntry
+from tunehub_registry.target import RUNGS, Accepted, Matcher, Rejected, TargetDescriptor
+
+_REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
+_REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
+_RUNG_ORDER = {rung: order for order, rung in enumerate(RUNGS)}
+
+Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """What the user asks of packages: one name only (None for any) and versions in `specifier`."""
+
+    name: str | None
+    specifier: SpecifierSet
+
+
+class NameOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A package name in a registry; `position` is the registry's place in the chain, 0 first.
+
+    `embedded`: the registry is the one that comes with tunehub.
+    """
+
+    name: str
+    target: TargetDescriptor
+    registry: str
+    position: int
+    embedded: bool = False
+
+
+class RankedName(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A name whose target serves the host."""
+
+    offer: NameOffer
+    match: Accepted
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of one candidate; `version` is `*` when the name was decided on without reading its versions."""
+
+    name: str
+    version: str
+    registry: str
+    outcome: Accepted | Rejected
+
+    @property
+    def reason(self) -> str | None:
+        """Why the candidate was rejected, None when it was not."""
+        return self.outcome.reason if isinstance(self.outcome, Rejected) else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """The package that serves the host."""
+
+    name: str
+    registry: str
+    position: int
+    entry: ShardEntry
+    match: Accepted
+
+    @property
+    def label(self) -> str:
+        """Name and version, as reports show it."""
+        return f"{self.name} {self.entry.version}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolution:
+    """The package chosen for `host`, or None, and every decision on the way."""
+
+    host: TargetDescriptor
+    chosen: Chosen | None
+    trace: tuple[Decision, ...] = ()
+
+    def explain(self) -> str:
+        """Say in a few lines what was chosen and why each other candidate was not."""
+        head = f"target {self.host.name} ({self.host.arch})"
+        if self.chosen is None:
+            lines = [f"{head}: no package serves it"]
+        else:
+            lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_rung_text(self.chosen.match)}"]
+        lines += [f"  {_decision_text(decision)}" for decision in self.trace]
+        return "\n".join(lines if self.trace else [*lines, "  the registries offer no packages"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The resolution in JSON's types."""
+        return {
+            "target": self.host.name,
+            "arch": self.host.arch,
+            "chosen": None if self.chosen is None else _chosen_json(self.chosen),
+            "trace": [_decision_json(decision) for decision in self.trace],
+        }
+
+
+def parse_requirement(text: str | None, place: str = "require") -> Requirement:
+    """Read `llvm-znver5>=0.1,<1`, `>=0.1` or a name alone; None asks for nothing. Raises RequirementError.
+
+    `place` names where the text came from.
+    """
+    if text is None or not text.strip():
+        return Requirement(name=None, specifier=SpecifierSet())
+    found = _REQUIREMENT.fullmatch(text)
+    if found is None:
+        raise RequirementError(text, "is not a package requirement", place=place, remedy=_REMEDY)
+    try:
+        specifier = SpecifierSet(found[2] or "")
+    except InvalidSpecifier as error:
+        raise RequirementError(text, f"is not a version specifier: {error}", place=place, remedy=_REMEDY) from None
+    return Requirement(name=found[1], specifier=specifier)
+
+
+def rank_names(
+    offers: Iterable[NameOffer],
+    host: TargetDescriptor,
+    require: Requirement,
+    owners: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[list[RankedName], list[Decision]]:
+    """Order the names that serve `host`: rung, then distance, then the registry's place; and say why others do not.
+
+    `owners`: the names that only one registry may serve, and that registry's address; the embedded one may always.
+    """
+    ranked: list[RankedName] = []
+    rejected: list[Decision] = []
+    matcher = Matcher(host)  # registries may have ten thousand names
+    asked = None if require.name is None else require.name.lower()
+    for offer in offers:
+        owner = owners.get(offer.name, offer.registry)
+        outcome: Accepted | Rejected
+        if owner != offer.registry and not offer.embedded:
+            outcome = _not_owner(offer, owner)
+        elif asked is not None and offer.name != asked:
+            outcome = Rejected(reason=f"the requirement asks for {require.name}")
+        else:
+            outcome = matcher.match(offer.target)
+        if isinstance(outcome, Accepted):
+            ranked.append(RankedName(offer=offer, match=outcome))
+        else:
+            rejected.append(Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome))
+    ranked.sort(key=_nearness)
+    return ranked, rejected
+
+
+def choose_version(
+    ranked: RankedName,
+    entries: Sequence[ShardEntry],
+    require: Requirement,
+    tvm_version: str | None,
+    unusable: Unusable = MappingProxyType({}),
+) -> tuple[Chosen | None, list[Decision]]:
+    """Take the newest version that is not yanked, satisfies `require`, and has records for `tvm_version`.
+
+    A pre-release is only taken when the requirement allows it or nothing else is left. None as `tvm_version` stands
+    for "no TVM here" and takes any; `unusable` has the packages that were tried and failed.
+    """
+    offer = ranked.offer
+    chosen: Chosen | None = None
+    trace: list[Decision] = []
+    for entry in sorted(entries, key=_version_order):
+        failed = unusable.get((offer.registry, offer.name, entry.version))
+        reason = failed or version_problem(entry, require, tvm_version)
+        if reason is None and chosen is not None:
+            reason = f"{chosen.entry.version} is preferred"
+        if reason is None:
+            chosen = Chosen(
+                name=offer.name, registry=offer.registry, position=offer.position, entry=entry, match=ranked.match
+            )
+        outcome = ranked.match if reason is None else Rejected(reason=reason)
+        trace.append(Decision(name=offer.name, version=entry.version, registry=offer.registry, outcome=outcome))
+    return chosen, trace
+
+
+def version_problem(entry: ShardEntry, require: Requirement, tvm_version: str | None) -> str | None:
+    """Why a version may not be used, or None."""
+    if entry.yanked is not None:
+        return f"yanked: {entry.yanked or 'no reason given'}"
+    if not require.specifier.contains(entry.version, prereleases=True):
+        return f"the requirement asks for {require.specifier}"
+    tuners = tuners_of(tvm_version)
+    sets = [item for item in entry.record_sets if item.tuner in tuners]
+    if not sets:
+        return f"it has no {' or '.join(sorted(tuners))} records, only {', '.join(entry.tuners) or 'none'}"
+    if tvm_version is not None and not any(tvm_allowed(item.tvm, tvm_version) for item in sets):
+        versions = dict.fromkeys(item.tvm for item in sets)
+        return f"its records are for TVM {' or '.join(versions)}, installed is {tvm_version}"
+    return None
+
+
+def tuners_of(tvm_version: str | None) -> frozenset[str]:
+    """The tuners whose records an installed TVM can use; all that are known when there is no TVM."""
+    if tvm_version is None:
+        return frozenset(KEY_SCHEMES)
+    return LOG_TUNERS if is_relay(tvm_version) else RECORD_TUNERS
+
+
+def tvm_allowed(specifier: str, version: str) -> bool:
+    """Whether the installed TVM lies in a record set's specifier; pre- and post-releases and local builds count."""
+    return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+
+
+def _not_owner(offer: NameOffer, owner: str) -> Rejected:
+    change = f"`tunehub trust bind {offer.name} {offer.registry}` changes that"
+    return Rejected(reason=f"the name is bound to {owner}, from where it was first used ({change})")
+
+
+def _nearness(ranked: RankedName) -> tuple[int, int, int, str]:
+    match, offer = ranked.match, ranked.offer
+    return (_RUNG_ORDER[match.rung], match.distance, offer.position, offer.name)
+
+
+def _version_order(entry: ShardEntry) -> tuple[bool, _Reversed]:
+    version = Version(entry.version)
+    return (version.is_prerelease, _Reversed(version))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reversed:
+    """A version that sorts newest first."""
+
+    version: Version
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return other.version < self.version
+
+
+def _rung_text(accepted: Accepted) -> str:
+    if accepted.rung == "exact":
+        return "made for this model"
+    kind = "same architecture family" if accepted.rung == "family" else "same kind of machine"
+    return f"{kind}, distance {accepted.distance}"
+
+
+def _decision_text(decision: Decision) -> str:
+    name = f"{decision.name} {decision.version} [{decision.registry}]"
+    if isinstance(decision.outcome, Rejected):
+        return f"- {name}: {decision.outcome.reason}"
+    return f"+ {name}: {_rung_text(decision.outcome)}"
+
+
+def _decision_json(decision: Decision) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": decision.name, "version": decision.version, "registry": decision.registry}
+    if isinstance(decision.outcome, Rejected):
+        return {**row, "accepted": False, "reason": decision.outcome.reason}
+    return {**row, "accepted": True, "rung": decision.outcome.rung, "distance": decision.outcome.distance}
+
+
+def _chosen_json(chosen: Chosen) -> dict[str, Any]:
+    return {
+        "name": chosen.name,
+        "version": chosen.entry.version,
+        "registry": chosen.registry,
+        "rung": chosen.match.rung,
+        "distance": chosen.match.distance,
+        "sha256": chosen.entry.sha256,
+    }

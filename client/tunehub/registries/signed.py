@@ -1,0 +1,232 @@
+"""A signed registry: TUF metadata by python-tuf, shards and packages by the hashes that it signs.
+
+When the network fails, what was last verified serves on, however old, with a warning; when a signature, a version or a
+hash is wrong, nothing of the registry is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
+from tunehub.registries.source import Access, last_known, read_shard, store_failure
+from tunehub.registries.store_packages import StorePackages
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.index import MAX_SHARD_BYTES, Shard, shard_path
+from tunehub_registry.stores.port import Store, StoreError, TooLargeError
+from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.trust.catalogue import decode_catalogue
+
+if TYPE_CHECKING:
+    from tunehub.registries.tuf_client import VerifiedMetadata
+
+_FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
+
+
+class SignedRegistry(StorePackages):
+    """The port over a store, with a trusted root."""
+
+    signed = True
+
+    def __init__(self, store: Store, root: bytes, access: Access) -> None:
+        """Reads nothing yet."""
+        super().__init__(store, store.address)
+        self.root = root
+        self._root_id = hashlib.sha256(root).hexdigest()
+        self.cache = RegistryCache(access.cache, store.address)
+        self._access = access
+        self._state: VerifiedState | None = None
+        self._metadata: VerifiedMetadata | None = None  # None while another process's refresh, or the cache, will do
+        self._names: Mapping[str, TargetDescriptor] | None = None
+        self._failure: RegistryUnreadableError | None = None
+        self._stale = access.offline
+
+    def names(self) -> Mapping[str, TargetDescriptor]:
+        """As the port says."""
+        if self._names is None:
+            try:
+                self._names = decode_catalogue(self._verified().catalogue, f"{self.address}: snapshot")
+            except FormatError as error:
+                self._failure = self._forged(f"its catalogue is damaged: {error.reason}")
+                raise self._failure from error
+        return self._names
+
+    def shard(self, name: str) -> Shard:
+        """As the port says. Where the network fails, the shard that was last verified for the name."""
+        state = self._verified()
+        if not self._stale:
+            try:
+                return self._present_shard(state, name)
+            except TrustError as error:
+                self._failure = error
+                raise
+            except RegistryUnreadableError as error:
+                if self._kept_shard(state, name) is None:
+                    raise
+                self._go_stale(error)
+        shard = self._kept_shard(state, name)
+        if shard is None:
+            remedy = "try again when the registry can be reached"
+            raise RegistryUnreadableError(self.address, f"the versions of {name} are not in the cache", remedy=remedy)
+        return shard
+
+    def _verified(self) -> VerifiedState:
+        """What the metadata says: as it is now, or where the network fails as it was last verified."""
+        if self._failure is not None:
+            raise self._failure
+        if self._state is None:
+            try:
+                self._state = self._last_verified() if self._stale else self._refresh(time.time())
+            except TrustError as error:
+                self._failure = error
+                raise
+            except RegistryUnreadableError as error:
+                self._state = self._kept_instead(error)
+        return self._state
+
+    def _last_verified(self) -> VerifiedState:
+        kept = self.cache.state(self._root_id)
+        if kept is None:
+            remedy = "use it once with the network; unset TUNEHUB_OFFLINE for that"
+            raise RegistryUnreadableError(self.address, "offline, and nothing of it is in the cache", remedy=remedy)
+        return kept
+
+    def _kept_instead(self, error: RegistryUnreadableError) -> VerifiedState:
+        kept = None if self._access.offline else self.cache.state(self._root_id)
+        if kept is None:
+            self._failure = error
+            raise error
+        self._go_stale(error)
+        return kept
+
+    def _go_stale(self, error: RegistryUnreadableError) -> None:
+        self._stale = True
+        self._access.on_problem(last_known(error, self.address, self.cache.age()))
+
+    def _refresh(self, began: float) -> VerifiedState:
+        """Verify anew, unless another process has done it since `began`: while this one waited for its lock."""
+        try:
+            with self.cache.lock(self._access.deadline):
+                kept = self.cache.state(self._root_id)
+                if kept is not None and began <= (self.cache.verified() or 0.0) <= time.time():
+                    return kept
+                assert self.cache.metadata is not None
+                return self._read_metadata(self.cache.metadata, kept)
+        except TimeoutError:
+            reason = "another process that reads it did not finish in time"
+            raise RegistryUnreadableError(self.address, reason, remedy="try again later") from None
+        except OSError:  # no cache, or none that can be written
+            return self._refresh_aside()
+
+    def _refresh_aside(self) -> VerifiedState:
+        """Verify in a temporary folder, from what the cache has if it can be read."""
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="tunehub-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            if self.cache.metadata is not None:
+                with suppress(OSError):
+                    _copy_files(self.cache.metadata, folder)
+            return self._read_metadata(folder, self.cache.state(self._root_id))
+        except OSError as error:
+            reason = f"its metadata can be written neither to the cache nor to a temporary folder: {error}"
+            remedy = "make room on the disk, or set TUNEHUB_CACHE to a writable folder"
+            raise RegistryUnreadableError(self.address, reason, remedy=remedy) from error
+
+    def _read_metadata(self, folder: Path, kept: VerifiedState | None) -> VerifiedState:
+        from tunehub.registries.tuf_client import VerifiedMetadata
+
+        found = self._metadata = VerifiedMetadata(self._store, self.root, folder)
+        if kept is not None and kept.snapshot == found.snapshot and kept.catalogue == found.catalogue:
+            self.cache.confirm_state()
+            return kept
+        if not isinstance(found.catalogue, str):
+            raise self._forged("its snapshot has no catalogue")
+        shards = kept.shards if kept is not None else {}
+        state = VerifiedState(
+            address=self.address,
+            root=self._root_id,
+            snapshot=found.snapshot,
+            catalogue=found.catalogue,
+            shards=dict(shards),
+        )
+        self.cache.keep_state(state)
+        return state
+
+    def _present_shard(self, state: VerifiedState, name: str) -> Shard:
+        ref = state.shards.get(name)
+        if ref is None or ref.snapshot != state.snapshot:
+            ref = self._signed_ref(name)
+        path = shard_path(ref.sha256)
+        data = self.cache.shard(ref.sha256)
+        if data is None:
+            data = self._get_shard(path, ref)
+            self.cache.keep_shard(ref.sha256, data)
+        shard = self._parse(path, data, name)
+        self._remember(name, ref)
+        return shard
+
+    def _signed_ref(self, name: str) -> ShardRef:
+        if self._metadata is None:
+            self._state = self._refresh(float("inf"))
+        assert self._metadata is not None
+        try:
+            ref = self._metadata.target(name)
+        except OSError:  # the cache has become full or read-only since the refresh
+            self._state = self._refresh_aside()
+            ref = self._metadata.target(name)
+        if ref is None:
+            reason = f"{name} is not signed by a publisher to whom the name is delegated"
+            raise RegistryUnreadableError(self.address, reason, remedy="its publisher has to publish it again")
+        return ref
+
+    def _get_shard(self, path: str, ref: ShardRef) -> bytes:
+        try:
+            content = self._store.get(path, max_bytes=min(ref.length, MAX_SHARD_BYTES))
+        except TooLargeError as error:
+            raise self._forged(f"{path} is larger than what is signed") from error
+        except StoreError as error:
+            raise store_failure(error, self.address) from error
+        assert content is not None  # no entity tag was given
+        if len(content.data) != ref.length or hashlib.sha256(content.data).hexdigest() != ref.sha256:
+            raise self._forged(f"{path} does not have the hash that is signed")
+        return content.data
+
+    def _parse(self, path: str, data: bytes, name: str) -> Shard:
+        try:
+            return read_shard(self.address, path, data, name)
+        except RegistryUnreadableError as error:
+            raise self._forged(error.reason.removeprefix(f"registry {self.address}: ")) from error
+
+    def _remember(self, name: str, ref: ShardRef) -> None:
+        state = self._state
+        if state is not None and state.shards.get(name) != ref:
+            self._state = structs.replace(state, shards={**state.shards, name: ref})
+            self.cache.keep_state(self._state)
+
+    def _kept_shard(self, state: VerifiedState, name: str) -> Shard | None:
+        ref = state.shards.get(name)
+        data = None if ref is None else self.cache.shard(ref.sha256)
+        return None if ref is None or data is None else self._parse(shard_path(ref.sha256), data, name)
+
+    def _forged(self, reason: str) -> TrustError:
+        return TrustError(self.address, reason, remedy=_FORGED)
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """The contents without the permissions, which may be to read only. The link to the present root is made anew."""
+    for path in source.rglob("*.json"):
+        if not path.is_symlink():
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)

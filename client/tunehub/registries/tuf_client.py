@@ -1,0 +1,111 @@
+"""python-tuf's client over a store. The only module of the client that imports tuf, and so imported late."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tuf.api.exceptions import (
+    DownloadError,
+    DownloadHTTPError,
+    DownloadLengthMismatchError,
+    ExpiredMetadataError,
+    RepositoryError,
+)
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.registry_cache import ShardRef
+from tunehub.registries.source import store_failure
+from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
+from tunehub_registry.trust.layout import (
+    CATALOGUE_FIELD,
+    MAX_ROOT_BYTES,
+    MAX_SNAPSHOT_BYTES,
+    MAX_TARGETS_BYTES,
+    MAX_TIMESTAMP_BYTES,
+    METADATA,
+)
+
+REMEDY_FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
+_CONFIG = UpdaterConfig(
+    root_max_length=MAX_ROOT_BYTES,
+    timestamp_max_length=MAX_TIMESTAMP_BYTES,
+    snapshot_max_length=MAX_SNAPSHOT_BYTES,
+    targets_max_length=MAX_TARGETS_BYTES,
+)
+
+
+class VerifiedMetadata:
+    """The present metadata of a registry, verified from a trusted root on."""
+
+    def __init__(self, store: Store, root: bytes, folder: Path) -> None:
+        """Read and verify it; `folder` is python-tuf's, and nobody else may use it meanwhile.
+
+        Raises TrustError when anything is not as signed, RegistryUnreadableError when a file cannot be had, OSError
+        when `folder` cannot be written.
+        """
+        self._address = store.address
+        folder.mkdir(parents=True, exist_ok=True)
+        with _explained(self._address):
+            self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
+            self._updater.refresh()
+        data = (folder / "snapshot.json").read_bytes()
+        self.snapshot = hashlib.sha256(data).hexdigest()
+        self.catalogue: Any = msgspec.json.decode(data)["signed"].get(CATALOGUE_FIELD)
+
+    def target(self, name: str) -> ShardRef | None:
+        """What the publisher to whom the name is delegated has signed; None when there is nothing. Raises as above."""
+        with _explained(self._address):
+            found = self._updater.get_targetinfo(name)
+        if found is None or "sha256" not in found.hashes:
+            return None
+        return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot)
+
+
+class _StoreFetcher(FetcherInterface):
+    """Metadata files from a store: the base of the URLs is the folder's path in it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        return iter((self.download_bytes(url, MAX_TARGETS_BYTES),))
+
+    def download_bytes(self, url: str, max_length: int) -> bytes:
+        try:
+            content = self._store.get(url, max_bytes=max_length)
+        except (FileMissingError, AccessDeniedError) as error:
+            raise DownloadHTTPError(str(error), 404) from error
+        except TooLargeError as error:
+            raise DownloadLengthMismatchError(str(error)) from error
+        except StoreError as error:
+            raise DownloadError(str(error)) from error
+        assert content is not None  # no entity tag was given
+        return content.data
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """python-tuf's errors as the client's."""
+    try:
+        yield
+    except ExpiredMetadataError as error:
+        now = datetime.now(timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
+        remedy = (
+            f"is this machine's clock right? it says {now} UTC; if it is, the registry's operator has to run "
+            "`tunehub refresh`"
+        )
+        raise TrustError(address, f"its metadata has expired: {error}", remedy=remedy) from error
+    except (RepositoryError, DownloadLengthMismatchError) as error:
+        raise TrustError(address, f"its metadata cannot be trusted: {error}", remedy=REMEDY_FORGED) from error
+    except DownloadError as error:
+        cause = error.__cause__
+        if isinstance(cause, StoreError):
+            raise store_failure(cause, address) from error
+        raise RegistryUnreadableError(address, str(error), remedy="try again later") from error

@@ -1,0 +1,39 @@
+"""Calls of kernels that are tensor expressions; a kernel that many calls share is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from tvm import relax
+
+from tunehub.relax.nodes import static_shape, tensor_type
+
+
+class Kernels:
+    """``BlockBuilder.call_te`` with a memory.
+
+    ``call_te`` makes a PrimFunc and looks whether the module has an equal one, 1 ms each time: an encoder calls
+    hundreds, ten of them different.
+    """
+
+    def __init__(self, builder: Any) -> None:
+        self._builder = builder
+        self._made: dict[Hashable, Any] = {}
+
+    def call(self, compute: Callable[..., Any], *arguments: Any, name: str, how: tuple[Hashable, ...] = ()) -> Any:
+        """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types."""
+        kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in arguments]
+        key = (name, how, *kinds)
+        made = self._made.get(key)
+        if made is not None:
+            return relax.call_tir(made.args[0], relax.Tuple(arguments), _results(made))
+        call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name)
+        if all(shape is not None for shape, _ in kinds) and len(call.args[1].fields) == len(arguments):
+            self._made[key] = call
+        return call
+
+
+def _results(call: Any) -> list[Any]:
+    """The types of what ``call`` returns; 0.26 renamed ``sinfo_args``."""
+    return list(call.ty_args if hasattr(call, "ty_args") else call.sinfo_args)

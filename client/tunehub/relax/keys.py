@@ -1,0 +1,84 @@
+"""Workload keys of current TVM (0.25 and newer): the same function has the same key in every supported release.
+
+TVM's structural hash differs between releases, so it cannot name a workload in a package. The printed form is stable
+once variables and buffers are renamed by first occurrence; block names stay, because traces refer to blocks by name.
+The scheme has a name, :data:`tunehub.records.key_scheme.KEY_SCHEME`: a release whose printer differs needs a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from tunehub.relax.nodes import buffer_kind, buffer_of
+
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*')
+_DEFINITION = re.compile(r"(?:^|[\s(])(?:([A-Za-z_][\w, ]*?) = T\.|for ([\w, ]+) in |([A-Za-z_]\w*): T\.)")
+_NOT_NAMES = frozenset({"T", "I", "R"})
+_SYNTAX = frozenset({"with", "in", "for", "if", "else", "as", "and", "or", "not", "def", "True", "False", "None"})
+_KEY_LENGTH = 32
+
+
+def workload_key(mod: Any) -> str:
+    """Return the exact key (32 hex digits) of ``mod``, an IRModule that holds one PrimFunc called ``main``.
+
+    Attributes of the function are left out: they carry names and hints, never the computation.
+    """
+    text: str = mod["main"].script(show_meta=False)
+    body = text[text.index("def ") :]
+    lines = [line for line in body.splitlines() if not line.lstrip().startswith("T.func_attr(")]
+    return _digest(_rename("\n".join(lines), _names(body)))
+
+
+def anchor_key(mod: Any) -> str | None:
+    """Return the key of the anchor block of ``mod`` (as :func:`workload_key`), or None when it has none.
+
+    Functions with one anchor key compute the same heavy block and differ in what is fused around it. Buffers that
+    the block only refers to are not printed with their shapes, so the extents are added.
+    Source of the notion: TVM, ``src/s_tir/analysis/analysis.cc`` (FindAnchorBlock) and ``trace_apply.cc``.
+    """
+    from tvm.s_tir import analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    if block is None:
+        return None
+    text: str = block.script(show_meta=False)
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    extents = [f"{axis.iter_type}:{axis.dom.extent}" for axis in block.iter_vars]
+    buffers = [_buffer_text(region) for region in (*block.reads, *block.writes)]
+    return _digest(_rename("\n".join(lines), None) + "|".join([*extents, *buffers]))
+
+
+def _buffer_text(region: Any) -> str:
+    """The element type and shape of a region's buffer; 0.27 made the buffer a variable with a type."""
+    buffer = buffer_kind(buffer_of(region))
+    return f"{buffer.dtype}{[str(extent) for extent in buffer.shape]}"
+
+
+def _names(text: str) -> frozenset[str]:
+    found: set[str] = set()
+    for match in _DEFINITION.finditer(text):
+        for group in match.groups():
+            if group:
+                found.update(name.strip() for name in group.split(","))
+    return frozenset(found - _NOT_NAMES)
+
+
+def _rename(text: str, names: frozenset[str] | None) -> str:
+    """Replace each name by its order of first occurrence; ``None`` renames all but syntax and TVM's namespaces."""
+    order: dict[str, str] = {}
+
+    def replace(match: re.Match[str]) -> str:
+        token = match.group(0)
+        if token[0] == '"':
+            return token
+        head, dot, rest = token.partition(".")
+        known = head in names if names is not None else head not in _NOT_NAMES and head not in _SYNTAX
+        return order.setdefault(head, f"x{len(order)}") + dot + rest if known else token
+
+    return _TOKEN.sub(replace, text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]

@@ -1,0 +1,95 @@
+"""Matrix products with constant right operands: their weights are packed by blocks of outputs at compile time.
+
+``matmul(x, W)``, or ``matmul(x, permute_dims(W))``, becomes :func:`tunehub.relax.layout.blocked.dense_blocked`, whose
+inputs and outputs are plain. So there is nothing to plan: a product is packed wherever its outputs fill a block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.relax.kernels import Kernels
+from tunehub.relax.layout import blocked
+from tunehub.relax.nodes import bound_value, constant_array, constant_like, is_constant, static_shape, tensor_type
+
+_Array = npt.NDArray[Any]
+
+
+def pack_dense(mod: Any, block: int) -> Any:
+    """Return ``mod`` with the matrix products that have a constant right operand reading it in blocks of ``block``.
+
+    Left as they are: products of other types than float32, with batches of weights, with fewer outputs than a block,
+    or with shapes that are not static.
+    """
+    packer = _Packer(mod)
+    packer.block = block
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            packer.builder_.update_func(variable, packer.visit_expr(function))
+    return relax.transform.DeadCodeElimination()(packer.builder_.get()) if packer.packed else mod
+
+
+@mutator
+class _Packer(PyExprMutator):  # type: ignore[misc]
+    block: int
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+        self.packed: dict[Any, Any] = {}  # (constant, transposed) -> packed constant: each weight is held once
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.matmul":
+            return call
+        data, shape = call.args[0], static_shape(call.args[0])
+        if shape is None or len(shape) < 2 or not _is_float32(data, call):
+            return call
+        weight = self._weight(call.args[1])
+        if weight is None:
+            return call
+        constant, outputs = weight
+        return self._kernels.call(
+            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
+        )
+
+    def _weight(self, operand: Any) -> tuple[Any, int] | None:
+        """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
+        value = bound_value(self, operand)
+        transposed = getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
+        constant = bound_value(self, value.args[0]) if transposed else value
+        shape = static_shape(constant)
+        if not is_constant(constant) or shape is None or len(shape) != 2 or not _is_float32(constant):
+            return None
+        if transposed and [int(axis) for axis in value.attrs.axes or (1, 0)] != [1, 0]:
+            return None
+        depth, outputs = reversed(shape) if transposed else shape
+        if outputs < self.block or not depth:
+            return None
+        key = (constant, transposed)
+        if key not in self.packed:
+            array = constant_array(constant)
+            self.packed[key] = _packed(array.T if transposed else array, self.block)
+        return self.packed[key], outputs
+
+
+def _packed(weight: _Array, block: int) -> Any:
+    """The constant that is ``blocked.pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
+    depth, outputs = weight.shape
+    whole = outputs // block
+
+    def fill(packed: _Array) -> None:
+        split = weight[:, : whole * block].reshape(depth, whole, block)
+        packed[:whole] = split.transpose(1, 0, 2)
+        if whole < len(packed):
+            packed[whole:] = blocked.pack_dense_weight(weight[:, whole * block :], out_block=block)
+
+    return constant_like((-(-outputs // block), depth, block), "float32", fill)
+
+
+def _is_float32(*tensors: Any) -> bool:
+    return all(str(tensor_type(tensor).dtype) == "float32" for tensor in tensors)

@@ -1,0 +1,242 @@
+"""Layouts for a whole network: every operator gets the layout that makes the sum of kernels and transforms least.
+
+Runs on a simplified Relax module, before legalisation. A convolution is fastest on blocked tensors
+(:mod:`tunehub.relax.layout.blocked`), other operators need plain ones; between them transforms cost a pass over memory.
+The operators with their choices and the tensors between them make a graph that :mod:`tunehub.relax.layout.choice_graph`
+solves. Inputs and outputs of functions keep their layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
+from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
+from tunehub.relax.layout.dense import pack_dense
+from tunehub.relax.layout.rules import Choice, Operator, Rules, filled, image_shape, is_view, transform
+
+_SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
+_UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
+
+
+def plan_layouts(
+    mod: Any, target: Any, costs: LayoutCosts | None = None, *, blocks: Iterable[int] | None = None
+) -> Any:
+    """Return ``mod`` with the operators of its Relax functions in the layouts that cost least for ``target``.
+
+    ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
+    elements of a vector, and half of them. A target that is no CPU, and functions that are not one block of dataflow
+    (with branches, say), are left as they are. Constant weights of matrix products are packed
+    (:mod:`tunehub.relax.layout.dense`).
+    """
+    if target.kind.name != "llvm":
+        return mod
+    from tunehub.templates.base import machine_of
+
+    machine = machine_of(target)
+    costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
+    sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
+    rewriter: Any = None
+    for variable, function in mod.functions.items():
+        if not isinstance(function, relax.Function) or not _is_dataflow(function):
+            continue
+        network = _Network(function, sizes, costs)
+        chosen = network.choose()
+        if any(choice.source or choice.result for choice in chosen.values()):
+            rewriter = rewriter or _Rewriter(mod)
+            rewriter.begin(network.operators, chosen)
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return pack_dense(planned, machine.vector)
+
+
+def _is_dataflow(function: Any) -> bool:
+    blocks = list(getattr(function.body, "blocks", ()))
+    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
+
+
+class _Network:
+    """The operators of a function that have choices, and who reads what."""
+
+    def __init__(self, function: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
+        self._costs = costs
+        self._transform_costs: dict[tuple[Any, int, int], float] = {}
+        self._bindings = list(function.body.blocks[0].bindings)
+        values = {each.var: each.value for each in self._bindings if isinstance(each, relax.VarBinding)}
+        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, values))
+        self.operators: dict[Any, Operator] = {}
+        for variable, value in values.items():
+            operator = rules.recognise(value)
+            if operator is not None and len(operator.choices) > 1:
+                self.operators[variable] = operator
+        self._plain = self._needed_plain(function.body.body)
+        self._readers: dict[Any, list[Any]] = {}
+        for variable, operator in self.operators.items():
+            for image in dict.fromkeys(operator.inputs):
+                self._readers.setdefault(image, []).append(variable)
+
+    def choose(self) -> dict[Any, Choice]:
+        """The best choice for each operator."""
+        graph = ChoiceGraph()
+        nodes = {variable: graph.add_node(self._own_costs(variable)) for variable in self.operators}
+        baseline = [0] * len(nodes)
+        for variable, readers in self._readers.items():
+            if variable in nodes and len(readers) == 1 and variable not in self._plain:
+                self._connect(graph, nodes, variable, readers[0])
+            else:
+                baseline.append(self._share(graph, nodes, variable))
+        plan: Plan = graph.solve(baseline)
+        return {
+            variable: operator.choices[plan.choices[nodes[variable]]] for variable, operator in self.operators.items()
+        }
+
+    def _own_costs(self, variable: Any) -> list[float]:
+        """Costs of the choices; a result that nobody reads in its layout is transformed at once."""
+        choices = self.operators[variable].choices
+        seconds = [choice.seconds for choice in choices]
+        if variable in self._readers or image_shape(variable) is None:
+            return seconds
+        return [own + self._transform(variable, c.result, PLAIN) for own, c in zip(seconds, choices, strict=True)]
+
+    def _connect(self, graph: ChoiceGraph, nodes: Mapping[Any, int], producer: Any, reader: Any) -> None:
+        """A tensor with one reader: what the transform between the two costs, and that it keeps them from fusing."""
+        results = [choice.result for choice in self.operators[producer].choices]
+        operator = self.operators[reader]
+
+        def between(result: int, choice: Choice) -> float:
+            unfused = _UNFUSED * choice.seconds if operator.fuses and result != choice.source else 0.0
+            return self._transform(producer, result, choice.source) + unfused
+
+        costs = [[between(result, choice) for choice in operator.choices] for result in results]
+        graph.add_edge(nodes[producer], nodes[reader], costs)
+
+    def _share(self, graph: ChoiceGraph, nodes: Mapping[Any, int], variable: Any) -> int:
+        """A tensor with several readers exists in a set of layouts, each made once. Returns the set that is plain."""
+        readers = self._readers[variable]
+        made = [choice.result for choice in self.operators[variable].choices] if variable in nodes else [PLAIN]
+        wanted = {choice.source for reader in readers for choice in self.operators[reader].choices}
+        sets = _subsets({*wanted, PLAIN})
+        allowed = [0.0 if PLAIN in each or variable not in self._plain else np.inf for each in sets]
+        making = np.array([[self._transforms(variable, result, each) for each in sets] for result in made])
+        if variable in nodes:
+            node = graph.add_node(allowed)
+            graph.add_edge(nodes[variable], node, making)
+        else:
+            node = graph.add_node(np.array(allowed) + making[0])
+        for reader in readers:
+            sources = [choice.source for choice in self.operators[reader].choices]
+            reading = [[0.0 if source in each else np.inf for source in sources] for each in sets]
+            graph.add_edge(node, nodes[reader], reading)
+        return sets.index((PLAIN,))
+
+    def _transforms(self, variable: Any, source: int, results: Iterable[int]) -> float:
+        return sum(self._transform(variable, source, result) for result in results)
+
+    def _transform(self, variable: Any, source: int, result: int) -> float:
+        if source == result:
+            return 0.0
+        known = self._transform_costs.get((variable, source, result))
+        if known is None:
+            shape = image_shape(variable)
+            known = 0.0
+            if shape is not None and not is_view(shape, (source, result)):
+                known = self._costs.transform(max(filled(shape, source), filled(shape, result)))
+            self._transform_costs[variable, source, result] = known
+        return known
+
+    def _needed_plain(self, result: Any) -> set[Any]:
+        """The variables that something reads that has no choice; tuples count where somebody reads the tuple."""
+        plain = set(_variables(result))
+        for binding in reversed(self._bindings):
+            if not isinstance(binding.var, relax.DataflowVar):
+                plain.add(binding.var)
+            unread = isinstance(binding.value, relax.Tuple) and binding.var not in plain
+            if binding.var not in self.operators and not unread:
+                plain.update(_variables(binding.value))
+        return plain
+
+
+def _variables(expression: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(each: Any) -> None:
+        if isinstance(each, relax.Var):
+            found.append(each)
+
+    relax.analysis.post_order_visit(expression, visit)
+    return found
+
+
+def _followed(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """What a variable is bound to, followed to the end; other expressions are themselves."""
+    while isinstance(expression, relax.Var) and expression in values:
+        expression = values[expression]
+    return expression
+
+
+def _subsets(layouts: Iterable[int]) -> list[tuple[int, ...]]:
+    """The sets of layouts that are not empty."""
+    ordered = sorted(layouts)
+    return [each for size in range(1, len(ordered) + 1) for each in itertools.combinations(ordered, size)]
+
+
+@mutator
+class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    """Writes a function with the chosen layouts; a tensor is transformed where it is first needed in a layout."""
+
+    def begin(self, operators: Mapping[Any, Operator], chosen: Mapping[Any, Choice]) -> None:
+        """Take over the plan for the function that is visited next."""
+        self._operators = operators
+        self._chosen = {variable: choice for variable, choice in chosen.items() if choice.source or choice.result}
+        self._written: dict[Any, dict[int, Any]] = {}  # variable -> layout -> its value
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        variable = binding.var
+        choice = self._chosen.get(variable)
+        if choice is None:
+            super().visit_var_binding_(binding)
+            return
+        operator = self._operators[variable]
+        inputs = [self._in_layout(image, choice.source) for image in operator.inputs]
+        written = operator.write(self.builder_, choice, inputs)
+        if isinstance(variable, relax.DataflowVar):
+            self._written[variable] = {choice.result: self.builder_.emit(written)}
+            return
+        if choice.result:
+            written = self._transformed(variable, self.builder_.emit(written), (choice.result, PLAIN))
+        super().visit_var_binding_(relax.VarBinding(variable, written))
+
+    def visit_call_(self, call: Any) -> Any:
+        """Two reshapes in a row, the first of them a transform, become one: what remains is a view."""
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.reshape" or not isinstance(call.args[0], relax.Var):
+            return call
+        before = self.lookup_binding(call.args[0])
+        if getattr(getattr(before, "op", None), "name", "") != "relax.reshape":
+            return call
+        return relax.op.reshape(before.args[0], call.args[1])
+
+    def visit_dataflow_var_(self, variable: Any) -> Any:
+        if variable in self._written:
+            return self._in_layout(variable, PLAIN)
+        return super().visit_dataflow_var_(variable)
+
+    def _in_layout(self, variable: Any, layout: int) -> Any:
+        if variable not in self._written:
+            self._written[variable] = {PLAIN: self.visit_expr(variable)}
+        known = self._written[variable]
+        if layout not in known:
+            made = next(iter(known))  # the first layout is that in which the tensor was made
+            known[layout] = self.builder_.emit(self._transformed(variable, known[made], (made, layout)))
+        return known[layout]
+
+    def _transformed(self, variable: Any, expression: Any, layouts: tuple[int, int]) -> Any:
+        """The value of ``variable``, given in the first layout, in the second."""
+        shape = image_shape(variable)
+        return expression if shape is None else transform(self.builder_, expression, shape, layouts)

@@ -1,0 +1,501 @@
+"""Which layouts each operator of Relax can compute in, what they cost, and how it is written in them.
+
+A rule looks at one call and returns an :class:`Operator`, or None when the operator has the plain layout only. The
+first choice of every operator is plain to plain, which leaves the call as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from tunehub.relax.layout import blocked
+from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
+from tunehub.relax.nodes import constant_array, constant_like, is_constant, static_shape, tensor_type
+
+_Array = npt.NDArray[Any]
+_Shape = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The layout of the data that an operator reads, that of its result, and its cost."""
+
+    source: int
+    result: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A call with several choices. ``write(builder, choice, data)`` returns the expression in other layouts.
+
+    ``fuses``: the operator becomes a part of the kernel before it, if there is no transform between them.
+    """
+
+    inputs: tuple[Any, ...]
+    choices: tuple[Choice, ...]
+    write: Callable[[Any, Choice, Sequence[Any]], Any]
+    fuses: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to."""
+
+    blocks: tuple[int, ...]
+    costs: LayoutCosts
+    value_of: Callable[[Any], Any]
+    _packed: dict[Any, Any] = field(default_factory=dict)
+
+    def recognise(self, call: Any) -> Operator | None:
+        """The operator that ``call`` is, if it has layouts to choose from."""
+        name = str(getattr(getattr(call, "op", None), "name", ""))
+        if name in _RULES:
+            return _RULES[name](self, call)
+        return _elementwise(self, call, name) if name in _ELEMENTWISE else None
+
+    def constant(self, expression: Any) -> _Array | None:
+        """The value of a constant tensor."""
+        value = self.value_of(expression)
+        return constant_array(value) if is_constant(value) else None
+
+    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], _Array]) -> Any:
+        """A packed weight as a constant, once for all calls that use it in this way."""
+        key = (self.value_of(constant), how)
+        if key not in self._packed:
+            values = pack()
+            self._packed[key] = constant_like(
+                values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
+            )
+        return self._packed[key]
+
+
+def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
+    """The shape of a tensor that can be blocked: float32, four axes, static; not a constant."""
+    shape = static_shape(expression)
+    if not isinstance(expression, relax.Var) or shape is None or len(shape) != 4 or 0 in shape:
+        return None
+    return shape if str(tensor_type(expression).dtype) == "float32" else None
+
+
+def filled(shape: Sequence[int], layout: int) -> int:
+    """The number of elements of an image in ``layout``."""
+    channels = -(-shape[1] // layout) * layout if layout else shape[1]
+    return math.prod((shape[0], channels, *shape[2:]))
+
+
+def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tuple[int, int]) -> Any:
+    """``expression``, an image of logical ``shape``, in the second of ``layouts`` instead of the first."""
+    source, result = layouts
+    if source == result:
+        return expression
+    if is_view(shape, layouts):
+        return relax.op.reshape(expression, _shape_in(shape, result))
+    if not source:
+        return builder.call_te(lambda x: blocked.to_blocked(x, result), expression, primfunc_name_hint="to_blocked")
+    if not result:
+        cut = shape[1]
+        return builder.call_te(lambda x: blocked.from_blocked(x, cut), expression, primfunc_name_hint="from_blocked")
+    return builder.call_te(
+        lambda x: blocked.reblock(x, shape[1], result), expression, primfunc_name_hint="change_block"
+    )
+
+
+def is_view(shape: Sequence[int], layouts: tuple[int, int]) -> bool:
+    """True when an image has the same bytes in both layouts: one pixel, and whole blocks."""
+    return shape[2] == shape[3] == 1 and all(not layout or shape[1] % layout == 0 for layout in layouts)
+
+
+def _shape_in(shape: Sequence[int], layout: int) -> tuple[int, ...]:
+    batch, channels, height, width = shape
+    return (batch, channels // layout, height, width, layout) if layout else (batch, channels, height, width)
+
+
+# --- Convolutions
+
+
+def _conv2d(rules: Rules, call: Any) -> Operator | None:
+    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "OIHW")
+    if known is None or str(attrs.out_dtype or "float32") not in ("float32", "void"):
+        return None
+    shape, values, result = known
+    workload = ConvWorkload(
+        batch=shape[0],
+        in_channels=shape[1],
+        out_channels=result[1],
+        in_size=(shape[2], shape[3]),
+        out_size=(result[2], result[3]),
+        kernel=(values.shape[2], values.shape[3]),
+        groups=int(attrs.groups),
+    )
+    pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
+    choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b)) for a, b in pairs)
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        return _write_conv2d(rules, builder, workload, call, (choice, inputs[0]))
+
+    return Operator((data,), choices, write)
+
+
+def _image_and_weight(rules: Rules, call: Any, kernel_layout: str) -> tuple[_Shape, _Array, tuple[int, ...]] | None:
+    """The shape of the image, the constant float32 weight in ``kernel_layout``, and the shape of the result."""
+    data, weight = call.args
+    attrs = call.attrs
+    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
+    if shape is None or result is None or values is None or values.dtype != np.float32:
+        return None
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
+    return (shape, values, result) if layouts == ("NCHW", kernel_layout, "NCHW") else None
+
+
+def _conv_layouts(workload: ConvWorkload, blocks: Sequence[int]) -> list[tuple[int, int]]:
+    if workload.depthwise:
+        return [(block, block) for block in blocks]
+    sources = (PLAIN, *blocks) if workload.groups == 1 else tuple(blocks)
+    return [(source, result) for source in sources for result in blocks]
+
+
+def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any, data: tuple[Choice, Any]) -> Any:
+    choice, expression = data
+    weight, values = call.args[1], rules.constant(call.args[1])
+    assert values is not None
+    strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
+    if workload.depthwise:
+        constant = rules.packed(
+            weight,
+            ("depthwise", choice.source),
+            lambda: blocked.pack_depthwise_weight(values, block=choice.source),
+        )
+        return builder.call_te(
+            lambda x, w: blocked.depthwise_blocked(x, w, strides=strides, padding=padding, dilation=dilation),
+            expression,
+            constant,
+            primfunc_name_hint="depthwise",
+        )
+    groups, channels = workload.groups, (workload.in_channels, workload.out_channels)
+    how = ("conv2d", choice.source, choice.result, groups)
+    constant = rules.packed(
+        weight,
+        how,
+        lambda: blocked.pack_conv2d_weight(
+            values, in_block=choice.source or None, out_block=choice.result, groups=groups
+        ),
+    )
+    return builder.call_te(
+        lambda x, w: blocked.conv2d_blocked(
+            x, w, strides=strides, padding=padding, dilation=dilation, groups=groups, channels=channels
+        ),
+        expression,
+        constant,
+        primfunc_name_hint="conv2d",
+    )
+
+
+# --- Transposed convolutions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Phases:
+    """One axis of a transposed convolution as a plain one: each place in a stride is computed on its own.
+
+    Element ``o`` of the result is element ``u // stride`` of phase ``u % stride``, with ``u = o + cut``.
+    """
+
+    stride: int
+    taps: int
+    padding: tuple[int, int]
+    cut: int
+    extent: int  # of each phase
+
+    @classmethod
+    def of(cls, inputs: int, outputs: int, kernel: int, stride: int, before: int) -> _Phases:
+        """``before``: the padding before the first element, as the transposed convolution has it."""
+        taps, last = -(-kernel // stride), (outputs - 1 + before) // stride
+        skipped = min(before // stride, taps - 1)
+        extent = last + 1 - skipped
+        padding = (taps - 1 - skipped, extent - inputs + skipped)
+        return cls(stride=stride, taps=taps, padding=padding, cut=before - skipped * stride, extent=extent)
+
+
+def _conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
+    """Sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158): no products with the zeros between the inputs."""
+    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "IOHW")
+    if known is None or int(attrs.groups) != 1 or _pair(attrs.dilation) != (1, 1):
+        return None
+    shape, values, result = known
+    padding, kernel, strides = _four(attrs.padding), values.shape[2:], _pair(attrs.strides)
+    rows, columns = (_Phases.of(shape[2 + i], result[2 + i], kernel[i], strides[i], padding[i]) for i in (0, 1))
+    if min(*rows.padding, *columns.padding) < 0:
+        return None
+
+    def workload(block: int) -> ConvWorkload:
+        return ConvWorkload(
+            batch=shape[0],
+            in_channels=shape[1],
+            out_channels=math.prod(strides) * filled((1, result[1], 1, 1), block),
+            in_size=(shape[2], shape[3]),
+            out_size=(rows.extent, columns.extent),
+            kernel=(rows.taps, columns.taps),
+        )
+
+    def cost(source: int, block: int) -> float:
+        seconds = rules.costs.conv(workload(block), source, block)
+        if not block:  # the plain operator multiplies with the zeros, too
+            return seconds * math.prod(strides)
+        return seconds + rules.costs.pooling(2 * filled(result, block), block)
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        return _write_phases(rules, builder, call, (rows, columns), (choice, inputs[0]))
+
+    pairs = [(PLAIN, PLAIN), *((a, b) for a in (PLAIN, *rules.blocks) for b in rules.blocks)]
+    return Operator((data,), tuple(Choice(a, b, cost(a, b)) for a, b in pairs), write)
+
+
+def _write_phases(
+    rules: Rules, builder: Any, call: Any, axes: tuple[_Phases, _Phases], data: tuple[Choice, Any]
+) -> Any:
+    choice, expression = data
+    (rows, columns), weight = axes, call.args[1]
+    strides, result, values = (rows.stride, columns.stride), static_shape(call), rules.constant(weight)
+    assert values is not None and result is not None
+
+    def pack() -> _Array:
+        phases = blocked.phases_of_weight(values, strides=strides, block=choice.result)
+        return blocked.pack_conv2d_weight(phases, in_block=choice.source or None, out_block=choice.result)
+
+    constant = rules.packed(weight, ("phases", choice.source, choice.result, strides), pack)
+    padding = (rows.padding[0], columns.padding[0], rows.padding[1], columns.padding[1])
+    phases = builder.emit_te(
+        lambda x, w: blocked.conv2d_blocked(x, w, padding=padding), expression, constant, primfunc_name_hint="conv2d"
+    )
+    begin, size = (rows.cut, columns.cut), (result[2], result[3])
+    return builder.call_te(
+        lambda x: blocked.shuffle_blocked(x, strides=strides, begin=begin, size=size),
+        phases,
+        primfunc_name_hint="shuffle",
+    )
+
+
+# --- Pooling and reductions over the image
+
+
+def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
+    def rule(rules: Rules, call: Any) -> Operator | None:
+        attrs = call.attrs
+        if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
+            return None
+
+        def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+            return builder.call_te(
+                lambda x: blocked.pool2d_blocked(
+                    x,
+                    kind="max" if kind == "max" else "avg",
+                    pool_size=_pair(attrs.pool_size),
+                    strides=_pair(attrs.strides),
+                    padding=_four(attrs.padding),
+                    dilation=_pair(attrs.dilation),
+                    ceil_mode=bool(attrs.ceil_mode),
+                    count_include_pad=bool(attrs.count_include_pad),
+                ),
+                inputs[0],
+                primfunc_name_hint=f"{kind}_pool2d",
+            )
+
+        taps = math.prod(_pair(attrs.pool_size))
+        return _same_layout(rules, call, (call.args[0],), write, taps=taps)
+
+    return rule
+
+
+def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
+    def rule(rules: Rules, call: Any) -> Operator | None:
+        result = static_shape(call)
+        if (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW") or result is None:
+            return None
+        size = (result[2], result[3])
+
+        def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+            return builder.call_te(
+                lambda x: blocked.adaptive_pool2d_blocked(x, kind="max" if kind == "max" else "avg", output_size=size),
+                inputs[0],
+                primfunc_name_hint=f"adaptive_{kind}_pool2d",
+            )
+
+        return _same_layout(rules, call, (call.args[0],), write)
+
+    return rule
+
+
+def _image_reduction(rules: Rules, call: Any) -> Operator | None:
+    """A reduction over height and width. Without these axes the result is a matrix, which is always plain."""
+    data = call.args[0]
+    shape = image_shape(data)
+    axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
+    if shape is None or axes != [2, 3]:
+        return None
+    keep = bool(call.attrs.keepdims)
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        reduced = _reduced(builder, call, inputs[0])
+        if keep:
+            return reduced
+        pooled = (shape[0], shape[1], 1, 1)
+        plain = transform(builder, builder.emit(reduced), pooled, (choice.source, PLAIN))
+        return relax.op.reshape(builder.emit(plain), pooled[:2])
+
+    choices = tuple(
+        Choice(layout, layout if keep else PLAIN, rules.costs.pooling(filled(shape, layout), layout))
+        for layout in (PLAIN, *rules.blocks)
+    )
+    return Operator((data,), choices, write)
+
+
+def _reduced(builder: Any, call: Any, image: Any) -> Any:
+    """A reduction over height and width that keeps all axes; means and maxima are pooling, which has a template."""
+    kind = _POOLED.get(str(call.op.name))
+    if kind is None:
+        example = relax.op.mean(call.args[0], axis=[2, 3], keepdims=True)
+        return relax.Call(call.op, [image], example.attrs)
+    return builder.call_te(
+        lambda x: blocked.adaptive_pool2d_blocked(x, kind="max" if kind == "max" else "avg", output_size=(1, 1)),
+        image,
+        primfunc_name_hint=f"adaptive_{kind}_pool2d",
+    )
+
+
+_POOLED = {"relax.mean": "avg", "relax.max": "max"}
+
+
+# --- Operators on single elements, and joining
+
+
+def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
+    result = static_shape(call)
+    images = tuple(argument for argument in call.args if image_shape(argument) is not None)
+    if result is None or len(result) != 4 or not images:
+        return None
+    if not all(_fits(rules, argument, result) for argument in call.args):
+        return None
+    whole = _ELEMENTWISE[name] == "whole" or (name == "relax.divide" and image_shape(call.args[1]) is not None)
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        given = iter(inputs)
+        arguments = [
+            next(given) if image_shape(argument) is not None else _blocked_constant(rules, call, argument, choice)
+            for argument in call.args
+        ]
+        return relax.Call(call.op, arguments, call.attrs)
+
+    blocks = tuple(block for block in rules.blocks if not whole or result[1] % block == 0)
+    choices = tuple(
+        Choice(layout, layout, rules.costs.elementwise(filled(result, layout))) for layout in (PLAIN, *blocks)
+    )
+    return Operator(images, choices, write, fuses=True)
+
+
+def _fits(rules: Rules, argument: Any, result: Sequence[int]) -> bool:
+    """True for images with all channels of the result, constants that broadcast to them, and scalars."""
+    shape = image_shape(argument)
+    if shape is not None:
+        return shape[1] == result[1]
+    constant = rules.constant(argument)
+    if constant is not None:
+        return constant.ndim <= 4
+    return not isinstance(argument, relax.Var) and static_shape(argument) is None  # a number, not a tensor
+
+
+def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) -> Any:
+    """A number as it is; a tensor with its channels in blocks. Filled-up channels are divided by one, not by zero."""
+    values: Any = rules.constant(argument)
+    if values is None or values.ndim == 0:
+        return argument
+    image = values.reshape((1,) * (4 - values.ndim) + values.shape)
+    missing = -image.shape[1] % choice.result
+    if image.shape[1] > 1 and missing and str(call.op.name) == "relax.divide":
+        image = np.pad(image, [(0, 0), (0, missing), (0, 0), (0, 0)], constant_values=1)
+    return relax.const(blocked.pack_channels(image, block=choice.result))
+
+
+def _concat(rules: Rules, call: Any) -> Operator | None:
+    """Joining keeps layouts; along channels blocks must stay whole, except in the last part."""
+    parts = rules.value_of(call.args[0])
+    fields = tuple(parts.fields) if isinstance(parts, relax.Tuple) else ()
+    shapes = [image_shape(part) for part in fields]
+    if not fields or None in shapes:
+        return None
+    axis = int(call.attrs.axis or 0) % 4
+    channels = [shape[1] for shape in shapes if shape is not None]
+    blocks = tuple(b for b in rules.blocks if axis != 1 or all(count % b == 0 for count in channels[:-1]))
+
+    def write(_builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+        return relax.op.concat(list(inputs), axis=axis)
+
+    return _same_layout(rules, call, fields, write, blocks)
+
+
+def _same_layout(
+    rules: Rules,
+    call: Any,
+    images: tuple[Any, ...],
+    write: Callable[..., Any],
+    blocks: tuple[int, ...] | None = None,
+    taps: int = 1,
+) -> Operator | None:
+    """An operator that reads and writes images of one layout, in a kernel of its own.
+
+    ``taps``: the elements of a window. There are templates for blocked windows only; the plain kernel reads each
+    element of each window on its own.
+    """
+    shapes = [image_shape(image) for image in images]
+    result = static_shape(call)
+    if result is None or len(result) != 4 or None in shapes:
+        return None
+    choices = []
+    for layout in (PLAIN, *(rules.blocks if blocks is None else blocks)):
+        elements = sum(filled(shape, layout) for shape in [*shapes, result] if shape is not None)
+        elements += 0 if layout else (taps - 1) * math.prod(result)
+        choices.append(Choice(layout, layout, rules.costs.pooling(elements, layout)))
+    return Operator(images, tuple(choices), write)
+
+
+_RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
+    "relax.nn.conv2d": _conv2d,
+    "relax.nn.conv2d_transpose": _conv2d_transpose,
+    "relax.nn.max_pool2d": _pooling("max"),
+    "relax.nn.avg_pool2d": _pooling("avg"),
+    "relax.nn.adaptive_max_pool2d": _adaptive_pooling("max"),
+    "relax.nn.adaptive_avg_pool2d": _adaptive_pooling("avg"),
+    "relax.mean": _image_reduction,
+    "relax.sum": _image_reduction,
+    "relax.max": _image_reduction,
+    "relax.min": _image_reduction,
+    "relax.concat": _concat,
+}
+# "any": stays finite on channels that are filled up with zeros. "whole": may not, so blocks must be whole there
+# (what it makes of them is multiplied by zero weights later, which infinity and NaN survive).
+_ELEMENTWISE = {
+    **dict.fromkeys(
+        ("add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "negative", "abs", "sigmoid"), "any"
+    ),
+    **dict.fromkeys(("tanh", "erf", "square", "floor", "ceil", "round", "sign"), "any"),
+    **dict.fromkeys(("nn.relu", "nn.relu6", "nn.leakyrelu", "nn.silu", "nn.gelu", "nn.gelu_tanh"), "any"),
+    **dict.fromkeys(("exp", "log", "sqrt", "rsqrt", "power", "sin", "cos", "nn.softplus"), "whole"),
+}
+_ELEMENTWISE = {f"relax.{name}": kind for name, kind in _ELEMENTWISE.items()}
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    first, second = (int(value) for value in values)
+    return first, second
+
+
+def _four(values: Any) -> tuple[int, int, int, int]:
+    top, left, bottom, right = (int(value) for value in values)
+    return top, left, bottom, right

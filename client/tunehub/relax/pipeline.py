@@ -1,0 +1,433 @@
+"""Where the hub meets current TVM (0.25 and newer): the compile pipeline with records between fusion and lowering.
+
+Nothing here reads packages: records come from a :class:`tunehub.records.lookup.RecordLookup`, and every outcome goes to
+the hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.py``) with the hub's steps in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal
+
+from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, Factory, is_scheduled, without_cleaning
+from tunehub.relax.schedule.ladder import schedule_function
+
+if TYPE_CHECKING:
+    from tunehub.hub import Hub
+    from tunehub.options import Layout
+
+_DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
+_active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
+
+
+def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
+    """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
+
+    The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
+    constant arguments are marked as free to change their layout (weights are packed at compile time), and
+    ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax.layout.planning`), packs the weights of
+    matrix products and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
+    targets that are no CPUs keep theirs.
+    """
+    import tvm
+    from tvm import relax
+
+    legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
+    simplify = _simplifying_passes(mod)
+    planning = [_layout_pass(target)] if layout == "auto" and simplify else []
+    passes = [*simplify, *planning, *relax.pipeline.library_dispatch_passes(target), *legalize]
+    if target.kind.name == "llvm":
+        passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def build_pipeline(target: Any, hub: Hub) -> Any:
+    """Return the module pass that compiles for ``target`` with the records of ``hub``.
+
+    When a step of the hub fails, the module goes through TVM's default pipeline and the hub warns
+    (``strict``: the hub raises).
+    """
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
+    def tunehub_pipeline(mod: Any, _context: Any) -> Any:
+        mod = _named_for(target, mod)
+        if not _may_serve(mod, target, hub):
+            return _plain_pipeline(target)(mod)
+        try:
+            prepared = _prepare_for(hub, mod, target)
+            _measure(prepared, target, hub)
+            return _finish(apply_records(prepared, target, hub), target, hub)
+        except Exception as error:
+            hub.failed("compiling with records", error)
+            return _plain_pipeline(target)(mod)
+
+    return tunehub_pipeline
+
+
+def _measure(mod: Any, target: Any, hub: Hub) -> None:
+    """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to."""
+    if hub.measuring is not None:
+        from tunehub.measure.missing import measure_missing
+
+        workloads = ((str(variable.name_hint), function) for variable, function in _workloads(mod))
+        measure_missing(workloads, target, hub, hub.measuring)
+
+
+def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> None:
+    """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated."""
+    bound = _named_for(target, _bound(mod, params))
+    if not _may_serve(bound, target, hub):
+        return
+    try:
+        apply_records(_prepare_for(hub, bound, target), target, hub)
+    except Exception as error:
+        hub.failed("explaining the module", error)
+
+
+def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
+    """Whether the hub can serve ``mod`` by its nature; if not, the hub says why."""
+    if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
+        hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
+        return False
+    if _relies_on_side_effects(mod):
+        hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
+        return False
+    return True
+
+
+def _named_for(target: Any, mod: Any) -> Any:
+    """``mod`` with names of inputs that code for ``target`` can have."""
+    if target.kind.name == "llvm":
+        return mod
+    from tunehub.relax.names import with_identifiers
+
+    return with_identifiers(mod)
+
+
+def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own."""
+    if hub.layout == "auto":
+        try:
+            return prepare(mod, target, layout="auto")
+        except Exception as error:
+            hub.failed("planning layouts", error)
+    return prepare(mod, target)
+
+
+def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> Any:
+    """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
+
+    ``params`` (name → array) are bound into ``main`` first: bound weights are packed once, at compile time.
+    A failure after the pipeline (code generation) leads to one more attempt with TVM's default pipeline.
+    """
+    import tvm
+
+    mod = _bound(mod, params)
+    try:
+        with _patch.applied():
+            return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
+    except Exception as error:
+        hub.failed("generating code for the scheduled module", error)
+        return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
+
+
+def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
+    """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies.
+
+    A function without either stays as it is, and the report says which rung serves it.
+    """
+    import tvm
+
+    from tunehub.report.model import WorkloadReport, passed_over
+
+    calls, number = call_counts(mod), hub.begin_module()
+    scheduled = {}
+    remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
+    for variable, function in _workloads(mod):
+        outcome, by_hub = schedule_function(function, target, hub.lookup)
+        rung = outcome.rung or remaining
+        name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
+        hub.add(
+            WorkloadReport(
+                name=name,
+                op=name,
+                rung=rung,
+                package=outcome.package,
+                exact=outcome.exact,
+                anchor=outcome.anchor,
+                run_s=outcome.run_s,
+                default_s=outcome.default_s,
+                count=calls[name],
+                skipped=outcome.skipped,
+                passed_over=passed_over(rung, outcome.anchor, outcome.skipped),
+                template=outcome.template,
+                source=outcome.source,
+                predicted_s=outcome.predicted_s,
+                module=number,
+            ),
+            function,
+        )
+        if by_hub is not None:
+            scheduled[variable] = by_hub.with_attr(IS_SCHEDULED, True)
+    updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+    for variable, function in scheduled.items():
+        updated.update_func(variable, function)
+    return updated
+
+
+def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
+    """The functions of ``mod`` to be scheduled, with their variables."""
+    import tvm
+    from tvm import relax
+
+    for variable, function in mod.functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or is_scheduled(function):
+            continue
+        if not relax.analysis.has_reshape_pattern(function):  # TVM makes a view of it, as long as nobody schedules it
+            yield variable, function
+
+
+@contextmanager
+def activate(hub: Hub) -> Iterator[None]:
+    """Make ``tvm.compile(mod, target)`` use ``hub`` inside the block, in this thread or task only."""
+    token = _active.set(hub)
+    try:
+        with _patch.applied():
+            yield
+    finally:
+        _active.reset(token)
+
+
+def install(open_hub: Callable[[Any], Hub]) -> None:
+    """Make every later ``tvm.compile`` of this process use the hub that ``open_hub(target)`` returns. Idempotent."""
+    if _patch.open_hub is None:
+        _patch.acquire()
+    _patch.open_hub = open_hub
+
+
+def uninstall() -> None:
+    """Undo :func:`install`; TVM is left exactly as it was."""
+    if _patch.open_hub is not None:
+        _patch.open_hub = None
+        _patch.release()
+
+
+class _DefaultPipelinePatch:
+    """TVM's entry points to its default pipelines, replaced while at least one context, install or compile needs it.
+
+    ``relax/vm_build.py`` takes ``PIPELINE_MAP["default"]`` on CPUs and ``relax.get_default_pipeline`` on GPUs;
+    ``tirx/build.py`` lowers by another ``PIPELINE_MAP``.
+    """
+
+    def __init__(self) -> None:
+        self.open_hub: Callable[[Any], Hub] | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+        self._originals: tuple[Any, Any] | None = None
+        self._lowering: Factory | None = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Acquired inside the block."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._apply()
+
+    def release(self) -> None:
+        from tvm import relax
+        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._originals is not None:
+                relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
+                PIPELINE_MAP[PIPELINE] = self._lowering
+                self._originals = self._lowering = None
+
+    def originals(self) -> tuple[Any, Any]:
+        """The pair (default of the pipeline map, default by target) as TVM ships it."""
+        from tvm import relax
+
+        return self._originals or (relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline)
+
+    def _apply(self) -> None:
+        import tvm
+        from tvm import relax
+        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+        default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
+        self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
+        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])
+
+        def hub_or_default() -> Any:
+            @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
+            def choose(mod: Any, _context: Any) -> Any:
+                target = tvm.target.Target.current(allow_none=True)
+                hub = self._hub_for(target)
+                return (default() if hub is None else build_pipeline(target, hub))(mod)
+
+            return choose
+
+        def hub_or_default_by_target(target: Any) -> Any:
+            hub = self._hub_for(target)
+            return by_target(target) if hub is None else build_pipeline(target, hub)
+
+        relax.pipeline.PIPELINE_MAP["default"] = hub_or_default
+        relax.get_default_pipeline = hub_or_default_by_target
+
+    def _hub_for(self, target: Any) -> Hub | None:
+        hub = _active.get()
+        if hub is not None or self.open_hub is None or target is None:
+            return hub if target is not None else None
+        return self.open_hub(target)
+
+
+_patch = _DefaultPipelinePatch()
+
+
+def _plain_pipeline(target: Any) -> Any:
+    """What ``tvm.compile`` would run without the hub (``relax/vm_build.py``)."""
+    default, by_target = _patch.originals()
+    return by_target(target) if "gpu" in target.keys else default()
+
+
+def _finish(mod: Any, target: Any, hub: Hub) -> Any:
+    """Pack constant weights, give the remaining functions their default schedule, and lower."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name == "llvm":
+        from tunehub.relax.packing import pack_weights
+
+        mod = _split_packing(mod)
+        passes = [pack_weights]
+    else:
+        from tunehub.cuda.default import checked
+
+        passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
+        passes = [checked(each) for each in passes] if target.kind.name == "cuda" else passes
+    with target:
+        return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
+
+
+def _split_packing(mod: Any) -> Any:
+    """Split the packing of weights off the scheduled functions; the others are set aside meanwhile.
+
+    TVM's SplitLayoutRewritePreproc visits every function, and fails for one without blocks of its own
+    (``split_layout_rewrite_preproc.cc``), such as sorting, cumulative sums or scattering.
+    """
+    import tvm
+    from tvm import relax
+
+    aside = {
+        variable: function
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function)
+    }
+    kept = {variable: function for variable, function in mod.functions.items() if variable not in aside}
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(kept, attrs=mod.attrs))
+    return tvm.IRModule({**dict(split.functions.items()), **aside}, attrs=split.attrs)
+
+
+def _lowering_passes(target: Any) -> list[Any]:
+    from importlib import import_module
+
+    from tvm import relax
+
+    package = _BACKENDS.get(target.kind.name)
+    # relax.pipeline.dataflow_lower_passes fails for these: their packages do not export it, only the module has it.
+    pipeline = relax.pipeline if package is None else import_module(f"tvm.relax.backend.{package}.pipeline")
+    return [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+
+
+def _simplifying_passes(mod: Any) -> list[Any]:
+    """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
+    from tvm import relax
+
+    from tunehub.relax.simplify import simplify
+
+    training = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm" and call.attrs.training]
+    if training:
+        return []
+    return [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FoldBatchnormToConv2D(),
+        simplify,
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+    ]
+
+
+def _layout_pass(target: Any) -> Any:
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
+    def planned(mod: Any, _context: Any) -> Any:
+        from tunehub.relax.fast_math import fast_math
+        from tunehub.relax.layout.planning import plan_layouts
+
+        return fast_math(plan_layouts(mod, target)) if target.kind.name == "llvm" else mod
+
+    return planned
+
+
+def _relies_on_side_effects(mod: Any) -> bool:
+    """True when fusion could drop a call that is made for its effect (see the comment in TVM's relax/vm_build.py)."""
+    return any(_operator(call) == "relax.call_pure_packed" for call in _relax_calls(mod))
+
+
+def _relax_calls(mod: Any) -> list[Any]:
+    from tvm import relax
+
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            found.append(node)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _operator(call: Any) -> str:
+    return str(getattr(call.op, "name", ""))
+
+
+def call_counts(mod: Any) -> Counter[str]:
+    """How often each PrimFunc is called by the graph."""
+    counts: Counter[str] = Counter()
+    for call in _relax_calls(mod):
+        if _operator(call).startswith("relax.call_tir"):
+            counts[str(call.args[0].name_hint)] += 1
+    return counts
+
+
+def _bound(mod: Any, params: dict[str, Any] | None) -> Any:
+    from tvm import relax
+
+    if not params:
+        return mod
+    return relax.transform.BindParams("main", {name: _tensor(value) for name, value in params.items()})(mod)
+
+
+def _tensor(value: Any) -> Any:
+    import tvm
+
+    return value if hasattr(value, "numpy") else tvm.runtime.tensor(value)

@@ -1,0 +1,456 @@
+"""What TVM (0.25 and newer) does not check about a schedule that came from outside.
+
+A trace that passes :mod:`tunehub_registry.trace_rules` can still fit a function badly. TVM applies an index map that
+is not a bijection on the buffer's shape, or that changes the layout of a parameter, and the results are wrong; it
+schedules loops that its code generator refuses afterwards, or takes minutes for. Found by trying each on TVM 0.27.
+Everything here raises :class:`GuardError`, and the record is skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tunehub.cuda.limits import LaunchLimits, excess_shared_memory, excess_threads, limits_of
+from tunehub.cuda.locals import foreign_read
+from tunehub.relax.index_expressions import evaluate
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, parameters
+from tunehub.relax.traces import export_index_map
+from tunehub_registry.trace_rules import splits_only
+
+_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
+_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
+_PREPROC = "meta_schedule.layout_rewrite_preproc"
+_LEAVES = ("BufferStore", "Evaluate")
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_PARTITION = "pragma_loop_partition_hint"
+_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
+_GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
+
+MAX_LANES = {"cpu": 1024, "gpu": 16}
+MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
+MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
+MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
+_CUT_LANE = 20  # steps that one element takes in a vector that goes over the end of a row
+MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
+_WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
+_WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
+
+
+class GuardError(ValueError):
+    """A record would give wrong results, no code, or code that cannot be built in reasonable time."""
+
+
+def layout_provider(schedule: Any) -> Callable[[Any, Any, Any, Any], Any]:
+    """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` beforehand."""
+
+    def provide(instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
+        if instruction.kind.name == "TransformLayout":
+            _check_layout(schedule, schedule.get(inputs[0]), inputs[1], int(attrs[0]), int(attrs[1]))
+        return decision
+
+    return provide
+
+
+def changes_layout(trace: Any) -> bool:
+    """True when ``trace`` has an instruction that :func:`layout_provider` checks."""
+    return any(instruction.kind.name == "TransformLayout" for instruction in trace.insts)
+
+
+def check_features(features: frozenset[str], target: Any) -> None:
+    """Raise GuardError when ``target`` lacks a machine feature that a record's intrinsics need.
+
+    LLVM ends the process when it is told to generate an instruction that the target does not have.
+    """
+    from tvm.target import codegen
+
+    if target.kind.name == "llvm":
+        missing = sorted(name for name in features if not codegen.target_has_features([name], target))
+    else:
+        arch = _architecture(str(target.attrs.get("arch", "")))
+        missing = sorted(name for name in features if not 0 < _architecture(name) <= arch)
+    if missing:
+        raise GuardError(f"the record needs {', '.join(missing)}, which the target does not have")
+
+
+def check_function(scheduled: Any, original: Any, target: Any) -> None:
+    """Raise GuardError unless ``scheduled`` keeps the parameters of ``original`` and code can be generated for it."""
+    check_statements(scheduled, original, target)
+    if target.kind.name != "llvm":
+        too_much = excess_shared_memory(scheduled, limits_of(target))
+        if too_much is not None:
+            raise GuardError(too_much)
+
+
+def check_statements(scheduled: Any, original: Any, target: Any) -> None:
+    """The part of :func:`check_function` that needs no lowering."""
+    before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
+    if before != after:
+        raise GuardError("the record changes the parameters of the function")
+    device = "cpu" if target.kind.name == "llvm" else "gpu"
+    limits = limits_of(target)
+    statements = list(_walk(scheduled.body, _Path()))
+    for node, path in statements:
+        _check_annotations(node, scheduled, device)
+        if type(node).__name__ == "For":
+            _check_loop(node, path, device, limits)
+        elif type(node).__name__ in _LEAVES:
+            _check_code_size(path)
+            if path.partitioned and _reads_indices(node):
+                raise GuardError("a loop with a remainder of its own has indices that are read from a buffer")
+            if device == "gpu" and not path.threads:
+                raise GuardError("a statement is not bound to GPU threads")
+    _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
+    if device == "gpu" and (wrong := foreign_read(scheduled)) is not None:
+        raise GuardError(wrong)
+
+
+def check_tiles(scheduled: Any) -> None:
+    """Raise GuardError when what follows a reduction in tiles writes elements of other tiles, too.
+
+    ``reverse_compute_at`` takes the box around what a tile covers, and of the conditions on it those at the ends of the
+    result alone. A tile that holds parts of two rows, or a remainder that ends inside, writes elements that no one has
+    computed, and with threads those stay. So every such block must write each element once
+    (``tvm::arith::DetectIterMap``).
+    """
+    own = parameters(scheduled)
+    blocks = list(_realized(scheduled.body, ()))
+    if not any(_reduces(node.block) for node, _ in blocks):
+        return
+    for node, loops in blocks:
+        written = any(buffer_of(region).same_as(own_buffer) for region in node.block.writes for own_buffer in own)
+        if loops and written and not _reduces(node.block) and not _writes_once(node, loops):
+            raise GuardError("a tile writes beyond its end, where other threads write")
+
+
+def check_rows(scheduled: Any) -> None:
+    """Raise GuardError when much of the work is in vectors that go over the ends of rows: each of their lanes is
+    divided, and read or written, alone.
+
+    Postprocessing fuses the loops of a copy and makes vectors of as many elements as the record had, whatever a row's
+    length is here: with a padding of 114 columns in vectors of 64 a max pooling took nine times as long as by TVM's own
+    loops. Beside a convolution such a padding is little.
+    """
+    cut = whole = 0
+    for node, loops in _realized(scheduled.body, ()):
+        extents = [int(loop.extent) if type(loop.extent).__name__ == "IntImm" else 1 for loop in loops]
+        vectors = [(loop.loop_var, lanes) for loop, lanes in zip(loops, extents, strict=True) if _is_vector(loop)]
+        is_cut = any(_is_cut(value, *vector) for value in node.iter_values for vector in vectors)
+        cut, whole = cut + is_cut * math.prod(extents), whole + math.prod(extents)
+    if cut * _CUT_LANE > whole:
+        raise GuardError("vectors go over the ends of rows")
+
+
+def _is_vector(loop: Any) -> bool:
+    return int(loop.kind) == _VECTORIZED and type(loop.extent).__name__ == "IntImm"
+
+
+def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
+    """True when ``variable``, with ``lanes`` values, is divided by what ``lanes`` does not divide."""
+    operands = [getattr(expression, name) for name in ("a", "b") if hasattr(expression, name)]
+    divides = type(expression).__name__ in ("FloorDiv", "FloorMod") and type(operands[1]).__name__ == "IntImm"
+    if divides and int(operands[1]) % lanes and _has(operands[0], variable):
+        return True
+    return any(_is_cut(operand, variable, lanes) for operand in operands)
+
+
+def _has(expression: Any, variable: Any) -> bool:
+    if type(expression).__name__ == "Var":
+        return bool(expression.same_as(variable))
+    return any(_has(getattr(expression, name), variable) for name in ("a", "b") if hasattr(expression, name))
+
+
+def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """All blocks of a function body with the loops around them."""
+    kind = type(node).__name__
+    if kind == "SBlockRealize":
+        yield node, loops
+    if kind == "For":
+        loops = (*loops, node)
+    for child in children(node):
+        yield from _realized(child, loops)
+
+
+def _reduces(block: Any) -> bool:
+    return any(int(axis.iter_type) == _REDUCTION for axis in block.iter_vars)
+
+
+def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
+    import tvm
+
+    extents = [axis.dom.extent for axis in node.block.iter_vars]
+    around = [loop.extent for loop in loops]
+    if any(type(extent).__name__ != "IntImm" for extent in (*extents, *around)):
+        return False  # the box around what a tile covers has another size for each tile
+    if math.prod(map(int, extents)) == math.prod(map(int, around)):
+        return True  # no remainder: TVM has checked that the loops cover the block
+    domains = {loop.loop_var: tvm.ir.Range(loop.min, loop.extent) for loop in loops}
+    symbolic = tvm.sym if hasattr(tvm, "sym") else tvm.arith  # renamed in 0.27
+    found = symbolic.detect_iter_map(list(node.iter_values), domains, node.predicate, "bijective")
+    return len(found.indices) > 0
+
+
+def check_exact(scheduled: Any) -> None:
+    """Raise GuardError when results are written more often than there are elements of a parameter.
+
+    Stricter than :func:`check_tiles`, for tiles that divide their loops: there is no remainder to allow for. A tile of
+    two fused loops that holds parts of a row writes all of the row, the sums that others have not finished included.
+    Loops without a reduction may have a remainder: TVM cuts them into vectors.
+    """
+    own, body = parameters(scheduled), scheduled.body.block.body
+    for nest in body.seq if type(body).__name__ == "SeqStmt" else (body,):
+        stores = [(node, path) for node, path in _walk(nest, _Path()) if type(node).__name__ == "BufferStore"]
+        if not any(path.reducing for _, path in stores):
+            continue
+        for node, path in stores:
+            buffer = buffer_of(node)
+            written = not path.reducing and any(buffer.same_as(parameter) for parameter in own)
+            if written and path.iterations > math.prod(_shape(buffer)):
+                raise GuardError("a tile writes results of its neighbours, too")
+
+
+def check_operations(scheduled: Any) -> None:
+    """Raise GuardError when long statements are unrolled often.
+
+    A record found by its anchor unrolls statements that its own function did not have, such as a polynomial of
+    hundreds of operations where that called the C library for an exponential.
+    """
+    for node, path in _walk(scheduled.body, _Path()):
+        if type(node).__name__ in _LEAVES and (copies := _copies(path)) > 1:
+            most = MAX_OPERATIONS // copies
+            if _operations(node, most + 1) > most:
+                raise GuardError(f"a statement of more than {most} operations is unrolled {copies} times")
+
+
+def anchor_writes_parameter(mod: Any) -> bool:
+    """True when the anchor block of ``mod`` writes the function's result directly: nothing is fused behind it."""
+    from tvm.s_tir import analysis
+
+    block = analysis.find_anchor_sblock(mod)
+    own = parameters(mod["main"])
+    return block is not None and any(buffer_of(region).same_as(p) for region in block.writes for p in own)
+
+
+# -- layouts
+
+
+def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind: int) -> None:
+    regions = block.reads if kind == 0 else block.writes
+    if position >= len(regions):
+        raise GuardError(f"the block {block.name_hint} has no buffer {position}")
+    buffer = buffer_of(regions[position])
+    if any(buffer.same_as(parameter) for parameter in parameters(schedule.mod["main"])):
+        raise GuardError("the record changes the layout of a parameter, which callers rely on")
+    shape = _shape(buffer)
+    if len(shape) != len(index_map.initial_indices) or not _keeps_every_element(index_map, shape):
+        raise GuardError(f"the index map {index_map} does not fit a buffer of shape {shape}")
+
+
+def _keeps_every_element(index_map: Any, shape: list[int]) -> bool:
+    """True when no two elements of a buffer get one place: by its form, by TVM's proof, or by trying a small buffer."""
+    if splits_only(export_index_map(index_map), shape):
+        return True
+    return _is_bijection(index_map, shape) or (math.prod(shape) <= MAX_TRIED and _is_injective(index_map, shape))
+
+
+def _is_bijection(index_map: Any, shape: list[int]) -> bool:
+    import tvm
+
+    ranges = [tvm.ir.Range(tvm.tirx.IntImm("int64", 0), tvm.tirx.IntImm("int64", extent)) for extent in shape]
+    try:
+        tvm.tirx.IndexMap(index_map.initial_indices, index_map.final_indices, None).inverse(ranges)
+        return True
+    except Exception:  # TVM has several kinds for "cannot prove"
+        return False
+
+
+def _is_injective(index_map: Any, shape: list[int]) -> bool:
+    names = [variable.name for variable in index_map.initial_indices]
+    points = dict(zip(names, np.indices(shape, np.int64, sparse=True), strict=True))
+    images = np.broadcast_arrays(*[evaluate(e, points) for e in index_map.final_indices], np.empty(shape))[:-1]
+    extents = [int(image.max()) + 1 for image in images]
+    if any(int(image.min()) < 0 for image in images) or math.prod(extents) > 16 * MAX_TRIED:
+        return False
+    return np.unique(np.ravel_multi_index([image.ravel() for image in images], extents)).size == math.prod(shape)
+
+
+# -- the scheduled function
+
+
+class _Path(NamedTuple):  # thousands are made for a network: replacing a field of a dataclass takes five times as long
+    """What the loops around a statement are."""
+
+    parallel: bool = False
+    lanes: int = 1
+    copies: int = 1
+    iterations: int = 1
+    unroll_step: int = 0  # inner loops are unrolled by TVM while the number of steps is at most this
+    steps: int = 1
+    partitioned: bool = False
+    threads: tuple[tuple[str, int], ...] = ()
+    reducing: bool = False
+
+
+def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
+    """All statements of a function body with the loops around them."""
+    yield node, path
+    kind = type(node).__name__
+    if kind == "For":
+        path = _inside(node, path)
+    if kind == "SBlock" and _reduces(node):
+        path = path._replace(reducing=True)
+    for child in children(node):
+        yield from _walk(child, path)
+
+
+def _inside(loop: Any, path: _Path) -> _Path:
+    extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
+    kind = int(loop.kind)
+    tag = str(loop.thread_binding.thread_tag) if kind == _BOUND else ""
+    if not any(tag == outer for outer, _ in path.threads):  # loops bound to one tag share its threads
+        path = path._replace(iterations=path.iterations * extent)
+    if int(loop.annotations.get("pragma_unroll_explicit", 0)):
+        path = path._replace(unroll_step=int(loop.annotations.get("pragma_auto_unroll_max_step", 0)))
+    if int(loop.annotations.get(_PARTITION, 0)):
+        path = path._replace(partitioned=True)
+    if kind == _SERIAL and path.unroll_step:
+        return path._replace(steps=path.steps * extent)
+    if kind == _PARALLEL:
+        return path._replace(parallel=True)
+    if kind == _VECTORIZED:
+        return path._replace(lanes=path.lanes * extent)
+    if kind == _UNROLLED:
+        return path._replace(copies=path.copies * extent)
+    if kind == _BOUND:
+        return path._replace(threads=(*path.threads, (tag, extent)))
+    return path
+
+
+def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
+    kind = int(loop.kind)
+    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED) and type(loop.extent).__name__ != "IntImm":
+        raise GuardError("a vector, unrolled or parallel loop of unknown extent")
+    if kind == _PARALLEL and (path.parallel or device == "gpu"):
+        raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
+    if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):
+        raise GuardError(f"vectors are nested or longer than {MAX_LANES[device]} elements")
+    if kind == _BOUND:
+        if device == "cpu":
+            raise GuardError("the record binds loops to GPU threads")
+        too_many = excess_threads(_widest(_inside(loop, path).threads), limits)
+        if too_many is not None:
+            raise GuardError(too_many)
+
+
+def _widest(threads: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The extent by thread tag: loops that are nested and bound to one tag share its threads."""
+    widest: dict[str, int] = {}
+    for tag, extent in threads:
+        widest[tag] = max(extent, widest.get(tag, 1))
+    return widest
+
+
+def _check_code_size(path: _Path) -> None:
+    copies = _copies(path)
+    if copies > MAX_UNROLLED or copies * path.lanes > MAX_ELEMENTS:
+        raise GuardError(f"a statement is unrolled {copies} times with {path.lanes} vector lanes")
+
+
+def _copies(path: _Path) -> int:
+    """How often a statement stands in the code: TVM copies it for virtual threads first, then unrolls up to a step."""
+    virtual = math.prod(extent for tag, extent in path.threads if tag.startswith("vthread"))
+    return path.copies * max(virtual, min(virtual * path.steps, path.unroll_step))
+
+
+def _operations(node: Any, most: int) -> int:
+    """The number of nodes of what a statement computes, indices not counted; counting ends at ``most``."""
+    found, open_nodes = 0, [node.value]
+    while open_nodes and found < most:
+        each = open_nodes.pop()
+        found += 1
+        open_nodes += [child for child in _operands(each) if child is not None]
+    return found
+
+
+def _operands(node: Any) -> list[Any]:
+    return [*[getattr(node, name, None) for name in _OPERANDS], *getattr(node, "args", ())]
+
+
+def _reads_indices(node: Any, *, inside: bool = False) -> bool:
+    """True when an index in a statement is itself loaded: TVM's LoopPartition then fails with mismatched types."""
+    if inside and type(node).__name__ in _LOADS:
+        return True
+    if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
+        return True
+    return any(_reads_indices(child, inside=inside) for child in _operands(node) if child is not None)
+
+
+def _check_cost(after: tuple[int, int], before: tuple[int, int]) -> None:
+    """Bound memory and time: a tile far larger than its loop runs through all of it without doing anything."""
+    (bytes_before, steps_before), (bytes_after, steps_after) = before, after
+    if bytes_after > _WORKSPACE_FACTOR * bytes_before + _WORKSPACE_FREE:
+        raise GuardError(f"the record allocates {bytes_after} bytes, the function has {bytes_before}")
+    if steps_after > _WORK_FACTOR * steps_before + _WORK_FREE:
+        raise GuardError(f"the record takes {steps_after} steps, the function {steps_before}")
+
+
+def _cost(function: Any, statements: Iterable[tuple[Any, _Path]]) -> tuple[int, int]:
+    """The bytes of all buffers of ``function``, and how often its statements run, predicates not considered."""
+    size, steps = sum(map(_bytes, parameters(function))), 0
+    for node, path in statements:
+        size += sum(map(_bytes, getattr(node, "alloc_buffers", ())))
+        steps += path.iterations if type(node).__name__ in _LEAVES else 0
+    return size, steps
+
+
+def _check_annotations(node: Any, function: Any, device: str) -> None:
+    for key in getattr(node, "annotations", None) or ():
+        if device == "cpu" and str(key).startswith(_GPU_ONLY):
+            raise GuardError(f"the annotation {key} is for GPUs")
+        if str(key) == _PREPROC and not _copies_free_parameter(node, function):
+            raise GuardError("a block is marked as packing of a weight, but does not copy one")
+
+
+def _copies_free_parameter(block: Any, function: Any) -> bool:
+    """True when ``block`` copies a whole parameter whose layout is free (``layout_free_buffers``), and nothing else."""
+    load: Any = getattr(block.body, "value", None)
+    if type(block.body).__name__ != "BufferStore" or type(load).__name__ not in _LOADS:
+        return False
+    own = parameters(function)
+    free = [own[int(i)] for i in (function.attrs or {}).get("layout_free_buffers", ()) if int(i) < len(own)]
+    source, target = (buffer_of(access) for access in (load, block.body))
+    return (
+        any(source.same_as(parameter) for parameter in free)
+        and not any(target.same_as(parameter) for parameter in own)
+        and [str(index) for index in load.indices] == [str(axis.var) for axis in block.iter_vars]
+        and [int(axis.dom.extent) for axis in block.iter_vars] == _shape(source)
+    )
+
+
+def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
+    kind = buffer_kind(buffer)
+    extents = [str(extent.value if type(extent).__name__ == "IntImm" else extent) for extent in kind.shape]
+    return extents, str(kind.dtype)
+
+
+def _bytes(buffer: Any) -> int:
+    import tvm
+
+    extents = [int(e.value) if type(e).__name__ == "IntImm" else 1 for e in buffer_kind(buffer).shape]
+    return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
+
+
+def _shape(buffer: Any) -> list[int]:
+    extents = list(buffer_kind(buffer).shape)
+    if any(type(extent).__name__ != "IntImm" for extent in extents):
+        raise GuardError("the layout of a buffer of dynamic shape is changed")
+    return [int(extent.value) for extent in extents]
+
+
+def _architecture(name: str) -> int:
+    """The number in ``sm_90a``; 0 for anything else."""
+    digits = "".join(c for c in name.removeprefix("sm_") if c.isdigit())
+    return int(digits) if name.startswith("sm_") and digits else 0

@@ -1,0 +1,92 @@
+"""Templates for one function of current TVM: by a record's knobs, or by those of the template's own rule.
+
+A record names a template, its version, and knobs. All three are checked before anything is scheduled, and the schedule
+is made by code of the client alone; what is checked of every schedule (:mod:`tunehub.relax.schedule.guard`) comes on
+top.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from typing import Any
+
+from tunehub import templates
+from tunehub.relax.nodes import buffer_kind, parameters
+from tunehub.relax.schedule.guard import check_tiles
+from tunehub.templates import KnobError, Machine, Match
+from tunehub_registry.template_record import TemplateRecord
+
+_LONG, _SHORT = ("int64", "uint64"), 2**31
+
+
+@lru_cache(maxsize=8)
+def _machine(target: Any) -> Machine:
+    return templates.machine_of(target)  # asks LLVM, 0.4 ms
+
+
+def with_short_indices(mod: Any) -> Any:
+    """``mod`` with loops and shapes of 32 bits, as far as it has static shapes, and no buffer of 64-bit integers.
+
+    Functions of Relax count in 64 bits. TVM narrows them while it generates code, and forgets which loops are to be cut
+    into whole vectors and a remainder: the pragma names the old variable, and every element gets a condition.
+    """
+    import tvm
+
+    buffers = [*parameters(mod["main"]), *mod["main"].body.block.alloc_buffers]
+    kinds = [buffer_kind(buffer) for buffer in buffers]
+    static = all(type(extent).__name__ == "IntImm" for kind in kinds for extent in kind.shape)
+    if not static or any(str(kind.dtype) in _LONG or _elements(kind) >= _SHORT for kind in kinds):
+        return mod
+    return tvm.tirx.transform.ForceNarrowIndexToInt32()(mod)
+
+
+def _elements(kind: Any) -> int:
+    return math.prod(int(extent) for extent in kind.shape)
+
+
+class TemplateFit:
+    """The template that fits ``mod``, an IRModule with one PrimFunc ``main``; looked for once, when it is needed."""
+
+    def __init__(self, mod: Any, target: Any) -> None:
+        self._mod = mod
+        self._target = target
+
+    @cached_property
+    def match(self) -> Match | None:
+        """The template and what it recognised; None when none fits, or the target is no CPU."""
+        return templates.find(self._mod) if self._target.kind.name == "llvm" else None
+
+    def by_record(self, record: TemplateRecord) -> Any:
+        """The schedule by the knobs of ``record``; KnobError when they are not for this function, GuardError when its
+        tiles overrun."""
+        match = self.match
+        if match is None:
+            raise KnobError(f"the template {record.template} does not fit this function")
+        own = match.template
+        if record.template != own.NAME:
+            raise KnobError(f"the record is for the template {record.template!r}, the function for {own.NAME}")
+        if record.version != own.VERSION:
+            raise KnobError(f"version {record.version} of the template {own.NAME} is not known, only {own.VERSION}")
+        return self._apply(match, templates.read_knobs(own.KNOBS, record.knobs))
+
+    def knob_space(self, match: Match) -> list[Any]:
+        """The choices of the template's knobs that are worth measuring, its own first."""
+        return match.template.knob_space(match.workload, _machine(self._target))
+
+    def by_default(self, match: Match) -> Any:
+        """The schedule by the template's own choice of knobs. Raises as `by_record`."""
+        knobs = match.template.default_knobs(match.workload, _machine(self._target))
+        return self._apply(match, knobs)
+
+    def by_promising_default(self, match: Match) -> Any:
+        """As `by_default`; KnobError also when the template's model does not promise to beat TVM's own loops."""
+        doubt = templates.doubt(match, _machine(self._target))
+        if doubt is not None:
+            raise KnobError(doubt)
+        return self.by_default(match)
+
+    def _apply(self, match: Match, knobs: Any) -> Any:
+        schedule = match.template.apply(with_short_indices(self._mod), match.workload, knobs)
+        check_tiles(schedule.mod["main"])
+        return schedule

@@ -1,0 +1,320 @@
+"""What the hub did for each workload, for programs: :mod:`tunehub.report.text` has the table for people.
+
+Times are in seconds. A time is *predicted* when a record says it (that of the machine the record was tuned on, or what
+is expected of it on other shapes), *measured* when ``hub.profile`` timed it in place. Where there is neither, it is
+unknown, and nothing here guesses it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RUNGS = ("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
+HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
+_LADDER = ("exact", "anchor", "transfer", "template")  # before dlight and TVM's default
+_OF_TEMPLATES = ("templates: ", "default knobs of ")
+_OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
+_TVMS_OWN = frozenset({"dlight", "default"})
+_BOTTLENECKS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """An implementation of an operator that was not chosen: its record's time in seconds, None without a record."""
+
+    implementation: str
+    run_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadReport:
+    """One workload of a compiled module.
+
+    `rung` (one of `RUNGS`) says what serves it, `package` where its record came from, `exact` and `anchor` are its
+    keys (None when not needed). `run_s` and `default_s` are the record's measured times in seconds on the machine it
+    was tuned on; without a record, `default_s` is the time that tuning found nothing to beat. `count` is the number of
+    calls. `skipped` says why what was tried did not serve, `passed_over` why each better rung did not (TVM 0.25 and
+    newer). `template` names the template that schedules it: with a record's knobs, or on the rung `template` with those
+    of its own rule. `source` names the workload that the record was made for, where that has other shapes;
+    `predicted_s` is then the time in seconds that is expected of a call. `module` is the number of the compiled module,
+    from 1. `measured_s` is the mean time of a call in seconds where the module was profiled. On the rung `measured`
+    this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
+
+    For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
+    the others; `trials` were spent on a space of `space` configurations, where that is known.
+    """
+
+    name: str
+    op: str
+    rung: str
+    package: str | None = None
+    exact: str | None = None
+    anchor: str | None = None
+    run_s: float | None = None
+    default_s: float | None = None
+    count: int = 1
+    skipped: tuple[str, ...] = ()
+    template: str | None = None
+    source: str | None = None
+    predicted_s: float | None = None
+    passed_over: tuple[str, ...] = ()
+    module: int = 1
+    measured_s: float | None = None
+    unmeasured_s: float | None = None
+    tuner: str | None = None
+    implementation: str | None = None
+    rejected: tuple[Alternative, ...] = ()
+    trials: int | None = None
+    space: int | None = None
+
+    @property
+    def hit(self) -> bool:
+        """Whether a record serves it."""
+        return self.rung in HIT_RUNGS
+
+    @property
+    def expected_s(self) -> float | None:
+        """The time of a call in seconds by its record, or the default's where that was found best; None without."""
+        if self.rung in _TVMS_OWN:
+            return self.default_s
+        return self.predicted_s if self.run_s is None else self.run_s
+
+    @property
+    def total_s(self) -> float | None:
+        """The time of all its calls in seconds, measured if it was, else expected; None when it is not known."""
+        each = self.expected_s if self.measured_s is None else self.measured_s
+        return None if each is None else each * self.count
+
+
+def passed_over(rung: str, anchor: str | None, skipped: Sequence[str]) -> tuple[str, ...]:
+    """Why each rung above `rung` does not serve a workload of current TVM: what was tried, else that there is nothing.
+
+    `skipped` are the reasons of `Scheduled`: those of templates and of other shapes say so, others are of records.
+    """
+    above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in _OWN_RECORD else _LADDER
+    templates = [reason for reason in skipped if reason.startswith(_OF_TEMPLATES)]
+    records = [reason for reason in skipped if reason not in templates]
+    found = [f"records: {reason}" for reason in records]
+    if "exact" in above and not records:
+        found.append("exact: no record for this very function")
+    if "anchor" in above and not records:
+        found.append("anchor: no record around the same heavy block" if anchor else "anchor: it has no heavy block")
+    if "transfer" in above and not records:
+        found.append("transfer: no record for other shapes that promises more")
+    if "template" in above:
+        found += [f"template: {reason}" for reason in templates or ["none is for this function"]]
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherCalls:
+    """What a profiled module calls besides workloads: a function of the VM, or a copy. `seconds` of all its calls."""
+
+    name: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """A profiled run: `run_s` is the median time of a run that nothing watched, `runs` how many were timed call by
+    call. `others` are the calls of no workload, the longest first."""
+
+    run_s: float
+    runs: int
+    others: tuple[OtherCalls, ...] = ()
+
+    @property
+    def others_s(self) -> float:
+        """The time in seconds of all calls of no workload."""
+        return sum(item.seconds for item in self.others)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """What one rung serves: `calls` of `workloads`, and their known time; `unknown_calls` have none.
+
+    `call_share` and `time_share` are parts of all calls and of all known time, 0 to 1.
+    """
+
+    rung: str
+    workloads: int
+    calls: int
+    seconds: float
+    unknown_calls: int
+    call_share: float
+    time_share: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedRatio:
+    """Evidence on a template: the median of (time with its own knobs ÷ time with tuned ones) over `count` workloads."""
+
+    median: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """What tuning a workload would gain: `factor` in speed, `seconds` of all calls; None where it is not known.
+
+    `reason` says what that is taken from, or why it is unknown.
+    """
+
+    factor: float | None = None
+    seconds: float | None = None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """The workloads of all modules that a hub compiled, with what the hub had to say.
+
+    `package` is the resolved package or None, `notes` are warnings and remarks. `profile` is there when the modules of
+    the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
+    TVM's functions of workloads without a record of their own, by exact key: what `save_misses` writes.
+    """
+
+    target: str
+    package: str | None
+    workloads: tuple[WorkloadReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    profile: Profile | None = None
+    tuning: Mapping[str, TunedRatio] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def hits(self) -> tuple[WorkloadReport, ...]:
+        """The workloads that records serve."""
+        return tuple(item for item in self.workloads if item.hit)
+
+    def misses(self) -> tuple[WorkloadReport, ...]:
+        """The workloads without a record: on templates' default knobs, or on TVM's default schedules."""
+        return tuple(item for item in self.workloads if not item.hit)
+
+    def rung_counts(self) -> dict[str, int]:
+        """The number of workloads on each rung."""
+        counts = Counter(item.rung for item in self.workloads)
+        return {rung: counts[rung] for rung in RUNGS}
+
+    def coverage(self) -> tuple[Coverage, ...]:
+        """What each rung serves, by count and by time; rungs that serve nothing are left out."""
+        calls = sum(item.count for item in self.workloads)
+        total = sum(item.total_s or 0.0 for item in self.workloads)
+        by_rung = {rung: [item for item in self.workloads if item.rung == rung] for rung in RUNGS}
+        return tuple(_coverage(rung, items, calls, total) for rung, items in by_rung.items() if items)
+
+    def bottlenecks(self, limit: int = _BOTTLENECKS) -> tuple[WorkloadReport, ...]:
+        """The workloads with the greatest known time of all calls; before profiling those of misses are not known."""
+        known = [item for item in self.workloads if item.total_s is not None]
+        return tuple(sorted(known, key=lambda item: -(item.total_s or 0.0))[:limit])
+
+    def share(self, item: WorkloadReport) -> float | None:
+        """The part of the known time, 0 to 1, that `item` takes; None when its time is not known.
+
+        The known time is that of all workloads, and of all other calls of a profiled module.
+        """
+        total = sum(other.total_s or 0.0 for other in self.workloads)
+        total += self.profile.others_s if self.profile else 0.0
+        return item.total_s / total if item.total_s is not None and total else None
+
+    def gain(self, item: WorkloadReport) -> Gain:
+        """What tuning `item` would gain, as far as measurements say; never a guess."""
+        if item.rung in _OWN_RECORD:
+            return Gain(factor=1.0, seconds=0.0, reason="it has a record of its own")
+        if item.rung in _TVMS_OWN and item.default_s is not None:
+            return Gain(factor=1.0, seconds=0.0, reason="tuning found nothing faster than the default")
+        evidence = self.tuning.get(item.template or "") if item.rung == "template" else None
+        if evidence is None:
+            return Gain(reason=_unknown(item))
+        factor = max(1.0, evidence.median)
+        seconds = None if item.total_s is None else item.total_s * (1.0 - 1.0 / factor)
+        reason = f"the median of {evidence.count} tuned workloads of the template {item.template}"
+        return Gain(factor=factor, seconds=seconds, reason=reason)
+
+    def summary(self) -> str:
+        """The report in one to four lines."""
+        from tunehub.report.text import summary
+
+        return summary(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in JSON's types."""
+        return {
+            "target": self.target,
+            "package": self.package,
+            "rungs": self.rung_counts(),
+            "hits": len(self.hits()),
+            "misses": len(self.misses()),
+            "coverage": [asdict(item) for item in self.coverage()],
+            "bottlenecks": [self._bottleneck(item) for item in self.bottlenecks()],
+            "profile": None if self.profile is None else asdict(self.profile),
+            "notes": list(self.notes),
+            "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
+        }
+
+    def _bottleneck(self, item: WorkloadReport) -> dict[str, Any]:
+        gain = asdict(self.gain(item))
+        share = self.share(item)
+        return {"name": item.name, "module": item.module, "total_s": item.total_s, "share": share, "gain": gain}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as JSON. Raises OSError."""
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
+
+    def save_misses(self, path: str | os.PathLike[str]) -> int:
+        """Append the misses to a JSONL file for `tunehub tune --from-misses`, each exact key once in the file.
+
+        Returns how many were new. Raises OSError.
+        """
+        from tunehub.report.misses import append_misses
+
+        return append_misses(Path(path), self)
+
+    def table(self) -> Table:
+        """The report as a table of rich."""
+        from tunehub.report.text import table
+
+        return table(self)
+
+    def print(self) -> None:
+        """Print the table on standard output; a pipe or file gets whole lines."""
+        from tunehub.report.text import print_report
+
+        print_report(self)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def _coverage(rung: str, items: Sequence[WorkloadReport], calls: int, total: float) -> Coverage:
+    """What ``items`` are of ``calls`` and of ``total`` seconds."""
+    own = sum(item.count for item in items)
+    seconds = sum(item.total_s or 0.0 for item in items)
+    return Coverage(
+        rung=rung,
+        workloads=len(items),
+        calls=own,
+        seconds=seconds,
+        unknown_calls=sum(item.count for item in items if item.total_s is None),
+        call_share=own / calls if calls else 0.0,
+        time_share=seconds / total if total else None,
+    )
+
+
+def _unknown(item: WorkloadReport) -> str:
+    """Why nobody can say what tuning `item` would gain."""
+    if item.rung in ("anchor", "transfer"):
+        return "unknown: its record was made for another workload"
+    if item.rung == "template":
+        return f"unknown: the package has no evidence on the knobs of the template {item.template}"
+    return "unknown: the package has no tuned workload of this kind"

@@ -1,0 +1,129 @@
+"""A report for people: a few lines, or a table of rich."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tunehub.report.model import Report, WorkloadReport
+
+# Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
+MIN_TRIALS = 1000
+_WIDE = 400
+_SMALL_GAIN = 1.005  # nobody tunes for less
+
+
+def summary(report: Report) -> str:
+    """The report in one to four lines: the rungs, coverage by count and time, the bottlenecks, the measured run."""
+    total = len(report.workloads)
+    steps = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
+    served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
+    lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({steps})' if steps else ''}"]
+    if total:
+        lines.append(_coverage(report))
+    slowest = report.bottlenecks()
+    if slowest:
+        lines.append("most time: " + "; ".join(_bottleneck(report, item) for item in slowest))
+    if report.profile is not None:
+        run, others = _ms(report.profile.run_s), _ms(report.profile.others_s)
+        lines.append(f"a run takes {run} ms; calls of no workload {others} ms (median of {report.profile.runs} runs)")
+    return "\n".join(lines)
+
+
+def table(report: Report) -> Table:
+    """A row for each workload, in the order of compiling; the summary above, notes below."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    numbers = ["predicted ms", "measured ms", "share", "× default"]
+    headings = ["workload", "calls", "rung", "record of", *numbers, "remarks"]
+    if all(item.measured_s is None for item in report.workloads):
+        headings.remove("measured ms")
+    if len({item.module for item in report.workloads}) > 1:
+        headings.insert(0, "module")
+    texts = ("workload", "rung", "record of", "remarks")
+    notes = "\n".join(report.notes) or None
+    made = Table(title=summary(report), title_justify="left", caption=notes, caption_justify="left", box=SIMPLE_HEAD)
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in texts else "right")
+    for item in report.workloads:
+        cells = _cells(report, item)
+        made.add_row(*(cells[heading] for heading in headings))
+    return made
+
+
+def print_report(report: Report) -> None:
+    """Print :func:`table`. Where there is no terminal to be as wide as, lines are as long as they have to be."""
+    from rich.console import Console
+
+    console = Console()
+    Console(width=None if console.is_terminal else _WIDE).print(table(report))
+
+
+def _cells(report: Report, item: WorkloadReport) -> dict[str, str]:
+    share = report.share(item)
+    return {
+        "module": str(item.module),
+        "workload": item.name,
+        "calls": str(item.count),
+        "rung": item.rung,
+        "record of": " ".join(filter(None, (item.package, item.source and f"({item.source})"))),
+        "predicted ms": _ms(item.expected_s),
+        "measured ms": _ms(item.measured_s),
+        "share": "" if share is None else f"{share:.0%}",
+        "× default": f"{item.default_s / item.run_s:.1f}" if item.run_s and item.default_s else "",
+        "remarks": _remarks(item),
+    }
+
+
+def _coverage(report: Report) -> str:
+    """``calls: exact 57%, default 43%; time: …``, and how many calls have no known time."""
+    found = report.coverage()
+    text = "calls: " + ", ".join(f"{item.rung} {item.call_share:.0%}" for item in found)
+    known = [item for item in found if item.time_share]
+    if known:
+        text += "; known time: " + ", ".join(f"{item.rung} {item.time_share:.0%}" for item in known)
+    unknown = sum(item.unknown_calls for item in found)
+    if unknown:
+        text += f"; the time of {unknown} calls is unknown until hub.profile measures it"
+    return text
+
+
+def _bottleneck(report: Report, item: WorkloadReport) -> str:
+    gain = report.gain(item)
+    if gain.factor is None:
+        tuning = "gain of tuning unknown"
+    elif gain.factor < _SMALL_GAIN:
+        tuning = "tuning gains nothing"
+    else:
+        tuning = f"tuning gains about {_ms(gain.seconds)} ms"
+    return f"{item.name} {_ms(item.total_s)} ms ({report.share(item) or 0:.0%}, {tuning})"
+
+
+def _remarks(item: WorkloadReport) -> str:
+    """The template, what was tried and did not serve, the implementation chosen over others, too little tuning."""
+    parts = [f"template {item.template}"] if item.template else []
+    parts += [_measured(item)] if item.rung == "measured" else []
+    parts += [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
+    if item.rung in ("dlight", "default") and not item.skipped:
+        parts += item.passed_over[-1:]
+    if item.rejected:
+        others = [f"{other.implementation} {_ms(other.run_s) or 'without a record'}" for other in item.rejected]
+        parts.append(f"{item.implementation} chosen over {', '.join(others)}")
+    if item.trials is not None and item.space is not None and item.trials < min(item.space, MIN_TRIALS):
+        parts.append(f"only {item.trials} trials of {item.space:.3g} configurations")
+    return "; ".join(parts)
+
+
+def _measured(item: WorkloadReport) -> str:
+    """``8 candidates, 1.2× as fast as without measuring``."""
+    text = f"{item.trials} candidates"
+    if item.run_s and item.unmeasured_s:
+        text += f", {item.unmeasured_s / item.run_s:.2g}× as fast as without measuring"
+    return text if item.unmeasured_s else f"{text}; what is used without measuring does not work here"
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3g}"
