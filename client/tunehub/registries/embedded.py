@@ -10,8 +10,8 @@ def embedded_registry() -> Path:
 
     An editable install may carry an old `_snapshot`, so a checkout around this file comes first.
     """
-    here = Path(__file__).resolve()
-    checkout = here.parents[3]
-    if (checkout / "pyproject.toml").is_file() and (checkout / "client" / "tunehub") == here.parent:
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parents[1]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "client" / "tunehub") == package:
         return checkout
-    return here.parent / "_snapshot"
+    return package / "_snapshot"
