@@ -47,8 +47,8 @@ def import_trace(data: Any) -> Any:
     for kind, inputs, attrs, outputs in instructions:
         operands = [_operand(value, variables) for value in inputs]
         results = [variables.setdefault(name, _variable(name)) for name in outputs]
-        # Layouts are judged by `relax.schedule.guard` before TVM sees them. TVM is not asked: it would believe the inverse of the
-        # record, and refuse layouts with gaps that come without one.
+        # Layouts are judged by `relax.schedule.guard` before TVM sees them. TVM is not asked: it would believe the
+        # inverse of the record, and refuse layouts with gaps that come without one.
         if kind == "TransformLayout":
             attrs = [*attrs[:3], True]
         elif kind == "Tensorize" and attrs[0].startswith(_OF_CUDA):
