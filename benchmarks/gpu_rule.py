@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class MeasuredTiles:
     """Tiles of one workload that were measured: ``run_s`` in seconds, and what TVM's own schedule takes."""
 
     name: str
@@ -57,7 +57,7 @@ def main(work: tuple[Path, ...], measured: tuple[Path, ...]) -> None:
         click.echo(line)
 
 
-def judgement(judged: Sequence[Workload], found: Sequence[Workload]) -> Iterator[str]:
+def judgement(judged: Sequence[MeasuredTiles], found: Sequence[MeasuredTiles]) -> Iterator[str]:
     """A line for each network with what the rule, fitted on ``found`` without it, would have chosen of ``judged``."""
     shares, gains = [], []
     for network in sorted({name for each in judged for name in each.networks}):
@@ -72,7 +72,7 @@ def judgement(judged: Sequence[Workload], found: Sequence[Workload]) -> Iterator
     yield f"served: {len(gains)}, TVM's own time ÷ chosen {_quantiles(gains)}, {slower} slower, worst {min(gains):.2f}"
 
 
-def fitted(found: Iterable[Workload]) -> dict[str, float]:
+def fitted(found: Iterable[MeasuredTiles]) -> dict[str, float]:
     """The cost of one of everything in ``cuda_cost.COSTS``, in seconds."""
     rows, weights = [], []
     for each in found:
@@ -83,7 +83,7 @@ def fitted(found: Iterable[Workload]) -> dict[str, float]:
     return dict(zip(COSTS, _fit(np.concatenate(rows), np.concatenate(weights)), strict=True))
 
 
-def default(found: Iterable[Workload]) -> dict[str, float]:
+def default(found: Iterable[MeasuredTiles]) -> dict[str, float]:
     """The same of ``cuda_cost.DEFAULT_COSTS``."""
     rows = []
     for each in found:
@@ -94,7 +94,7 @@ def default(found: Iterable[Workload]) -> dict[str, float]:
     return dict(zip(DEFAULT_COSTS, _fit(np.stack(rows), np.ones(len(rows))), strict=True))
 
 
-def of_work(path: Path) -> Iterator[Workload]:
+def of_work(path: Path) -> Iterator[MeasuredTiles]:
     """The workloads of a work directory that the rule serves, and the trials in its form."""
     import tvm
 
@@ -115,7 +115,7 @@ def of_work(path: Path) -> Iterator[Workload]:
         pairs = [(_tile(trial.trace, sums.problem), trial.mean_s) for trial in trials[task.exact]]
         known = [(tile, run_s) for tile, run_s in pairs if tile is not None]
         if known:
-            yield Workload(
+            yield MeasuredTiles(
                 name=task.name,
                 networks=frozenset(task.counts),
                 problem=sums.problem,
@@ -125,11 +125,11 @@ def of_work(path: Path) -> Iterator[Workload]:
             )
 
 
-def of_lines(path: Path) -> Iterator[Workload]:
+def of_lines(path: Path) -> Iterator[MeasuredTiles]:
     """What was measured otherwise: a JSON object for each workload and line."""
     for line in path.read_text(encoding="utf-8").splitlines():
         item = json.loads(line)
-        yield Workload(
+        yield MeasuredTiles(
             name=item["name"],
             networks=frozenset(item["networks"]),
             problem=problem_of(item["problem"]),
@@ -165,7 +165,7 @@ def _tile(trace: Any, problem: Problem) -> Any:
     return virtual, threads, [tile[3] * tile[4] for tile in spatial], [tile[1] * tile[2] for tile in steps]
 
 
-def _chosen(each: Workload, costs: dict[str, float], own: dict[str, float]) -> tuple[float, float, bool]:
+def _chosen(each: MeasuredTiles, costs: dict[str, float], own: dict[str, float]) -> tuple[float, float, bool]:
     """The fastest time ÷ that of the tile with the least expected, TVM's time ÷ the latter, whether it is served."""
     number = counts(each.problem, each.tiles)
     expected = np.sum([costs[name] * number[name] for name in costs], axis=0)

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from benchmarks.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import Comparison, compare, use_threads
+from tunehub_builder.bench.comparison import NetworkComparison, compare, use_threads
 from tunehub_builder.bench.demo import NETWORKS
 
 OTHERS = (
@@ -21,7 +21,7 @@ _MOST = 1.2
 class _Measured:
     """``against_default``: TVM's default was compiled and run, too."""
 
-    item: Comparison
+    item: NetworkComparison
     against_default: bool
 
 
@@ -89,10 +89,10 @@ def _rows(entry: _Measured) -> list[Row]:
     ]
 
 
-def _rungs(item: Comparison) -> str:
+def _rungs(item: NetworkComparison) -> str:
     """How many workloads each rung serves."""
     return ", ".join(f"{rung} {count}" for rung, count in item.report.rung_counts().items() if count)
 
 
-def _share(item: Comparison) -> float:
+def _share(item: NetworkComparison) -> float:
     return item.tunehub_ms / item.onnxruntime_ms

@@ -99,7 +99,7 @@ LAYERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class LayerTimes:
     """Milliseconds of one layer each way, and what the layer costs."""
 
     layer: Layer
@@ -122,7 +122,7 @@ def run() -> list[Row]:
     return [*_summary(timed), *[row for item in timed for row in _rows(item)]]
 
 
-def time_layer(layer: Layer, target: Any, threads: int) -> Timed:
+def time_layer(layer: Layer, target: Any, threads: int) -> LayerTimes:
     """Compile ``layer`` with all knobs; time the default's and the best, onnxruntime and TVM's default, interleaved."""
     from tunehub.templates import find, machine_of
 
@@ -139,7 +139,7 @@ def time_layer(layer: Layer, target: Any, threads: int) -> Timed:
     traced = _meta_schedule(layer, plain, target)
     contenders = [runners[0], best, _onnxruntime(layer, plain, threads), *([traced] if traced else [])]
     default_s, best_s, onnxruntime_s, *traced_s = _in_turns(contenders)
-    return Timed(
+    return LayerTimes(
         layer=layer,
         flops=float(match.workload.flops),
         default_knobs_ms=default_s * 1e3,
@@ -165,7 +165,7 @@ def _in_turns(runners: list[Callable[[], list[Any]]]) -> list[float]:
     return shortest
 
 
-def _summary(timed: list[Timed]) -> list[Row]:
+def _summary(timed: list[LayerTimes]) -> list[Row]:
     shares = [item.tuned_ms / item.default_knobs_ms for item in timed]
     ratios = [item.default_knobs_ms / item.onnxruntime_ms for item in timed]
     tuned = [item.tuned_ms / item.onnxruntime_ms for item in timed]
@@ -197,7 +197,7 @@ def _traced_row(ratios: list[float]) -> Row:
     return Row(name="default_geomean_vs_meta_schedule", value=geometric_mean(ratios), unit="ratio", note=note)
 
 
-def _rows(item: Timed) -> list[Row]:
+def _rows(item: LayerTimes) -> list[Row]:
     """GFLOP/s with default knobs, tuned ones, MetaSchedule's record and in onnxruntime, and two ratios."""
     name = item.layer.name
     speeds = {

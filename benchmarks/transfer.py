@@ -32,10 +32,10 @@ import numpy as np
 
 from benchmarks import untuned_networks
 from benchmarks.table import Row
-from benchmarks.transfer_study import STRATEGIES, Timed, by_client, held_out, left_out
+from benchmarks.transfer_study import STRATEGIES, TransferTimes, by_client, held_out, left_out
 from tunehub.relax.schedule.transfer_sources import WEIGHTS
 from tunehub.target.host import physical_cores
-from tunehub_builder.bench.comparison import Comparison, compare, use_threads
+from tunehub_builder.bench.comparison import NetworkComparison, compare, use_threads
 
 _FOLDER = "benchmarks/.transfer"
 _TOLERANCE = 1e-3  # relative: templates and tuned schedules add in another order
@@ -48,7 +48,7 @@ def run() -> list[Row]:
     import tunehub
 
     folder, target = Path(os.environ.get("TUNEHUB_TRANSFER_WORK", _FOLDER)), tunehub.host_target()
-    studies: dict[bool, list[Timed]] = {True: [], False: []}
+    studies: dict[bool, list[TransferTimes]] = {True: [], False: []}
     tuned = os.environ.get("TUNEHUB_TRANSFER_TUNED")
     for number, name in enumerate(tuned.split(",") if tuned else ()):
         knobs, items = left_out(Path(name), folder / f"left-out-{number}", target, threads)
@@ -66,7 +66,7 @@ def run() -> list[Row]:
 # -- rows
 
 
-def _summary(shipped: Sequence[tuple[Timed, str]]) -> list[Row]:
+def _summary(shipped: Sequence[tuple[TransferTimes, str]]) -> list[Row]:
     """What a user gets: a template where one is for the operator, else a transfer; what neither serves is left out."""
     served = [(item, name) for item, name in shipped if name in item.run_s and _is_compared(item)]
     shares = [_share(item, name) for item, name in served]
@@ -91,11 +91,11 @@ def _summary(shipped: Sequence[tuple[Timed, str]]) -> list[Row]:
     ]
 
 
-def _is_compared(item: Timed) -> bool:
+def _is_compared(item: TransferTimes) -> bool:
     return "tuned" in item.run_s
 
 
-def _strategies(study: str, items: Sequence[Timed]) -> list[Row]:
+def _strategies(study: str, items: Sequence[TransferTimes]) -> list[Row]:
     """The same figures for each strategy of a study, over the workloads that have neighbours."""
     compared = [item for item in items if _is_compared(item) and item.neighbours]
     if not compared:
@@ -120,7 +120,7 @@ def _strategies(study: str, items: Sequence[Timed]) -> list[Row]:
     return rows
 
 
-def _weights(items: Sequence[Timed]) -> list[Row]:
+def _weights(items: Sequence[TransferTimes]) -> list[Row]:
     """The weights of the model that fit best what was measured: least squares of the logarithms."""
     samples = [sample for item in items for sample in item.samples]
     if len(samples) < 3 * len(WEIGHTS):
@@ -150,7 +150,7 @@ def _networks(folder: Path, target: Any, threads: int) -> list[Row]:
     return [*(_network(item) for item in found), *_of_networks(found), *_of_workloads(workloads)] if found else []
 
 
-def _of_workloads(items: Sequence[Timed]) -> list[Row]:
+def _of_workloads(items: Sequence[TransferTimes]) -> list[Row]:
     slower = {item.name: item.run_s["default"] / item.run_s["client"] for item in items if "client" in item.run_s}
     worst = sorted(slower, key=lambda name: slower[name])[:3]
     return [
@@ -169,7 +169,7 @@ def _of_workloads(items: Sequence[Timed]) -> list[Row]:
     ]
 
 
-def _network(item: Comparison) -> Row:
+def _network(item: NetworkComparison) -> Row:
     rungs = Counter(workload.rung for workload in item.report.workloads)
     note = (
         f"default {item.default_ms:.1f} ms, tuned {item.tuned_ms:.2f}, onnxruntime {item.onnxruntime_ms:.2f}; compiles "
@@ -179,7 +179,7 @@ def _network(item: Comparison) -> Row:
     return Row(name=f"untuned_{item.name}", value=item.tunehub_ms, unit="ms", note=note)
 
 
-def _of_networks(found: Sequence[Comparison]) -> list[Row]:
+def _of_networks(found: Sequence[NetworkComparison]) -> list[Row]:
     against_default = [item.default_ms / item.tunehub_ms for item in found]
     ratios = {
         "untuned_geomean_vs_onnxruntime": [item.tunehub_ms / item.onnxruntime_ms for item in found],
@@ -199,12 +199,12 @@ def _of_networks(found: Sequence[Comparison]) -> list[Row]:
     ]
 
 
-def _share(item: Timed, name: str) -> float:
+def _share(item: TransferTimes, name: str) -> float:
     """The speed of a schedule as a share of that of the workload's own tuning."""
     return item.run_s["tuned"] / item.run_s[name]
 
 
-def _gain(items: Iterable[Timed], name: str) -> float:
+def _gain(items: Iterable[TransferTimes], name: str) -> float:
     return _geomean([item.run_s["default"] / item.run_s[name] for item in items if name in item.run_s])
 
 

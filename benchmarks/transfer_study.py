@@ -1,6 +1,6 @@
 """The measurements of the benchmark ``transfer``: what each strategy makes of a workload, compared and timed.
 
-A *problem* is a workload that may not use its own record, with the records of others and, to compare with, its own.
+A *case* is a workload that may not use its own record, with the records of others and, to compare with, its own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _OF_A_SOURCE = 2  # its fastest trials: four sources make eight candidates to me
 _LIMIT_S = 600.0
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem's schedules by the name of who made them: seconds of a run, relative difference from the default's
+class TransferTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """A case's schedules by the name of who made them: seconds of a run, relative difference from the default's
     output, seconds that making it took.
 
     ``neighbours`` could be used. ``samples``: of those measured the model's features, the time without any loss, and
@@ -69,7 +69,7 @@ class Item:
 
 
 @dataclass(kw_only=True)
-class Problem:
+class TransferCase:
     """``own``: the class by which the ``neighbours`` were found, None when there are none."""
 
     item: Item
@@ -84,7 +84,7 @@ class _Made:
     made_s: dict[str, float] = field(default_factory=dict)
 
 
-def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Timed]:
+def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[TransferTimes]:
     """Tune the workloads of :mod:`benchmarks.transfer_workloads` in ``folder``, and time those that are held out."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = _tasks(target, knobs=knobs)
@@ -92,11 +92,11 @@ def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Ti
         _tune(folder, [task for task, _ in tasks], target, pool, knobs=knobs)
         best = _best(folder, _OF_A_SOURCE)
         items = [item for _, item in tasks]
-        problems = (_problem(item, items, best) for item in items if item.group == "held out")
-        return _solved(problems, folder, target, pool, _by_knobs if knobs else _by_traces)
+        cases = (_case(item, items, best) for item in items if item.group == "held out")
+        return _solved(cases, folder, target, pool, _by_knobs if knobs else _by_traces)
 
 
-def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, threads: int) -> list[Timed]:
+def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, threads: int) -> list[TransferTimes]:
     """What a compile makes of each workload of ``networks`` (names and modules): ``client``, beside the default.
 
     Those that a compile leaves to TVM, and those with a record of their own, are left out.
@@ -110,14 +110,14 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
 
     chosen = {task.exact: _clients(task.mod, target, lookup) for task in tasks}
 
-    def make(problem: Problem, _target: Any) -> _Made:
-        return _Made(candidates={"client": chosen[problem.item.exact]})
+    def make(case: TransferCase, _target: Any) -> _Made:
+        return _Made(candidates={"client": chosen[case.item.exact]})
 
     named = [(f"{task.name} of {task.networks[0]}", task) for task in tasks if chosen[task.exact] is not None]
     items = [Item.of(name, task.exact, task.mod, "") for name, task in named]
-    problems = (Problem(item=i, own=None, neighbours=[], tuned=Trial(task=i.exact, source="none")) for i in items)
+    cases = (TransferCase(item=i, own=None, neighbours=[], tuned=Trial(task=i.exact, source="none")) for i in items)
     with _pool(folder, target, threads, knobs=True) as pool:
-        return _solved(problems, folder, target, pool, make)
+        return _solved(cases, folder, target, pool, make)
 
 
 def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
@@ -134,7 +134,7 @@ def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     return None
 
 
-def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[bool, list[Timed]]:
+def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[bool, list[TransferTimes]]:
     """Leave out each network of a work directory of ``tunehub tune``: its workloads get the others' records.
 
     Nothing is tuned. Also returns whether the directory is one of the tuner ``template``.
@@ -143,9 +143,9 @@ def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[
     work = WorkDirectory(directory)
     knobs = work.existing_run().tuner == "template"
     best = _best(directory, 1)
-    problems = _left_out_problems(list(work.tasks()), best)
+    cases = _left_out_cases(list(work.tasks()), best)
     with _pool(folder, target, threads, knobs=knobs) as pool:
-        return knobs, _solved(problems, folder, target, pool, _by_knobs if knobs else _by_traces)
+        return knobs, _solved(cases, folder, target, pool, _by_knobs if knobs else _by_traces)
 
 
 def _best(directory: Path, top: int) -> dict[str, list[Trial]]:
@@ -153,7 +153,7 @@ def _best(directory: Path, top: int) -> dict[str, list[Trial]]:
     return best_trials(newest(Journal(directory).trials(), own), top)[0]
 
 
-def _left_out_problems(entries: Sequence[TaskEntry], best: dict[str, list[Trial]]) -> Iterator[Problem]:
+def _left_out_cases(entries: Sequence[TaskEntry], best: dict[str, list[Trial]]) -> Iterator[TransferCase]:
     import tvm
 
     limit, counts = _limit(), defaultdict[str, int](int)
@@ -165,14 +165,14 @@ def _left_out_problems(entries: Sequence[TaskEntry], best: dict[str, list[Trial]
             continue  # one that several networks have is served by its own record in any of them
         counts[network] += 1
         others = [other for other, its in zip(items, tuned, strict=True) if network not in its.counts]
-        yield _problem(item, others, best)
+        yield _case(item, others, best)
 
 
 def _limit() -> int:
     return int(os.environ.get("TUNEHUB_TRANSFER_LIMIT", "1000"))
 
 
-def _problem(item: Item, others: Iterable[Item], best: dict[str, list[Trial]]) -> Problem:
+def _case(item: Item, others: Iterable[Item], best: dict[str, list[Trial]]) -> TransferCase:
     """With the neighbours of its class, else those of its anchor's: as a compile looks for them."""
     tuned = best[item.exact][0] if best.get(item.exact) else Trial(task=item.exact, source="none")
     sources = [other for other in others if other is not item and other.group != "held out"]
@@ -180,8 +180,8 @@ def _problem(item: Item, others: Iterable[Item], best: dict[str, list[Trial]]) -
         found = [_neighbour(other, trial, bool(anchored)) for other in sources for trial in best.get(other.exact, [])
                  if own is not None and _class(other, bool(anchored)) == own.key]  # fmt: skip
         if found:
-            return Problem(item=item, own=own, neighbours=found, tuned=tuned)
-    return Problem(item=item, own=None, neighbours=[], tuned=tuned)
+            return TransferCase(item=item, own=own, neighbours=found, tuned=tuned)
+    return TransferCase(item=item, own=None, neighbours=[], tuned=tuned)
 
 
 def _class(item: Item, anchored: bool) -> str | None:
@@ -243,37 +243,37 @@ def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: 
 
 
 def _solved(
-    problems: Iterable[Problem], folder: Path, target: Any, pool: Any, make: Callable[[Problem, Any], _Made]
-) -> list[Timed]:
+    cases: Iterable[TransferCase], folder: Path, target: Any, pool: Any, make: Callable[[TransferCase, Any], _Made]
+) -> list[TransferTimes]:
     """Those that ``results.jsonl`` does not have are measured now."""
-    results = LineJournal(folder / "results.jsonl", Timed)
+    results = LineJournal(folder / "results.jsonl", TransferTimes)
     results.heal()
     known = {entry.exact: entry for entry in results.entries()}
     solved = []
-    for problem in problems:
-        if problem.item.exact not in known:
-            made = make(problem, target)
-            if problem.tuned.run_s:
-                made.candidates["tuned"] = problem.tuned.candidate
-            timed = _timed(problem, made, pool, target)
+    for case in cases:
+        if case.item.exact not in known:
+            made = make(case, target)
+            if case.tuned.run_s:
+                made.candidates["tuned"] = case.tuned.candidate
+            timed = _timed(case, made, pool, target)
             if timed is None:
                 continue
             results.append(timed)
-            known[problem.item.exact] = timed
-        solved.append(known[problem.item.exact])
+            known[case.item.exact] = timed
+        solved.append(known[case.item.exact])
     return solved
 
 
-def _by_traces(problem: Problem, target: Any) -> _Made:
+def _by_traces(case: TransferCase, target: Any) -> _Made:
     """One schedule by each strategy, those that are measured, and what a template makes of the layout as it is."""
     made = _Made()
-    _make(made, "rule", [None], lambda _: _templated(problem.item, target))
-    if problem.own is not None:
-        for number, neighbour in enumerate(by_model(problem.own, problem.neighbours)[:MEASURED]):
-            _make(made, f"measured {number}", [neighbour], lambda other: _transferred(problem.item, other, target))
+    _make(made, "rule", [None], lambda _: _templated(case.item, target))
+    if case.own is not None:
+        for number, neighbour in enumerate(by_model(case.own, case.neighbours)[:MEASURED]):
+            _make(made, f"measured {number}", [neighbour], lambda other: _transferred(case.item, other, target))
         for name, strategy in STRATEGIES.items():
-            chosen = strategy(problem.own, problem.neighbours)[:_ATTEMPTS]
-            _make(made, name, chosen, lambda other: _transferred(problem.item, other, target))
+            chosen = strategy(case.own, case.neighbours)[:_ATTEMPTS]
+            _make(made, name, chosen, lambda other: _transferred(case.item, other, target))
     return made
 
 
@@ -303,19 +303,19 @@ def _templated(item: Item, target: Any) -> Any:
     return export_trace(fit.by_default(fit.match).trace)
 
 
-def _by_knobs(problem: Problem, target: Any) -> _Made:
+def _by_knobs(case: TransferCase, target: Any) -> _Made:
     """The template's rule, the knobs of the source that each strategy chooses, and those that are measured."""
     from tunehub_builder.tuning.search.knobs import space_of
 
-    made, item = _Made(), problem.item
+    made, item = _Made(), case.item
     _make(made, "rule", [None], lambda _: space_of(item.mod, target)[0])
     rule = made.candidates.get("rule")
-    if rule is None or problem.own is None:
+    if rule is None or case.own is None:
         return made
-    for number, neighbour in enumerate(by_model(problem.own, problem.neighbours)[: MEASURED - 1]):
+    for number, neighbour in enumerate(by_model(case.own, case.neighbours)[: MEASURED - 1]):
         _make(made, f"measured {number}", [neighbour], lambda other: _fitting(item, other, target))
     for name, strategy in STRATEGIES.items():
-        chosen = [*strategy(problem.own, problem.neighbours)[:_ATTEMPTS], None]
+        chosen = [*strategy(case.own, case.neighbours)[:_ATTEMPTS], None]
         _make(made, name, chosen, lambda other: rule if other is None else _fitting(item, other, target))
     return made
 
@@ -351,11 +351,11 @@ def _make(made: _Made, name: str, sources: Sequence[Any], make: Callable[[Any], 
 # -- measurements
 
 
-def _timed(problem: Problem, made: _Made, pool: Any, target: Any) -> Timed | None:
+def _timed(case: TransferCase, made: _Made, pool: Any, target: Any) -> TransferTimes | None:
     """Compare and time all candidates beside the default, in turns, in one worker; None when its process ends."""
     import tvm
 
-    worker, item = pool.workers[0], problem.item
+    worker, item = pool.workers[0], case.item
     worker.load(item.exact, tvm.ir.save_json(item.mod))
     places, candidates = _once(made.candidates)
     kind, errors = worker.ask(("build_case", item.exact, str(target), candidates), _LIMIT_S)
@@ -368,10 +368,10 @@ def _timed(problem: Problem, made: _Made, pool: Any, target: Any) -> Timed | Non
         return None
     names = {name: i for name, i in places.items() if i in built}
     times = {"default": run_s[-1], **{name: run_s[i] for name, i in names.items()}}
-    return Timed(
-        exact=item.exact, name=item.name, neighbours=len(problem.neighbours), run_s=times,
+    return TransferTimes(
+        exact=item.exact, name=item.name, neighbours=len(case.neighbours), run_s=times,
         difference={name: float(found[i][1]) for name, i in names.items()}, made_s=made.made_s,
-        samples=_samples(problem, times),
+        samples=_samples(case, times),
     )  # fmt: skip
 
 
@@ -389,12 +389,14 @@ def _once(candidates: dict[str, Any]) -> tuple[dict[str, int], list[Any]]:
     return places, kept
 
 
-def _samples(problem: Problem, times: dict[str, float]) -> tuple[tuple[tuple[float, float, float], float, float], ...]:
-    own = problem.own
+def _samples(
+    case: TransferCase, times: dict[str, float]
+) -> tuple[tuple[tuple[float, float, float], float, float], ...]:
+    own = case.own
     if own is None:
         return ()
     found = []
-    for number, other in enumerate(by_model(own, problem.neighbours)[:MEASURED]):
+    for number, other in enumerate(by_model(own, case.neighbours)[:MEASURED]):
         work = max(map(math.prod, own.same_shape(other.extents) or ((1,),)))
         if f"measured {number}" in times:
             found.append((features(own, other.extents), own.work * other.run_s / work, times[f"measured {number}"]))

@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class TransferWorkload:
     """One operator: ``make`` gives its Relax module; ``held_out`` ones may be transferred to, not from."""
 
     name: str
@@ -25,10 +25,12 @@ class Workload:
 Sizes = tuple[int, ...]
 
 
-def workloads() -> list[Workload]:
+def workloads() -> list[TransferWorkload]:
     """All of them, the sources first: 52 sources and 65 held-out ones."""
     found = [
-        Workload(name=f"{kind}_{'x'.join(map(str, sizes))}", make=_maker(build, sizes), held_out=number >= _SOURCES)
+        TransferWorkload(
+            name=f"{kind}_{'x'.join(map(str, sizes))}", make=_maker(build, sizes), held_out=number >= _SOURCES
+        )
         for kind, (build, shapes) in _KINDS.items()
         for number, sizes in enumerate(shapes)
     ]

@@ -28,7 +28,7 @@ _Arrays = list[npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class NetworkComparison:
     """Medians in milliseconds, compile times in seconds. ``max_rel_diff``: the largest |difference| of any output
     between tunehub and any of the others, over the largest |value| of that output. ``tuned_ms``: with other records,
     see :func:`compare`."""
@@ -57,7 +57,7 @@ def compare(
     rounds: int = 7,
     with_default: bool = True,
     tuned_options: dict[str, Any] | None = None,
-) -> Comparison:
+) -> NetworkComparison:
     """Compile and measure ``network``. ``threads`` must be the size that :func:`use_threads` set.
 
     With ``tuned_options`` it is measured once more, compiled with these options of the hub: records of its own.
@@ -84,7 +84,7 @@ def compare(
     outputs = {name: run() for name, run in runners.items()}
     others = [outputs[name] for name in runners if name != "tunehub"]
     times = interleaved(runners, rounds)
-    return Comparison(
+    return NetworkComparison(
         name=network.name,
         default_ms=times.get("default", float("nan")),
         tunehub_ms=times["tunehub"],

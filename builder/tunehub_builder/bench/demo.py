@@ -12,7 +12,7 @@ import click
 
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import Comparison, compare, use_threads
+from tunehub_builder.bench.comparison import NetworkComparison, compare, use_threads
 
 NETWORKS = ("squeezenet", "resnet50", "mobilenet_v2", "bert_base")
 
@@ -44,7 +44,7 @@ def run_demo(names: Sequence[str] = (), *, as_json: bool = False, repeats: int =
     return 0
 
 
-def summarize(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def summarize(comparisons: Sequence[NetworkComparison]) -> dict[str, Any]:
     """The demo's JSON: rows, and geometric means of (default ÷ tunehub) and of (tunehub ÷ onnxruntime)."""
     left_out = ("report", "tuned_ms")
     rows = [{k: v for k, v in asdict(item).items() if k not in left_out} for item in _without_reports(comparisons)]
@@ -55,13 +55,13 @@ def summarize(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     }
 
 
-def _without_reports(comparisons: Sequence[Comparison]) -> Iterable[Comparison]:
+def _without_reports(comparisons: Sequence[NetworkComparison]) -> Iterable[NetworkComparison]:
     from dataclasses import replace
 
     return (replace(item, report=None) for item in comparisons)
 
 
-def _print_row(item: Comparison) -> None:
+def _print_row(item: NetworkComparison) -> None:
     click.echo(f"\n{item.name}")
     click.echo(f"  TVM default   {item.default_ms:10.2f} ms   compiled in {item.compile_default_s:.1f} s")
     click.echo(
