@@ -21,7 +21,7 @@ from benchmarks.gpu_stock import trials_per_hour
 from benchmarks.table import Row
 
 if TYPE_CHECKING:
-    from tunehub.target.cuda_host import Gpu
+    from tunehub.target.nvidia import Gpu
 
 NETWORKS = (
     *("resnet50", "squeezenet", "shufflenet", "vgg19", "densenet121", "mobilenet_v2", "bert_base"),
@@ -36,7 +36,7 @@ def run() -> list[Row]:
 
     Raises RuntimeError without a GPU.
     """
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
 
     gpus = find_gpus()
     if not gpus:

@@ -40,7 +40,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
     import tvm
 
     import tunehub
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
     from tunehub_builder import networks
     from tunehub_builder.networks.half import HalfPrecision
 

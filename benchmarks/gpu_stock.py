@@ -100,7 +100,7 @@ def _tune_with_tvm(network: str, work: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
 
     from tunehub.relax.pipeline import prepare
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
     from tunehub_builder import networks
 
     target = tvm.target.Target(find_gpus()[0].tvm_config())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunehub.target import host
-from tunehub.target.cuda_host import Gpu
+from tunehub.target.nvidia import Gpu
 from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner import cuda_worker
@@ -63,7 +63,7 @@ def test_the_description_names_hardware_only() -> None:
 
 def _gpus(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     found = tuple(Gpu(name=name, arch="sm_90", driver="580.1") for name in names)
-    monkeypatch.setattr("tunehub.target.cuda_host.find_gpus", lambda: found)
+    monkeypatch.setattr("tunehub.target.nvidia.find_gpus", lambda: found)
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda-h200"])

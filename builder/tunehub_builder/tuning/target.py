@@ -70,7 +70,7 @@ def find_gpu(name: str) -> TuningTarget:
 
     Raises UnsuitableTargetError when the machine has none, or another one.
     """
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
 
     gpus = find_gpus()
     if not gpus:
@@ -131,7 +131,7 @@ def describe_machine(target: TuningTarget | None = None) -> dict[str, str | int 
     """
     import psutil
 
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
 
     gpus = find_gpus()[:1] if target is not None and target.config.get("kind") == "cuda" else ()
     kernel = re.match(r"\d+\.\d+", platform.release())

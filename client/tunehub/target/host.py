@@ -18,7 +18,7 @@ from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor
 
 if TYPE_CHECKING:
-    from tunehub.target.cuda_host import Gpu
+    from tunehub.target.nvidia import Gpu
 
 # LLVM features that decide which schedules are legal or fast; the rest (ciphers, tuning flags, system instructions)
 # would only keep related machines apart.
@@ -88,7 +88,7 @@ def host_target(kind: str = "llvm") -> Any:
 
 
 def _first_gpu() -> Gpu:
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
 
     gpus = find_gpus()
     if not gpus:

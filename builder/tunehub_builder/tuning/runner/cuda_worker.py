@@ -206,7 +206,7 @@ def makers(directory: Path, workers: int, *, half: bool = False) -> list[Callabl
 
 def visible_gpus() -> tuple[str, ...]:
     """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    from tunehub.target.cuda_host import find_gpus
+    from tunehub.target.nvidia import find_gpus
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(len(find_gpus()))) if named is None else (name.strip() for name in named.split(","))

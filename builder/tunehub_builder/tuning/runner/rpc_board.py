@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.measure.session import random_array
-from tunehub.target.cuda_host import Gpu
+from tunehub.target.nvidia import Gpu
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.archive import LIBRARY, Archive
 from tunehub_builder.tuning.runner.worker import MeasureOptions

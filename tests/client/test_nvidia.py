@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.target import cuda_host
-from tunehub.target.cuda_host import Gpu, find_gpus, parse_gpus
+from tunehub.target.nvidia import Gpu, find_gpus, parse_gpus
 
 H200 = "NVIDIA H200, 9.0, 143771, 580.159.04, 1980, 3201, 700.00"
 
