@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.exceptions import UnknownTargetError
-from tunehub.target import cuda_host, host
+from tunehub.target import host, nvidia
 from tunehub_registry.target import TargetDescriptor
 
 from .conftest import ZNVER5
@@ -142,12 +142,12 @@ def test_host_by_llvm(tvm: Any) -> None:
 
 
 def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (gpu,) = cuda_host.parse_gpus("NVIDIA H200, 9.0, 143771, 580.1, 1980, 3201, 700.00")
-    monkeypatch.setattr(cuda_host, "find_gpus", lambda: (gpu, gpu))
+    (gpu,) = nvidia.parse_gpus("NVIDIA H200, 9.0, 143771, 580.1, 1980, 3201, 700.00")
+    monkeypatch.setattr(nvidia, "find_gpus", lambda: (gpu, gpu))
     target = host.host_target("cuda")
     assert (target.kind.name, str(target.attrs["arch"])) == ("cuda", "sm_90")
     assert host.descriptor_of(target).name == "cuda-h200"
-    monkeypatch.setattr(cuda_host, "find_gpus", tuple)
+    monkeypatch.setattr(nvidia, "find_gpus", tuple)
     with pytest.raises(UnknownTargetError, match="nvidia-smi lists no GPU here"):
         host.host_target("cuda")
     with pytest.raises(UnknownTargetError, match="give 'llvm' or 'cuda'"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.target import cuda_host
+from tunehub.target import nvidia
 from tunehub.target.nvidia import Gpu, find_gpus, parse_gpus
 
 H200 = "NVIDIA H200, 9.0, 143771, 580.159.04, 1980, 3201, 700.00"
@@ -49,7 +49,7 @@ def test_no_driver(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_words: Any, **_options: Any) -> Any:
         raise failure
 
-    monkeypatch.setattr(cuda_host.subprocess, "run", run)
+    monkeypatch.setattr(nvidia.subprocess, "run", run)
     assert find_gpus() == ()
 
 
@@ -60,6 +60,6 @@ def test_the_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(words)
         return subprocess.CompletedProcess(words, 0, stdout=f"{H200}\n{H200}\n", stderr="")
 
-    monkeypatch.setattr(cuda_host.subprocess, "run", run)
+    monkeypatch.setattr(nvidia.subprocess, "run", run)
     assert len(find_gpus()) == 2
     assert asked[0][0] == "nvidia-smi"
