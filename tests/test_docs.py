@@ -1,0 +1,80 @@
+"""Documents: every link leads somewhere, every ADR is in the index, and no module is named that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packages/README.md")
+DOCUMENTS = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
+SOURCES = {
+    "tunehub": ROOT / "client",
+    "tunehub_builder": ROOT / "builder",
+    "tunehub_registry": ROOT / "registry",
+    "benchmarks": ROOT,
+}
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_MODULE = re.compile(r"`((?:tunehub|tunehub_builder|tunehub_registry|benchmarks)(?:\.\w+)+)")
+_PATH = re.compile(r"`((?:client|builder|registry|benchmarks|tests|docs|packages)/[\w./-]+)`")
+_WIDTH = 120
+
+pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def slugs(document: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a document."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(document: Path) -> list[str]:
+    """The relative links of a document."""
+    found = _LINK.findall(_CODE.sub("", document.read_text()))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def test_every_relative_link_and_its_anchor_exist(document: Path) -> None:
+    for link in links(document):
+        place, _, anchor = link.partition("#")
+        target = (document.parent / place).resolve() if place else document
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        assert not anchor or anchor in slugs(target), link
+
+
+def test_every_module_and_path_that_is_named_exists(document: Path) -> None:
+    text = document.read_text()
+    for name in _MODULE.findall(text):
+        parts = name.split(".")
+        assert any(_module(parts[:n]) for n in range(len(parts), 1, -1)) or _in_package(parts), name
+    for path in _PATH.findall(text):
+        assert list(ROOT.glob(path)), path
+
+
+def _module(parts: list[str]) -> bool:
+    place = SOURCES[parts[0]].joinpath(*parts)
+    return place.with_suffix(".py").is_file() or (len(parts) > 1 and place.is_dir())
+
+
+def _in_package(parts: list[str]) -> bool:
+    """Whether a package exports the one name after it, such as `tunehub.compile`."""
+    package = SOURCES[parts[0]].joinpath(parts[0], "__init__.py")
+    return len(parts) == 2 and re.search(rf"\b{parts[1]}\b", package.read_text()) is not None
+
+
+def test_lines_of_text_are_not_too_long(document: Path) -> None:
+    for line in _CODE.sub("", document.read_text()).splitlines():
+        assert len(line) <= _WIDTH or line.startswith(("|", "    ")), line
+
+
+def test_every_decision_is_in_the_index_once(document: Path) -> None:
+    if document.parent.name == "adr" and document.name != "README.md":
+        index = (document.parent / "README.md").read_text()
+        number = int(document.name.split("-")[0])
+        assert index.count(f"[{number}]({document.name})") == 1, "docs/adr/README.md has a line for each file"
+        assert document.read_text().startswith(f"# {number}. ")
