@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunehub.cli import doctor as doctor_module
+from tunehub.cli import main
+from tunehub.cli.doctor import examine
+from tunehub.options import load_settings, with_options
+from tunehub_registry.index import encode_index, yank_version
+
+from ..conftest import A76, SKYLAKE, RegistryFolder
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> Result:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return Result(int(stop.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+def test_help_and_version(run: Any) -> None:
+    result = run("--help")
+    assert result.code == 0
+    for name in ("cache", "demo", "doctor", "list", "resolve", "show", "tune", "distill", "check", "pack", "networks"):
+        assert name in result.out
+        assert run(name, "--help").code == 0
+    assert "0.1.0" in run("--version").out
+
+
+def test_list(run: Any, registry: RegistryFolder) -> None:
+    registry.publish(version="0.1.0", yanked="wrong numbers")
+    registry.publish(version="0.2.0")
+    registry.publish(A76)
+    result = run("list", "--registry", registry.root)
+    assert result.code == 0
+    assert "\x1b" not in result.out
+    assert "yanked: wrong numbers" in result.out
+    assert [line.split()[:2] for line in result.out.splitlines()[1:]] == [
+        ["llvm-cortex-a76", "0.1.0"], ["llvm-znver5", "0.2.0"], ["llvm-znver5", "0.1.0"]
+    ]  # fmt: skip
+    rows = run("list", "llvm-znver5", "--registry", registry.root, "--json").json["packages"]
+    assert [row["version"] for row in rows] == ["0.2.0", "0.1.0"]
+    assert "no packages for cuda" in run("list", "cuda", "--registry", registry.root).out
+
+
+def test_list_of_an_unreadable_registry(run: Any, tmp_path: Path) -> None:
+    result = run("list", "--registry", tmp_path / "nowhere")
+    assert result.code == 1
+    assert "index.json: there is no folder" in result.err
+    assert run("list", "--registry", "ftp://host", "--json").json["problems"]
+
+
+def test_show(run: Any, registry: RegistryFolder) -> None:
+    registry.publish(version="0.1.0")
+    registry.publish(version="0.2.0")
+    result = run("show", "llvm-znver5", "--registry", registry.root)
+    assert result.code == 0
+    assert result.out.startswith("llvm-znver5 0.2.0")
+    assert "networks: none" in result.out
+    shown = run("show", "llvm-znver5==0.1.0", "--registry", registry.root, "--json").json
+    assert shown["manifest"]["version"] == "0.1.0"
+    assert shown["manifest"]["provenance"]["trials"] == 1
+    missing = run("show", "llvm-znver5==0.3", "--registry", registry.root)
+    assert missing.code == 1
+    assert "llvm-znver5 0.2.0" in missing.err
+    assert run("show", "llvm-nothing", "--registry", registry.root).code == 1
+    assert run("show", "znver5 0.1", "--registry", registry.root).code == 2
+    assert run("show", ">=0.1", "--registry", registry.root).code == 2
+
+
+def test_show_of_a_damaged_package(run: Any, registry: RegistryFolder) -> None:
+    path = registry.publish()
+    data = path.read_bytes()
+    for content, expected in ((data[:-1] + b"x", "sha256"), (data[:-1], f"{len(data) - 1} bytes instead of")):
+        path.write_bytes(content)
+        result = run("show", "llvm-znver5", "--registry", registry.root)
+        assert result.code == 1
+        assert expected in result.err
+
+
+def test_resolve(run: Any, registry: RegistryFolder) -> None:
+    registry.publish(SKYLAKE)
+    registry.publish(A76)
+    target = '{"kind": "llvm", "mcpu": "znver5", "mtriple": "x86_64-linux-gnu"}'
+    pytest.importorskip("tvm")
+    result = run("resolve", target, "--registry", registry.root)
+    assert result.code == 0
+    assert "llvm-skylake 0.1.0" in result.out
+    assert "aarch64" in result.out
+    answer = run("resolve", target, "--registry", registry.root, "--require", ">=9", "--json")
+    assert answer.code == 1
+    assert answer.json["chosen"] is None
+    assert {row["name"] for row in answer.json["trace"]} == {"llvm-skylake", "llvm-cortex-a76"}
+
+
+def test_wrong_usage_is_2(run: Any) -> None:
+    assert run("resolve", "nonsense").code == 2
+    assert run("resolve", "--require", "=x").code == 2
+    assert run("nonsense").code == 2
+    assert run("list", "--nonsense").code == 2
+    assert run("demo", "--repeats", "0").code == 2
+
+
+def test_cache(run: Any, registry: RegistryFolder, cache: Path) -> None:
+    assert "is empty" in run("cache", "ls").out
+    registry.publish()
+    import tunehub
+
+    from ..conftest import ZNVER5
+
+    tunehub.open_hub(ZNVER5, registry=str(registry.root), tvm_version="0.27.0").close()
+    rows = run("cache", "ls", "--json").json["files"]
+    assert sorted(row["kind"] for row in rows) == ["blob", "index"]
+    assert run("cache", "verify").code == 0
+    for row in rows:
+        path = Path(row["path"])
+        path.write_bytes(path.read_bytes()[:-50])
+    (cache / "blobs" / "x.tmp-1").write_bytes(b"")
+    damaged = run("cache", "verify", "--json")
+    assert damaged.code == 1
+    assert len(damaged.json["deleted"]) == 3
+    assert run("cache", "verify").out == "0 files checked, 0 deleted\n"
+    assert run("cache", "clear").code == 0
+    assert run("cache", "clear", "--json").json["freed"] == 0
+
+
+def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tunehub_builder")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("tunehub_builder", "tunehub_builder.cli.commands", "tunehub_builder.bench.demo"):
+        monkeypatch.setitem(sys.modules, name, None)
+    tune = run("tune", "--help")
+    assert tune.code == 1
+    assert "pip install 'tunehub[builder]'" in tune.err
+    demo = run("demo", "--network", "squeezenet")
+    assert demo.code == 1
+    assert "pip install 'tunehub[demo]'" in demo.err
+    assert "tune" not in run("--help").out.split("Commands:")[1].split()
+
+
+def test_demo_hands_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = pytest.importorskip("tunehub_builder.bench.demo")
+    from tunehub_builder.networks.exceptions import UnknownNetworkError
+
+    seen: list[Any] = []
+    monkeypatch.setattr(demo, "run_demo", lambda names, **options: seen.append((names, options)) or 0)
+    assert run("demo", "--network", "a", "--network", "b", "--json", "--repeats", "3").code == 0
+    assert seen == [(("a", "b"), {"as_json": True, "repeats": 3})]
+    assert issubclass(UnknownNetworkError, Exception)
+
+
+PROBE = {
+    "threads": 1,
+    "version": "0.27.0",
+    "cpu": {"name": "llvm-znver5", "arch": "x86_64", "features": ["avx2"], "cores": 2},
+    "gpu": {"name": "cuda-h200", "arch": "sm_90"},
+}
+
+
+def findings(registry: RegistryFolder) -> dict[str, Any]:
+    settings = with_options(load_settings(), registry=registry.root)
+    return {item.name: item for item in examine(settings)}
+
+
+def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tvm")
+    registry.publish()
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: PROBE)
+    found = findings(registry)
+    assert found["threads"].state == "warning"
+    assert "TVM_NUM_THREADS=2" in found["threads"].remedy
+    assert "cuda-h200" in found["gpu"].text
+    assert found[f"registry {registry.root}"].text == "unsigned: llvm-znver5"
+    assert found["embedded registry"].text == "no packages"
+    assert found["cache"].state == "ok"
+
+
+def test_doctor_without_tvm(run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setattr("tunehub.target.tvm_generation.find_tvm", lambda: None)
+    cache.write_text("in the way")
+    found = findings(registry)
+    assert found["tvm"].state == "error"
+    assert "pip install" in found["tvm"].remedy
+    assert found["cache"].state == "warning"
+    result = run("doctor", "--registry", "ftp://x", "--json")
+    assert result.code == 1
+    assert not result.json["ok"]
+
+
+def test_doctor_when_importing_tvm_fails(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tvm")
+    monkeypatch.setattr(doctor_module, "_PROBE", "raise SystemExit('libtvm.so: cannot open shared object file')")
+    found = findings(registry)
+    assert found["tvm"].state == "error"
+    assert "cannot open shared object file" in found["tvm"].text
+
+
+def test_doctor_for_real(run: Any) -> None:
+    pytest.importorskip("tvm")
+    result = run("doctor", "--json")
+    names = [item["name"] for item in result.json["findings"]]
+    assert names == ["python", "tvm", "cpu", "gpu", "threads", "cache", "embedded registry", "onnxruntime"]
+    assert result.code == 0
+    assert "TVM's pool has" in run("doctor").out
+
+
+def test_yanked_only_version_is_shown(run: Any, registry: RegistryFolder) -> None:
+    registry.publish()
+    index = registry.index()
+    from tunehub_registry.index import parse_shard
+
+    path = registry.root / index.names["llvm-znver5"].shard_path
+    update = yank_version(index, parse_shard(path.read_bytes(), "shard"), "0.1.0", "slow")
+    (registry.root / update.shard_path).write_bytes(update.shard_data)
+    (registry.root / "index.json").write_bytes(encode_index(update.index))
+    assert "yanked: slow" in run("show", "llvm-znver5", "--registry", registry.root).out

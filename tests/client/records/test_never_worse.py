@@ -1,0 +1,98 @@
+"""Measurements that speak against a schedule, and where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tunehub.records.lookup import Measured
+from tunehub.records.never_worse import against_borrowing, against_own_knobs, against_record
+from tunehub_registry.evidence import RecordEvidence, encode_evidence
+
+from ..conftest import RegistryFolder, key, lines, make_record
+from .test_template_lookup import opened, template_lines, template_record
+
+
+def line(number: int = 1, **changes: Any) -> RecordEvidence:
+    return msgspec.structs.replace(
+        RecordEvidence(
+            exact=key(number), default_s=6e-6, tuned_s=7e-6, speedup=6 / 7, repeats=5, spread=0.0,
+            output_max_rel_diff=0.0, threads=2, admitted=False, reason="slower", tuner="template",
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def found(**changes: Any) -> Measured:
+    return Measured(evidence=line(**changes), package="p 1")
+
+
+@pytest.mark.parametrize(
+    ("default_s", "run_s", "borrowed", "used"),
+    [
+        (2.0, 1.0, False, True),
+        (1.0, 1.0, False, False),
+        (1.0, 2.0, False, False),
+        (1.2, 1.0, False, True),
+        (1.2, 1.0, True, False),
+        (1.3, 1.0, True, True),
+        (None, 9.0, True, True),
+    ],
+)
+def test_a_record_must_promise_to_beat_the_default(
+    default_s: float | None, run_s: float, borrowed: bool, used: bool
+) -> None:
+    against = against_record(make_record(run_s=(run_s,), default_s=default_s), borrowed=borrowed)
+    assert (against is None) == used
+    assert used or "times as fast as TVM's default" in str(against)
+
+
+def test_measurements_of_the_very_workload_come_before_guesses() -> None:
+    assert against_borrowing(None) is None
+    reason = "measured no faster than TVM's default by p 1: 7 against 6 µs"
+    assert against_borrowing(found()) == reason
+    assert against_borrowing(found(tuned_s=5.95e-6)) is not None, "one per cent is noise"
+    assert against_borrowing(found(tuned_s=3e-6)) is None, "rejected for what it does in networks"
+
+
+def test_own_knobs_are_judged_by_their_own_time() -> None:
+    assert against_own_knobs(found(), "elementwise") is not None
+    assert against_own_knobs(found(tuned_s=3e-6), "elementwise") is None
+    slow = found(tuned_s=3e-6, untuned_s=9e-6, template="elementwise", admitted=True)
+    assert "9 against 6" in str(against_own_knobs(slow, "elementwise"))
+    assert against_own_knobs(slow, "loops") is None, "another template was measured"
+
+
+def known(registry: RegistryFolder, tuner: str, records: bytes, **options: Any) -> dict[int, Measured | None]:
+    """What a package says of this tuner and of workloads 1 to 3, with evidence on one of each tuner."""
+    evidence = [line(1), line(2, tuner=msgspec.UNSET), line(3, tuner="autotvm")]
+    registry.publish(evidence=b"".join(map(encode_evidence, evidence)).decode(), data=records, tuner=tuner)
+    hub = opened(registry, **options)
+    try:
+        return {number: hub.lookup.measured(tuner, key(number)) for number in (1, 2, 3)}
+    finally:
+        hub.close()
+
+
+def test_a_package_says_what_was_measured(registry: RegistryFolder) -> None:
+    of_knobs = known(registry, "template", template_lines(template_record(9)))
+    assert of_knobs == {1: Measured(evidence=line(1), package="llvm-znver5 0.1.0"), 2: None, 3: None}
+
+
+def test_evidence_without_a_tuner_is_on_traces(registry: RegistryFolder, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_bytes(lines(make_record(8)) + template_lines(template_record(8)))
+    of_traces = known(registry, "meta_schedule", lines(make_record(9)), user_records=mine)
+    assert [number for number, item in of_traces.items() if item] == [2]
+
+
+def test_evidence_on_records_of_no_use_here_is_not_asked(registry: RegistryFolder) -> None:
+    registry.publish(evidence=encode_evidence(line(1)).decode(), data=lines(make_record(9)))
+    hub = opened(registry)
+    assert hub.lookup.measured("template", key(1)) is None
+    assert hub.lookup.measured("meta_schedule", key(1)) is None
+    assert hub.lookup.measured("meta_schedule", "nonsense") is None
+    hub.close()

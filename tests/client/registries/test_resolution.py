@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub.exceptions import RequirementError
+from tunehub.registries.resolution import (
+    Chosen,
+    Decision,
+    NameOffer,
+    Requirement,
+    Resolution,
+    choose_version,
+    parse_requirement,
+    rank_names,
+    tvm_allowed,
+)
+from tunehub_registry.index import RecordSetSummary, ShardEntry
+from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
+
+from ..conftest import A76, SKYLAKE, ZNVER5
+
+ANY = parse_requirement(None)
+
+
+def offer(target: TargetDescriptor, position: int = 0) -> NameOffer:
+    return NameOffer(name=target.name, target=target, registry=f"registry{position}", position=position)
+
+
+def entry(version: str, *, tvm: str = ">=0.25,<0.28", tuner: str = "meta_schedule", yanked: str | None = None) -> Any:
+    return ShardEntry(
+        version=version,
+        file=f"packages/llvm-znver5-{version}.tunepkg",
+        sha256="0" * 64,
+        size=1,
+        record_sets=(RecordSetSummary(tuner=tuner, tvm=tvm),),
+        published="2026-01-31",
+        yanked=yanked,
+    )
+
+
+def choose(*entries: Any, require: str | None = None, tvm: str | None = "0.27.0.post1") -> tuple[str | None, list[Any]]:
+    (ranked,), _ = rank_names([offer(ZNVER5)], ZNVER5, ANY)
+    chosen, trace = choose_version(ranked, entries, parse_requirement(require), tvm)
+    return (chosen.entry.version if chosen else None), [(item.version, item.reason) for item in trace]
+
+
+def test_ladder_exact_then_family_then_generic_and_reasons() -> None:
+    bare = TargetDescriptor(kind="llvm", model="nehalem", arch="x86_64", features=("avx512fp16",))
+    ranked, rejected = rank_names([offer(bare), offer(A76), offer(SKYLAKE), offer(ZNVER5)], ZNVER5, ANY)
+    assert [(item.offer.name, item.match.rung) for item in ranked] == [
+        ("llvm-znver5", "exact"), ("llvm-skylake", "family"), ("llvm-nehalem", "generic")
+    ]  # fmt: skip
+    assert [item.name for item in rejected] == ["llvm-cortex-a76"]
+    assert "aarch64" in str(rejected[0].reason)
+
+
+def test_registry_order_decides_between_equals() -> None:
+    ranked, _ = rank_names([offer(ZNVER5, 1), offer(ZNVER5, 0)], ZNVER5, ANY)
+    assert [item.offer.position for item in ranked] == [0, 1]
+
+
+def test_required_name_rejects_others() -> None:
+    ranked, rejected = rank_names([offer(ZNVER5), offer(SKYLAKE)], ZNVER5, parse_requirement("llvm-skylake"))
+    assert [item.offer.name for item in ranked] == ["llvm-skylake"]
+    assert rejected[0].reason == "the requirement asks for llvm-skylake"
+
+
+def test_newest_version_that_is_not_yanked_and_fits() -> None:
+    chosen, trace = choose(
+        entry("0.1.0"), entry("0.2.0"), entry("0.3.0", yanked="wrong numbers"), entry("0.4.0", tvm=">=0.28"),
+        entry("0.5.0", tuner="autotvm"), entry("0.6.0rc1"),
+    )  # fmt: skip
+    assert chosen == "0.2.0"
+    assert trace == [
+        ("0.5.0", "it has no meta_schedule or template records, only autotvm"),
+        ("0.4.0", "its records are for TVM >=0.28, installed is 0.27.0.post1"),
+        ("0.3.0", "yanked: wrong numbers"),
+        ("0.2.0", None),
+        ("0.1.0", "0.2.0 is preferred"),
+        ("0.6.0rc1", "0.2.0 is preferred"),
+    ]
+
+
+def test_prerelease_serves_when_nothing_else_does() -> None:
+    assert choose(entry("0.2.0rc1"))[0] == "0.2.0rc1"
+
+
+@pytest.mark.parametrize(
+    ("require", "expected"),
+    [
+        (">=0.1,<0.2", "0.1.5"),
+        ("llvm-znver5<0.1.5", "0.1.0"),
+        ("==0.9", None),
+        ("llvm-znver5", "0.2.0"),
+        (" ", "0.2.0"),
+    ],
+)
+def test_requirements(require: str, expected: str | None) -> None:
+    assert choose(entry("0.1.0"), entry("0.1.5"), entry("0.2.0"), require=require)[0] == expected
+
+
+def test_tvm_unknown_takes_any() -> None:
+    assert choose(entry("0.4.0", tvm=">=0.28"), tvm=None)[0] == "0.4.0"
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "allowed"),
+    [
+        (">=0.25,<0.28", "0.27.0.post1", True),
+        (">=0.25,<0.28", "0.25.0.post1", True),
+        (">=0.25,<0.28", "0.28.0", False),
+        (">=0.25,<0.28", "0.27.0.dev12+gabc", True),
+        (">=0.25", "0.24.0", False),
+    ],
+)
+def test_tvm_specifier_counts_pre_and_post_releases(specifier: str, version: str, allowed: bool) -> None:
+    assert tvm_allowed(specifier, version) is allowed
+
+
+@pytest.mark.parametrize(
+    "text", [">=x", "0.1", "llvm-znver5 0.1", "=>1", "llvm", ">=0.1,,<", "Ünïcode-x", "llvm-znver5=1"]
+)
+def test_malformed_requirement_names_value_place_and_remedy(text: str) -> None:
+    with pytest.raises(RequirementError) as caught:
+        parse_requirement(text, "TUNEHUB_REQUIRE")
+    assert isinstance(caught.value, ValueError)
+    assert repr(text) in str(caught.value)
+    assert "TUNEHUB_REQUIRE" in str(caught.value)
+    assert "PEP 440" in str(caught.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_requirement_or_an_error(text: str) -> None:
+    with suppress(RequirementError):
+        assert isinstance(parse_requirement(text), Requirement)
+
+
+@given(
+    st.from_regex(r"[a-z][a-z0-9]{0,5}-[a-z0-9][a-z0-9.-]{0,8}[a-z0-9]", fullmatch=True),
+    st.tuples(st.integers(0, 99), st.integers(0, 99)),
+)
+def test_names_and_specifiers_come_apart(name: str, version: tuple[int, int]) -> None:
+    number = f"{version[0]}.{version[1]}"
+    parsed = parse_requirement(f"{name}=={number}")
+    assert parsed.name == name
+    assert parsed.specifier.contains(number)
+
+
+def test_explain_and_json_say_everything() -> None:
+    accepted = Accepted(rung="family", distance=2)
+    chosen = Chosen(name="llvm-znver5", registry="here", position=0, entry=entry("0.1.0"), match=accepted)
+    trace = (
+        Decision(name="llvm-znver5", version="0.1.0", registry="here", outcome=accepted),
+        Decision(name="llvm-a76", version="*", registry="here", outcome=Rejected(reason="another architecture")),
+    )
+    found = Resolution(host=SKYLAKE, chosen=chosen, trace=trace)
+    text = found.explain()
+    assert "llvm-znver5 0.1.0 from here, same architecture family, distance 2" in text
+    assert "- llvm-a76 * [here]: another architecture" in text
+    assert found.to_json()["chosen"]["rung"] == "family"
+    assert [row["accepted"] for row in found.to_json()["trace"]] == [True, False]
+    nothing = Resolution(host=SKYLAKE, chosen=None)
+    assert "no package serves it" in nothing.explain()
+    assert nothing.to_json()["chosen"] is None

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tunehub.report.model import OtherCalls, Profile, Report, TunedRatio, WorkloadReport, passed_over
+
+from ..conftest import key
+
+WORKLOADS = (
+    WorkloadReport(name="conv", op="conv2d", rung="exact", package="llvm-znver5 0.1.0", exact=key(1), run_s=0.001,
+                   default_s=0.05, count=4),
+    WorkloadReport(name="dense", op="matmul", rung="anchor", package="llvm-znver5 0.1.0", exact=key(2), anchor=key(3),
+                   run_s=0.003, skipped=("llvm-znver5 0.1.0: x: does not fit",)),
+    WorkloadReport(name="softmax", op="softmax", rung="default", exact=key(4), count=2),
+    WorkloadReport(name="pool", op="pool", rung="template", template="pooling"),
+)  # fmt: skip
+REPORT = Report(target="llvm-znver5", package="llvm-znver5 0.1.0", workloads=WORKLOADS, notes=("a note",))
+MEASURED = tuple(
+    replace(item, measured_s=seconds) for item, seconds in zip(WORKLOADS, (0.001, 0.002, 0.005, 0.003), strict=True)
+)
+PROFILED = replace(
+    REPORT,
+    workloads=MEASURED,
+    profile=Profile(run_s=0.018, runs=5, others=(OtherCalls(name="vm.builtin.copy", calls=2, seconds=0.001),)),
+    tuning={"pooling": TunedRatio(median=1.5, count=12)},
+)
+
+
+def test_summary_counts_rungs_and_names_the_bottleneck() -> None:
+    assert REPORT.summary() == (
+        "llvm-znver5 with llvm-znver5 0.1.0: 2 of 4 workloads served by records "
+        "(exact 1, anchor 1, template 1, default 1)\n"
+        "calls: exact 50%, anchor 12%, template 12%, default 25%; known time: exact 57%, anchor 43%; "
+        "the time of 3 calls is unknown until hub.profile measures it\n"
+        "most time: conv 4 ms (57%, tuning gains nothing); dense 3 ms (43%, gain of tuning unknown)"
+    )
+    assert str(REPORT) == REPORT.summary()
+    assert [item.name for item in REPORT.misses()] == ["softmax", "pool"]
+    assert "no workloads compiled yet" in Report(target="llvm-x", package=None).summary()
+
+
+def test_measured_times_come_before_predicted_ones() -> None:
+    assert [item.name for item in PROFILED.bottlenecks()] == ["softmax", "conv", "pool"]
+    assert PROFILED.share(MEASURED[2]) == pytest.approx(10 / 20)  # of 19 ms in workloads and 1 ms of other calls
+    assert PROFILED.summary().splitlines()[1:] == [
+        "calls: exact 50%, anchor 12%, template 12%, default 25%; "
+        "known time: exact 21%, anchor 11%, template 16%, default 53%",
+        "most time: softmax 10 ms (50%, gain of tuning unknown); conv 4 ms (20%, tuning gains nothing); "
+        "pool 3 ms (15%, tuning gains about 1 ms)",
+        "a run takes 18 ms; calls of no workload 1 ms (median of 5 runs)",
+    ]
+
+
+def test_coverage_is_by_count_and_by_time() -> None:
+    exact, _anchor, template, default = PROFILED.coverage()
+    assert (exact.rung, exact.workloads, exact.calls, exact.call_share) == ("exact", 1, 4, 0.5)
+    assert exact.time_share == pytest.approx(4 / 19)
+    assert default.time_share == pytest.approx(10 / 19)
+    assert (template.unknown_calls, REPORT.coverage()[2].unknown_calls) == (0, 1)
+    assert Report(target="llvm-x", package=None).coverage() == ()
+    nothing_known = Report(target="llvm-x", package=None, workloads=WORKLOADS[2:])
+    assert [item.time_share for item in nothing_known.coverage()] == [None, None]
+
+
+def test_gains_are_evidence_or_unknown() -> None:
+    conv, dense, softmax, pool = PROFILED.workloads
+    assert (PROFILED.gain(conv).factor, PROFILED.gain(conv).seconds) == (1.0, 0.0)
+    assert PROFILED.gain(pool).seconds == pytest.approx(0.001)
+    assert PROFILED.gain(pool).reason == "the median of 12 tuned workloads of the template pooling"
+    for item, reason in ((dense, "made for another workload"), (softmax, "no tuned workload of this kind")):
+        gain = PROFILED.gain(item)
+        assert (gain.factor, gain.seconds) == (None, None)
+        assert reason in gain.reason
+    assert "no evidence on the knobs" in REPORT.gain(pool).reason
+    unmeasured = replace(REPORT, tuning=PROFILED.tuning).gain(WORKLOADS[3])
+    assert (unmeasured.factor, unmeasured.seconds) == (1.5, None)
+    slower = replace(PROFILED, tuning={"pooling": TunedRatio(median=0.9, count=1)})
+    assert slower.gain(pool).seconds == 0.0
+
+
+def test_time_of_a_borrowed_record_is_a_prediction() -> None:
+    borrowed = WorkloadReport(name="x", op="x", rung="transfer", source="conv2d_3", package="p 1", predicted_s=0.002)
+    assert (borrowed.hit, borrowed.expected_s, borrowed.total_s) == (False, 0.002, 0.002)
+    assert replace(borrowed, measured_s=0.004, count=2).total_s == 0.008
+    report = Report(target="llvm-x", package="p 1", workloads=(borrowed, replace(borrowed, module=2)))
+    assert [column.header for column in report.table().columns][:2] == ["module", "workload"]
+
+
+def test_saved_json_is_the_report(tmp_path: Path) -> None:
+    REPORT.save(tmp_path / "report.json")
+    saved = json.loads((tmp_path / "report.json").read_text())
+    assert saved == json.loads(json.dumps(REPORT.to_json()))
+    assert saved["rungs"] == {
+        "measured": 0, "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "transfer": 0, "template": 1,
+        "dlight": 0, "default": 1,
+    }  # fmt: skip
+    assert [(item["name"], item["gain"]["seconds"]) for item in saved["bottlenecks"]] == [("conv", 0), ("dense", None)]
+    assert [item["rung"] for item in saved["coverage"]] == ["exact", "anchor", "template", "default"]
+    assert saved["profile"] is None
+    assert PROFILED.to_json()["profile"]["others"][0]["name"] == "vm.builtin.copy"
+    assert saved["workloads"][1]["skipped"] == ["llvm-znver5 0.1.0: x: does not fit"]
+
+
+def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    REPORT.print()
+    shown = capsys.readouterr().out
+    for word in ("conv", "dense", "softmax", "exact", "a note"):
+        assert word in shown
+    assert "llvm-znver5 0.1.0: x: does not fit" in shown  # a pipe gets whole lines
+    assert REPORT.table().row_count == 4
+    assert "measured ms" not in {column.header for column in REPORT.table().columns}
+    assert "measured ms" in {column.header for column in PROFILED.table().columns}
+
+
+@pytest.mark.parametrize(
+    ("rung", "anchor", "skipped", "expected"),
+    [
+        ("user", None, (), ()),
+        ("exact", None, (), ()),
+        ("anchor", "a", (), ("exact: no record for this very function",)),
+        ("anchor", "a", ("p 1: conv: does not fit",), ("records: p 1: conv: does not fit",)),
+        (
+            "template", None, (),
+            ("exact: no record for this very function", "anchor: it has no heavy block",
+             "transfer: no record for other shapes that promises more"),
+        ),
+        (
+            "default", "a", ("p 1: conv: no", "default knobs of dense: too long"),
+            ("records: p 1: conv: no", "template: default knobs of dense: too long"),
+        ),
+        (
+            "dlight", "a", (),
+            ("exact: no record for this very function", "anchor: no record around the same heavy block",
+             "transfer: no record for other shapes that promises more", "template: none is for this function"),
+        ),
+    ],
+)  # fmt: skip
+def test_every_rung_passed_over_has_a_reason(
+    rung: str, anchor: str | None, skipped: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert passed_over(rung, anchor, skipped) == expected

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub.exceptions import UnknownTargetError
+from tunehub.target import host, nvidia
+from tunehub_registry.target import TargetDescriptor
+
+from ..conftest import ZNVER5
+
+CPUINFO = """processor\t: 0
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu pni sse4_1 avx2 avx512_vnni avx_vnni amx_tile aes
+processor\t: 1
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu
+processor\t: 2
+physical id\t: 0
+core id\t\t: 1
+"""
+
+
+@pytest.fixture
+def without_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "find_tvm", lambda: None)
+
+
+@pytest.fixture
+def tvm() -> Any:
+    return pytest.importorskip("tvm")
+
+
+def test_cpuinfo_features_in_llvms_spelling(monkeypatch: pytest.MonkeyPatch, without_tvm: None) -> None:
+    monkeypatch.setattr(host, "_linux_flags", lambda: ["fpu", "pni", "avx512_vnni", "amx_tile"])
+    monkeypatch.setattr(host.platform, "machine", lambda: "AMD64")
+    found = host.host_descriptor()
+    assert (found.name, found.arch) == ("llvm-generic-x86_64", "x86_64")
+    assert found.features == ("amx-tile", "avx512vnni", "sse3")
+
+
+def test_cpuinfo_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.sys, "platform", "linux")
+    (tmp_path / "cpuinfo").write_text(CPUINFO)
+    assert "avx512_vnni" in host._linux_flags(str(tmp_path / "cpuinfo"))
+    assert host._linux_cores(str(tmp_path / "cpuinfo")) == {("0", "0"), ("0", "1")}
+    assert host._linux_flags(str(tmp_path / "missing")) == []
+    monkeypatch.setattr(host.sys, "platform", "darwin")
+    assert host._linux_flags(str(tmp_path / "cpuinfo")) == []
+
+
+def test_physical_cores_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_psutil(name: str, *rest: Any) -> Any:
+        if name == "psutil":
+            raise ModuleNotFoundError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_psutil)
+    monkeypatch.setattr(host, "_linux_cores", lambda: {("0", "0")})
+    assert host.physical_cores() == 1
+    monkeypatch.setattr(host, "_linux_cores", set)
+    assert host.physical_cores() >= 1
+
+
+def test_small_pool_is_named_without_asking_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(host, "physical_cores", lambda: 4)
+    monkeypatch.setattr(host, "_usable_threads", lambda: 4)
+    assert "TVM_NUM_THREADS=4" in str(host.small_pool({}))
+    assert host.small_pool({"TVM_NUM_THREADS": "4"}) is None
+    monkeypatch.setattr(host, "_usable_threads", lambda: 8)
+    assert host.small_pool({}) is None
+    monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
+    assert host.small_pool({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla T4", "t4"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA", "generic"), ("AMD Radeon(TM) Graphics", "radeon"),
+    ],
+)  # fmt: skip
+def test_gpu_models(name: str, model: str) -> None:
+    assert host.gpu_model(name) == model
+
+
+@given(st.text(max_size=100))
+def test_any_device_name_makes_a_descriptor(name: str) -> None:
+    descriptor = TargetDescriptor(kind="cuda", model=host.gpu_model(name), arch="sm_90")
+    assert msgspec.convert(msgspec.to_builtins(descriptor), TargetDescriptor) == descriptor
+
+
+def test_targets_without_tvm(without_tvm: None) -> None:
+    assert host.descriptor_of(ZNVER5) is ZNVER5
+    assert host.descriptor_of({"kind": "llvm", "mcpu": "znver5", "mtriple": "arm64-apple"}).arch == "aarch64"
+    assert host.descriptor_of("llvm").model == "generic"
+    assert host.descriptor_of("llvm-znver5").name == "llvm-znver5"
+    assert host.descriptor_of("cuda-h200").arch == "sm_90"
+    assert host.descriptor_of({"kind": "cuda", "arch": "sm_80", "model": "A100"}).name == "cuda-a100"
+    assert host.descriptor_of(None).kind == "llvm"
+    assert host.gpu_descriptor() is None
+
+
+@pytest.mark.parametrize(
+    "value", ["foo", "{", "{}", "", "cuda", "cuda-nothing", "llvm -mcpu=x", 5, {"kind": "x"}, [], b"x"]
+)
+@pytest.mark.parametrize("with_tvm", [False, True])
+def test_unknown_targets_name_the_value_and_the_remedy(
+    value: Any, with_tvm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if with_tvm:
+        pytest.importorskip("tvm")
+    else:
+        monkeypatch.setattr(host, "find_tvm", lambda: None)
+    monkeypatch.setattr(host, "gpu_descriptor", lambda: None)
+    with pytest.raises(UnknownTargetError) as caught:
+        host.descriptor_of(value)
+    assert isinstance(caught.value, ValueError)
+    assert "llvm-znver5" in str(caught.value) or "cuda" in str(caught.value)
+
+
+def test_host_by_llvm(tvm: Any) -> None:
+    found = host.host_descriptor()
+    assert found.name == f"llvm-{tvm.target.codegen.llvm_get_system_cpu()}"
+    target = host.host_target()
+    assert host.descriptor_of(target) == found
+    assert host.missing_mcpu(target) is None
+    assert host.descriptor_of(found.name) == found
+    assert int(target.attrs["num-cores"]) == host.physical_cores()
+
+
+def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (gpu,) = nvidia.parse_gpus("NVIDIA H200, 9.0, 143771, 580.1, 1980, 3201, 700.00")
+    monkeypatch.setattr(nvidia, "find_gpus", lambda: (gpu, gpu))
+    target = host.host_target("cuda")
+    assert (target.kind.name, str(target.attrs["arch"])) == ("cuda", "sm_90")
+    assert host.descriptor_of(target).name == "cuda-h200"
+    monkeypatch.setattr(nvidia, "find_gpus", tuple)
+    with pytest.raises(UnknownTargetError, match="nvidia-smi lists no GPU here"):
+        host.host_target("cuda")
+    with pytest.raises(UnknownTargetError, match="give 'llvm' or 'cuda'"):
+        host.host_target("metal")
+
+
+def test_targets_of_tvm(tvm: Any) -> None:
+    skylake = host.descriptor_of({"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"})
+    assert {"avx512f", "avx2", "fma"} <= set(skylake.features)
+    assert "avx512vnni" not in skylake.features
+    assert host.descriptor_of('{"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"}') == skylake
+    bare = tvm.target.Target("llvm")
+    assert host.descriptor_of(bare).model == "generic"
+    assert "mcpu" in str(host.missing_mcpu(bare))
+    assert host.missing_mcpu("llvm") is None
+    h100 = host.descriptor_of("nvidia/nvidia-h100")
+    assert (h100.name, h100.arch[:5]) == ("cuda-h100", "sm_90")
+    assert host.descriptor_of("cuda-h100").max_threads_per_block == 1024
+    for kind in ("c", "metal", "vulkan", "opencl", "webgpu", "hexagon"):
+        assert host.descriptor_of(tvm.target.Target(kind)).kind == kind
+
+
+def test_names_become_targets_of_tvm(tvm: Any) -> None:
+    assert str(host.as_tvm_target("llvm-znver4").attrs["mcpu"]) == "znver4"
+    assert str(host.as_tvm_target("cuda-h200").attrs["arch"]) == "sm_90"
+    assert host.as_tvm_target(None).kind.name == "llvm"
+    bare = tvm.target.Target("llvm")
+    assert host.as_tvm_target(bare) is bare
+    with pytest.raises(UnknownTargetError, match="LLVM knows no such CPU"):
+        host.as_tvm_target("llvm-pentium17")
+    with pytest.raises(UnknownTargetError):
+        host.as_tvm_target("foo")
+
+
+def test_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> None:
+    class Device:
+        exist = True
+        compute_version = "9.0"
+        device_name = "NVIDIA H200"
+        max_threads_per_block = 1024
+        max_shared_memory_per_block = 49152
+
+    monkeypatch.setattr(tvm, "device", lambda kind, index: Device)
+    found = host.gpu_descriptor()
+    assert found is not None
+    assert (found.name, found.arch, found.max_threads_per_block) == ("cuda-h200", "sm_90", 1024)
+    assert host.descriptor_of("cuda") == found
+    assert host.descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})).model == "h200"
+    assert host.descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).model == "sm_80"
