@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from tunehub.measure.difference import difference
+
 _WARM_UP = 3
 _SAMPLE_S = 0.05
 _GRAPHS = {"relax.backend.use_cuda_graph": True}
@@ -74,7 +76,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
         "errors": compiled.errors,
         "rungs": hub.report().rung_counts(),
         "difference": {
-            label: _difference(outputs["tunehub"], output) for label, output in outputs.items() if label != "tunehub"
+            label: difference([outputs["tunehub"]], [output]) for label, output in outputs.items() if label != "tunehub"
         },
     }
 
@@ -189,14 +191,6 @@ def _seconds(runner: _Runner, runs: int) -> float:
         runner.launch()
     runner.wait()
     return (time.perf_counter() - began) / runs
-
-
-def _difference(ours: Any, theirs: Any) -> float:
-    """The largest difference over the largest value."""
-    import numpy as np
-
-    scale = max(float(np.max(np.abs(theirs))), 1e-30)
-    return float(np.max(np.abs(ours.astype("float64") - theirs.astype("float64"))) / scale)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Row
+from tunehub.measure.difference import difference
 
 _NETWORKS = ("resnet-18", "resnet-50", "mobilenet")
 _ROUNDS = 9
@@ -47,7 +48,7 @@ def _rows(name: str) -> list[Row]:
             note = f"times as fast as {'NHWC ' if default != 'plain' else ''}default"
             prefix = f"{label}_{variant}_vs_default"
             rows.append(Row(name=prefix, value=times[default] / times[variant], unit="times", note=note))
-    worst = max(_difference(outputs[variant], outputs[_default_of(variant)]) for variant in outputs)
+    worst = max(difference([outputs[variant]], [outputs[_default_of(variant)]]) for variant in outputs)
     return [*rows, Row(name=f"{label}_max_rel_diff", value=worst, unit="ratio", note="outputs, to their largest value")]
 
 
@@ -117,9 +118,3 @@ def _runner(network: Any, library: tuple[Any, str]) -> tuple[Callable[[], Any], 
 
 def _default_of(variant: str) -> str:
     return "nhwc_plain" if variant.startswith("nhwc") else "plain"
-
-
-def _difference(ours: Any, theirs: Any) -> float:
-    import numpy as np
-
-    return float(np.max(np.abs(ours - theirs)) / max(float(np.max(np.abs(theirs))), 1e-30))

@@ -13,9 +13,10 @@ from typing import Any
 
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
+from tunehub.measure.difference import difference
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import difference, interleaved, tvm_runner, use_threads
+from tunehub_builder.bench.comparison import interleaved, tvm_runner, use_threads
 from tunehub_builder.bench.demo import NETWORKS
 
 _ROUNDS = 5

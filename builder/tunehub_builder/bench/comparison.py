@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from tunehub.measure.difference import difference
 from tunehub_builder.networks import Network
 
 _PAUSE_S = 0.05
@@ -148,10 +148,3 @@ def _onnxruntime_runner(network: Network, inputs: dict[str, npt.NDArray[Any]], t
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     feeds = {argument.name: value for argument, value in zip(session.get_inputs(), inputs.values(), strict=True)}
     return lambda: list(session.run(None, feeds))
-
-
-def difference(ours: _Arrays, theirs: _Arrays) -> float:
-    """The largest difference of any output, over the largest value of that output in ``theirs``."""
-    return max(
-        float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30)) for a, b in zip(ours, theirs, strict=True)
-    )

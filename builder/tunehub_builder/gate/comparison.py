@@ -5,14 +5,14 @@ How finalists are built, compared and timed is the business of a :class:`Bench`.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 
-from tunehub.measure.samples import difference_reason, noise_reason
+from tunehub.measure.difference import difference_reason
+from tunehub.measure.protocol import fastest, noise_reason
 from tunehub_builder.tuning.runner.pool import Worker
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
@@ -123,11 +123,7 @@ class Race:
     def _winner(self) -> int | None:
         """The fastest by medians, or the preferred one when that is as fast within the noise."""
         timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
-        winner = min(timed, key=lambda number: statistics.median(timed[number]), default=None)
-        if winner is None or self.preferred not in timed:
-            return winner
-        gain = noise_reason(timed[self.preferred], timed[winner], self.rules.min_gain)
-        return winner if gain is None else self.preferred
+        return fastest(timed, self.preferred, self.rules.min_gain) if timed else None
 
     def _drop_crashing(self, bench: Bench) -> None:
         """Try the finalists one by one and reject those that end the process."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.samples import difference_reason, interquartile_range, noise_reason
+from tunehub.measure.difference import difference_reason
+from tunehub.measure.protocol import interquartile_range, noise_reason
 from tunehub_builder.backends.relax.network_worker import (
     DEFAULT,
     PLAIN,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
 
-from tunehub.measure.samples import interquartile_range
+from tunehub.measure.protocol import interquartile_range
 from tunehub_registry.evidence import RecordEvidence
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tunehub.measure.difference import tolerance
 from tunehub.records.index import MEASURED
 from tunehub.relax.keys import anchor_key
 from tunehub.relax.nodes import buffer_shapes
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from tunehub.records.lookup import Candidate, RecordLookup
     from tunehub.templates import Match
 
-_TOLERANCE = 1e-4  # of outputs, relative to the largest; as the publish gate's
-_TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # sums in another order differ by some units in the last place
 _Schedule = dict[str, Any]  # the fields of a record that say how to schedule
 
 
@@ -67,7 +66,12 @@ def task_of(name: str, mod: Any, target: Any, lookup: RecordLookup, outcome: Sch
     if not records:
         return None
     return Task(
-        exact=outcome.exact, name=name, mod=mod, records=records, chosen=chosen is not None, tolerance=_tolerance(mod)
+        exact=outcome.exact,
+        name=name,
+        mod=mod,
+        records=records,
+        chosen=chosen is not None,
+        tolerance=tolerance((dtype for _, dtype in buffer_shapes(mod["main"])), "narrow sums"),
     )
 
 
@@ -156,9 +160,3 @@ def _distinct(first: Sequence[_Schedule], others: Iterator[_Schedule]) -> Iterat
             if text not in seen:
                 seen.add(text)
                 yield schedule
-
-
-def _tolerance(mod: Any) -> float:
-    """By the least precise type of its buffers."""
-    types = {dtype for _, dtype in buffer_shapes(mod["main"])}
-    return max(_TOLERANCES.get(dtype, _TOLERANCE) for dtype in types) if types else _TOLERANCE

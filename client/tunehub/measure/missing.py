@@ -21,10 +21,11 @@ import msgspec
 from tunehub.cli.delayed_bar import DelayedBar
 from tunehub.exceptions import HubError, MeasureError
 from tunehub.measure.candidates import Task, default_record, task_of
+from tunehub.measure.protocol import fastest
 from tunehub.measure.session import Session
 from tunehub.measure.store import Choice, MeasuredRecords
 from tunehub.measure.worker_process import WorkerProcess
-from tunehub.measure.workload import NONE, Limits, NotMeasurableError, Race, Result, fastest
+from tunehub.measure.workload import NONE, Limits, NotMeasurableError, Race, Result
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.target.host import host_descriptor, physical_cores

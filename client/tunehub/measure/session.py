@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tunehub.measure.difference import difference
 from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.relax.nodes import buffer_shapes
@@ -121,7 +122,7 @@ class Session:
         assert self._reference is not None
         _, inputs, expected = self._reference
         outputs = (self._outputs(number, inputs) for _ in range(runs))
-        return max((max(map(relative_difference, found, expected), default=0.0) for found in outputs), default=0.0)
+        return max((difference(found, expected) for found in outputs), default=0.0)
 
     def drop(self) -> None:
         """Forget all candidates."""
@@ -181,18 +182,6 @@ def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -
         return rng.integers(0, 2, size=shape).astype(dtype)  # valid as indices and as masks
     values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape, dtype="float32")
     return np.asarray(values).astype(dtype)
-
-
-def relative_difference(found: Any, expected: Any) -> float:
-    """Largest difference over the largest magnitude of ``expected``; infinite when a number is not finite."""
-    import numpy as np
-
-    a, b = found.astype("float64"), expected.astype("float64")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return float("inf")
-    scale = np.abs(b).max(initial=0.0)
-    difference = np.abs(a - b).max(initial=0.0)
-    return float(difference / scale) if scale else float(difference)
 
 
 @dataclass(frozen=True, slots=True)

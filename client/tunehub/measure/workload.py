@@ -6,13 +6,14 @@ A candidate whose process crashes or hangs gets one more chance, since it may no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from functools import partial
 from typing import Any
 
 from tunehub.measure.candidates import Task, line_of
-from tunehub.measure.samples import difference_reason, noise_reason
+from tunehub.measure.difference import difference_reason
+from tunehub.measure.protocol import MeasuringPlan, in_turns
 from tunehub.measure.session import DEFAULT, packed, unpacked
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub.relax.workload import workload_text
@@ -20,20 +21,16 @@ from tunehub.relax.workload import workload_text
 NONE = -1  # the number of TVM's default among candidates
 _STRIKES = 2
 _RUNS_COMPARED = 5
-_CUTOFF = 2.0  # a first run above so many times the fastest's ends a candidate
-_MIN_GAIN = 1.02  # what another candidate must gain on the one that would be used without measuring
-_SLOW_S = 0.1  # a first run is repeated unless it takes so long
+_PLAN = MeasuringPlan(rounds=7, sample_s=0.01, cutoff=2.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Seconds that a request may take before its candidate is given up, and how long a candidate is timed:
-    ``rounds`` samples, each the mean of runs for ``sample_s``."""
+    """Seconds that a request may take before its candidate is given up, and how candidates are timed."""
 
     build_s: float = 60.0
     run_s: float = 30.0
-    rounds: int = 7
-    sample_s: float = 0.01
+    plan: MeasuringPlan = _PLAN
 
 
 class NotMeasurableError(Exception):
@@ -46,15 +43,6 @@ class Result:
 
     samples: Mapping[int, tuple[float, ...]]
     reasons: Mapping[int, str] = field(default_factory=dict)
-
-
-def fastest(samples: Mapping[int, Sequence[float]], chosen: int) -> int:
-    """The number of the fastest by medians. ``chosen``, what would be used without measuring, stays unless that one is
-    faster beyond the noise."""
-    least = min(samples, key=lambda number: (median(samples[number]), number))
-    if chosen in samples and noise_reason(samples[chosen], samples[least], _MIN_GAIN) is not None:
-        return chosen
-    return least
 
 
 class Race:
@@ -129,21 +117,8 @@ class Race:
             self._compared.add(number)
 
     def _time(self) -> dict[int, tuple[float, ...]]:
-        numbers = [NONE, *self._running]
-        samples = {number: [self._first(number)] for number in numbers}
-        first = {number: values[0] for number, values in samples.items()}
-        best = min(first.values())
-        contenders = [number for number in numbers if first[number] <= _CUTOFF * best]
-        for number in contenders:
-            samples[number].clear()
-        for turn in range(self._limits.rounds):
-            for number in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
-                samples[number].append(self._sample(number, max(1, int(self._limits.sample_s / first[number]))))
-        return {number: tuple(values) for number, values in samples.items()}
-
-    def _first(self, number: int) -> float:
-        once = self._sample(number, 1)
-        return once if once > _SLOW_S else min(once, self._sample(number, 1))
+        timers = {number: partial(self._sample, number) for number in (NONE, *self._running)}
+        return in_turns(timers, self._limits.plan)
 
     def _sample(self, number: int, runs: int) -> float:
         kind, value = self._ask(number, ("time", DEFAULT if number == NONE else packed(number), runs),

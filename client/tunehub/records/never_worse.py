@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.measure.protocol import MARGIN
+
 if TYPE_CHECKING:
     from tunehub.records.lookup import Measured
     from tunehub_registry.any_record import AnyRecord
 
-# Times as fast as TVM's default:
-GUESS_MARGIN = 1.25  # what a guess must promise
-MEASURED_MARGIN = 1.02  # what must have been measured; the publish gate asks for as much
+GUESS_MARGIN = 1.25  # times as fast as TVM's default: what a guess must promise
 
 
 def against_record(record: AnyRecord, *, borrowed: bool) -> str | None:
@@ -49,7 +49,7 @@ def against_own_knobs(found: Measured, template: str) -> str | None:
 
 def _no_faster(found: Measured, run_s: float) -> str | None:
     default_s = found.evidence.default_s
-    if default_s > MEASURED_MARGIN * run_s:
+    if default_s > MARGIN * run_s:
         return None
     times = f"{_us(run_s)} against {_us(default_s)} µs"
     return f"measured no faster than TVM's default by {found.package}: {times}"

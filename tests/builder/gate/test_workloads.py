@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.measure.samples import interquartile_range, noise_reason
+from tunehub.measure.protocol import interquartile_range, noise_reason
 from tunehub_builder.gate import workloads as check
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.workloads import GateOptions, Verdict, evidence, judge_all

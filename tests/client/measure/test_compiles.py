@@ -23,9 +23,10 @@ from tunehub.measure import missing as measure
 from tunehub.measure import worker_process
 from tunehub.measure import workload as measure_race
 from tunehub.measure.candidates import Task, default_record, task_of
+from tunehub.measure.protocol import fastest
 from tunehub.measure.session import Session, unpacked
 from tunehub.measure.worker_process import WorkerProcess
-from tunehub.measure.workload import NONE, Limits, Result, fastest
+from tunehub.measure.workload import NONE, Limits, Result
 from tunehub.relax.pipeline import compile_module, explain_module, prepare
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.templates.base import knob_distance

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tunehub.measure.difference import difference
 from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
-from tunehub.measure.session import relative_difference
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.lookup import EmptyLookup, LayeredLookup, Measured
 from tunehub_registry.evidence import RecordEvidence, read_evidence
@@ -93,7 +93,7 @@ class NetworkSession:
         if self._expected is None:
             self._expected = self._variants[DEFAULT]()
         runs = [self._variants[variant]() for _ in range(_RUNS_COMPARED)]
-        return max((d for found in runs for d in map(relative_difference, found, self._expected)), default=0.0)
+        return max(difference(found, self._expected) for found in runs)
 
     def sample(self, variants: Sequence[str], options: NetworkSampleOptions) -> dict[str, tuple[float, ...]]:
         """Times of one run in seconds, by variant: the mean of each round."""

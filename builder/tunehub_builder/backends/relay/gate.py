@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub.measure.samples import noise_reason
+from tunehub.measure.protocol import is_lost_in_noise
 from tunehub_builder.backends.relay.measure_workload import DEFAULT, SampleOptions, Workload, WorkloadSession
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
@@ -173,14 +173,7 @@ def is_due(entry: Entry, known: RelayVerdict | None, threads: int, min_speedup: 
         return False
     if known is None or known.digest != entry.digest or known.threads != threads:
         return True
-    return lost_in_noise(known.default_s, known.run_s, min_speedup)
-
-
-def lost_in_noise(default_s: Sequence[float], run_s: Sequence[float], min_speedup: float) -> bool:
-    """True for times that show a gain which their noise hides: on a quieter machine the decision may be another."""
-    if not default_s or not run_s or statistics.median(default_s) / statistics.median(run_s) <= min_speedup:
-        return False
-    return noise_reason(default_s, run_s, min_speedup) is not None
+    return is_lost_in_noise(known.default_s, known.run_s, min_speedup)
 
 
 def static_reason(record: LogRecord) -> str | None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure.difference import difference
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub.measure.session import random_array, relative_difference
+from tunehub.measure.session import random_array
 
 DEFAULT, HISTORY, GRAPH, AUTO_SCHEDULER = "default", "history", "graph", "auto_scheduler"
 _PAUSE_S = 0.05
@@ -95,7 +96,7 @@ class NetworkSession:
     def difference(self, variant: str) -> float:
         """Run ``variant`` once; the largest difference of an output from the default's, relative to its largest."""
         found, expected = self._outputs(variant), self._outputs(DEFAULT)
-        return max(map(relative_difference, found, expected), default=0.0)
+        return difference(found, expected)
 
     def sample(self, variants: Sequence[str], options: NetworkSampleOptions) -> dict[str, tuple[float, ...]]:
         """Times of one run in seconds, by variant: the mean of each round."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure.difference import difference
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub.measure.session import random_array, relative_difference
+from tunehub.measure.session import random_array
 from tunehub.measure.worker_process import error_of
 
 DEFAULT = 0  # the number of the default; finalist i has number i + 1
@@ -97,7 +98,7 @@ class WorkloadSession:
         rng = np.random.default_rng(0)
         inputs = [random_array(rng, shape, dtype, False) for shape, dtype in default.shapes]
         expected, found = (self._outputs(built, inputs) for built in (default, candidate))
-        return max(map(relative_difference, found, expected), default=0.0)
+        return difference(found, expected)
 
     def sample(self, numbers: Sequence[int], options: SampleOptions) -> dict[int, tuple[float, ...]]:
         """Times of one run in seconds, by candidate, measured in turns."""

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub.measure.samples import difference_reason, noise_reason
+from tunehub.measure.difference import difference_reason
+from tunehub.measure.protocol import is_lost_in_noise, noise_reason
 from tunehub_builder.backends.relay.gate import (
     TOLERANCE,
     RelayGateOptions,
     RelayVerdict,
     digest_of,
-    lost_in_noise,
     overruled,
     target_text,
     template_modules,
@@ -161,7 +161,7 @@ def check_networks(
     known = {
         key: verdict
         for key, verdict in known.items()
-        if not lost_in_noise(verdict.default_s, verdict.tuned_s, options.min_speedup)
+        if not is_lost_in_noise(verdict.default_s, verdict.tuned_s, options.min_speedup)
     }
     due = [name for name, found in uses.items() if any((name, use.variant) not in known for use in found)]
     for position, name in enumerate(due, 1):

@@ -1,0 +1,52 @@
+"""How far the outputs of two programs are apart, and how far those of two right ones may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+Algorithm = Literal["direct", "winograd", "narrow sums"]
+_TOLERANCE = 1e-4
+# Of two right results in float16, with sums in a wider type, one may be the next number up and the other the next one
+# down, with 11 bits each: twice that at the largest value. "narrow sums" are sums in the type itself, in another order,
+# which differ by some units in the last place. Winograd's transforms add and subtract numbers of different size.
+_TOLERANCES: dict[tuple[str, Algorithm], float] = {
+    ("float16", "direct"): 2e-3,
+    ("float16", "narrow sums"): 1e-2,
+    ("bfloat16", "narrow sums"): 5e-2,
+    ("float32", "winograd"): 1e-3,
+}
+
+
+def tolerance(dtypes: Iterable[str] = ("float32",), algorithm: Algorithm = "direct") -> float:
+    """The most that outputs may differ, relative to the largest: by the least precise of the types involved."""
+    return max((_TOLERANCES.get((dtype, algorithm), _TOLERANCE) for dtype in dtypes), default=_TOLERANCE)
+
+
+def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Of all outputs (arrays), the largest difference over the largest magnitude of that output in ``expected``.
+
+    Infinite when any number in any output is not finite, or when shapes or the numbers of outputs are not the same.
+    """
+    if len(found) != len(expected):
+        return math.inf
+    return max(map(_difference, found, expected), default=0.0)
+
+
+def difference_reason(apart: float, most: float) -> str | None:
+    """Why outputs that differ so much from the default's, relative to its largest value, are wrong; None when not."""
+    if apart <= most:
+        return None
+    return f"its output differs from the default's by {apart:.2g}, relative; the most is {most:.2g}"
+
+
+def _difference(found: Any, expected: Any) -> float:
+    """Of one output; never NaN, which ``max`` would drop."""
+    import numpy as np
+
+    a, b = (np.asarray(array).astype("float64") for array in (found, expected))
+    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return math.inf
+    apart, scale = float(np.abs(a - b).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
+    return apart / scale if scale else apart

@@ -1,0 +1,69 @@
+"""How far outputs are apart: no NaN, no infinity and no missing number gets lost, in whichever output it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub.measure.difference import difference, difference_reason, tolerance
+
+GOOD = np.array([1.0, -4.0], dtype="float32")
+
+
+def with_value(value: float) -> Any:
+    return np.array([1.0, value], dtype="float32")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("output", [0, 1, 2])
+@pytest.mark.parametrize("expected_too", [False, True])
+def test_a_number_that_is_not_finite_in_any_output_is_infinitely_far(
+    value: float, output: int, expected_too: bool
+) -> None:
+    found = [with_value(value) if number == output else GOOD for number in range(3)]
+    assert difference(found, found if expected_too else [GOOD] * 3) == math.inf
+    assert difference([GOOD] * 3, found) == math.inf
+
+
+def test_a_nan_in_the_second_output_is_not_lost_behind_a_small_difference_in_the_first() -> None:
+    near = GOOD * np.float32(1.001)
+    assert max(0.001, math.nan) == 0.001, "what Python's max makes of it"
+    assert difference([near, with_value(math.nan)], [GOOD, GOOD]) == math.inf
+
+
+def test_another_shape_or_number_of_outputs_is_infinitely_far() -> None:
+    assert difference([GOOD, GOOD[:1]], [GOOD, GOOD]) == math.inf
+    assert difference([GOOD[None]], [GOOD]) == math.inf, "not even where numpy would broadcast"
+    assert difference([GOOD], [GOOD, GOOD]) == math.inf
+    assert difference([GOOD, GOOD], [GOOD]) == math.inf
+    assert difference([], []) == 0.0
+
+
+def test_the_largest_of_all_outputs_relative_to_the_largest_value_of_each() -> None:
+    large, small = np.array([100.0, 0.0]), np.array([0.1, 0.0])
+    assert difference([large + 1, small + 0.01], [large, small]) == pytest.approx(0.1)
+    assert difference([small], [np.zeros(2)]) == pytest.approx(0.1), "absolute where nothing but zeros is expected"
+    assert difference([np.array([True, False])], [np.array([True, True])]) == 1.0
+    assert difference([np.zeros((0, 3))], [np.zeros((0, 3))]) == 0.0
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_nothing_differs_from_itself(values: list[float]) -> None:
+    array = np.array(values, dtype="float32")
+    assert difference([array], [array]) == 0.0
+
+
+def test_tolerances_by_the_least_precise_type_and_by_algorithm() -> None:
+    assert (tolerance(), tolerance(["float32", "int64"]), tolerance([])) == (1e-4, 1e-4, 1e-4)
+    assert tolerance(["float32"], "winograd") == 1e-3
+    assert tolerance(["float32", "float16"]) == 2e-3
+    assert tolerance(["float16"], "narrow sums") == 1e-2
+    assert tolerance(["float16", "bfloat16"], "narrow sums") == 5e-2
+    assert difference_reason(1e-4, tolerance()) is None
+    assert "differs from the default's by 0.001" in str(difference_reason(1e-3, tolerance()))
+    assert difference_reason(math.inf, tolerance(["bfloat16"], "narrow sums")) is not None
