@@ -146,3 +146,16 @@ class MeasureError(HubError):
 
 class CompileStepError(HubError):
     """A step of the compile with records failed, and TVM's own pipeline has to take over."""
+
+
+def last_line(error: BaseException | str, *, limit: int = 300) -> str:
+    """The last line of an error's text, at most `limit` characters: TVM's are tracebacks of C++ with the reason at the
+    end. An error without text is named by its type; a text without lines gives an empty one."""
+    lines = str(error).strip().splitlines() or ["" if isinstance(error, str) else type(error).__name__]
+    return lines[-1].strip()[:limit]
+
+
+def typed_last_line(error: BaseException) -> str:
+    """`ValueError: what its last line says`; the type is not said twice."""
+    name, line = type(error).__name__, last_line(error)
+    return line if line.startswith(name) else f"{name}: {line}"

@@ -18,6 +18,7 @@ from tunehub.exceptions import (
     RegistryUnreadableError,
     TunehubError,
     UnknownTargetError,
+    typed_last_line,
 )
 from tunehub.measure.store import MeasuredRecords, records_file
 from tunehub.options import Layout, Settings, load_settings, with_options
@@ -140,8 +141,7 @@ class Hub:
         if isinstance(error, HubError):
             self._policy.problem(error)
             return
-        lines = str(error).strip().splitlines() or [""]
-        reason = f"{step} failed: {type(error).__name__}: {lines[-1][:300]}"
+        reason = f"{step} failed: {typed_last_line(error)}"
         problem = CompileStepError(reason, remedy="TVM's own pipeline is used instead; please report it", cause=step)
         problem.__cause__ = error
         self._policy.problem(problem)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub.cuda.limits import SM_80, LaunchLimits
+from tunehub.exceptions import last_line
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.report import Outcome, Rejection
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
@@ -100,7 +101,7 @@ def _reason(record: ScheduleRecord, tasks: Mapping[str, TaskEntry], arch: str, c
         source = _source(record, task, arch)
         uses, threads = _uses(compiler.compile(source)), threads_of(source)
     except Exception as error:  # TVM raises many kinds for a record that does not fit
-        return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+        return last_line(error, limit=200)
     if not uses or uses.keys() != threads.keys():
         return f"kernels {', '.join(sorted(threads))} were asked for, {', '.join(sorted(uses)) or 'none'} were made"
     reasons = (excess(threads[name], use) for name, use in uses.items())

@@ -15,7 +15,7 @@ import click
 
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
-from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError
+from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError, last_line
 from tunehub.options import Settings, load_settings, with_options
 from tunehub.registries.configured import EMBEDDED, configured_chain
 from tunehub.registries.plain import PlainRegistry
@@ -118,8 +118,7 @@ def run_probe() -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise OSError(f"no answer within {_PROBE_TIMEOUT_S} s") from None
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
-        raise OSError(lines[-1])
+        raise OSError(last_line(done.stderr) or f"the process ended with {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 

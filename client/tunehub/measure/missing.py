@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tunehub.cli.delayed_bar import DelayedBar
-from tunehub.exceptions import HubError, MeasureError
+from tunehub.exceptions import HubError, MeasureError, typed_last_line
 from tunehub.measure.candidates import Task, default_record, task_of
 from tunehub.measure.protocol import fastest
 from tunehub.measure.session import Session
@@ -169,7 +169,6 @@ def _wait(futures: Sequence[Future[None]], tick: Callable[[int], None]) -> None:
 def _problem(error: Exception) -> HubError:
     if isinstance(error, HubError):
         return error
-    lines = str(error).strip().splitlines() or [""]
-    problem = MeasureError(f"measuring failed: {type(error).__name__}: {lines[-1][:300]}", remedy=_REMEDY)
+    problem = MeasureError(f"measuring failed: {typed_last_line(error)}", remedy=_REMEDY)
     problem.__cause__ = error
     return problem

@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tunehub.exceptions import last_line
+
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
 _SEND_LIMIT_S = 60
 _PATIENCE_S = 2.0  # for the end of a process whose pipe is closed
@@ -143,7 +145,7 @@ def serve(connection: Connection, make_session: Callable[[], Any], threads: int 
         try:
             connection.send(("ok", getattr(session, request[0])(*request[1:])))
         except Exception as error:  # whatever TVM raises belongs to the candidate, not to the worker
-            connection.send(("error", one_line(error)))
+            connection.send(("error", last_line(error)))
 
 
 def error_of(request: Callable[..., None], *arguments: Any) -> str | None:
@@ -151,14 +153,8 @@ def error_of(request: Callable[..., None], *arguments: Any) -> str | None:
     try:
         request(*arguments)
     except Exception as error:  # as in serve
-        return one_line(error)
+        return last_line(error)
     return None
-
-
-def one_line(error: Exception) -> str:
-    """The last line of an error's text."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1][:300]
 
 
 def _limit_sending(connection: Connection, seconds: int) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tunehub.exceptions import WorkloadTextError
+from tunehub.exceptions import WorkloadTextError, last_line
 
 MAX_TEXT_BYTES = 8 << 20
 MAX_NODES = 200_000
@@ -60,8 +60,9 @@ def workload_of(text: str) -> Any:
     try:
         mod = tvm.ir.load_json(text)
     except Exception as error:  # TVM raises many kinds for a graph that it cannot build
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise WorkloadTextError(f"TVM {tvm.__version__} cannot read the function: {lines[-1][:200]}") from error
+        raise WorkloadTextError(
+            f"TVM {tvm.__version__} cannot read the function: {last_line(error, limit=200)}"
+        ) from error
     if not isinstance(mod, tvm.IRModule) or [str(v.name_hint) for v in mod.functions] != ["main"]:
         raise WorkloadTextError("it is not a module with one function `main`")
     if not isinstance(mod["main"], tvm.tirx.PrimFunc):

@@ -14,13 +14,13 @@ from typing import Any
 import tvm
 from tvm import autotvm
 
-from tunehub.exceptions import CompileStepError
+from tunehub.exceptions import CompileStepError, typed_last_line
 from tunehub.relay import layers
 from tunehub.relay.coverage import Covered, auto_scheduler_coverage, is_enough
 from tunehub.relay.coverage import reports as coverage_reports
 from tunehub.relay.dispatch import GraphDispatch, has_user_records, users_graph
 from tunehub.relay.fingerprint import graph_fingerprint
-from tunehub.relay.legality import build_problem, last_line
+from tunehub.relay.legality import build_problem
 from tunehub.relay.session import Session
 
 _FLAG = "relay.backend.use_auto_scheduler"
@@ -145,7 +145,7 @@ def _less(session: Session, plan: Plan, target: Any, error: Exception) -> Plan:
     """The plan without what can have made the build fail: graph-level or auto-scheduler records first."""
     if plan.graph or plan.tasks:
         what = "graph-level" if plan.graph else "auto-scheduler"
-        reason = f"building with {what} records failed: {last_line(error)}"
+        reason = f"building with {what} records failed: {typed_last_line(error)}"
         _say(session, reason, "the build goes on without them", error)
         return replace(plan, graph=(), tasks=())
     broken = 0
@@ -156,7 +156,7 @@ def _less(session: Session, plan: Plan, target: Any, error: Exception) -> Plan:
             broken += 1
     if broken:
         return plan
-    reason = f"building with records failed, and no single record is at fault: {last_line(error)}"
+    reason = f"building with records failed, and no single record is at fault: {typed_last_line(error)}"
     _say(session, reason, "the build goes on without records; if that fails too, the error is the module's own", error)
     return replace(plan, records=False)
 

@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import autotvm
 
+from tunehub.exceptions import typed_last_line
+
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 
 
@@ -24,7 +26,7 @@ def device_problem(target: Any, workload: Any, config: Any) -> str | None:
     try:
         function = _lowered(autotvm.task.create(workload[0], workload[1:], target), target, config)
     except Exception as error:  # templates raise anything
-        return f"the template refuses it on this target: {last_line(error)}"
+        return f"the template refuses it on this target: {typed_last_line(error)}"
     if tvm.tir.analysis.verify_gpu_code(function, constraints):
         return None
     limits = ", ".join(f"{name} {value}" for name, value in constraints.items())
@@ -43,15 +45,8 @@ def build_problem(target: Any, workload: Any, config: Any) -> str | None:
         if problem is None:
             _lowered(task, target, config)
     except Exception as error:  # templates raise anything
-        return last_line(error)
+        return typed_last_line(error)
     return problem
-
-
-def last_line(error: BaseException) -> str:
-    """What an error of TVM says: its messages are tracebacks of C++ with the reason at the end."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    name = type(error).__name__
-    return name if not lines else lines[-1][:300] if lines[-1].startswith(name) else f"{name}: {lines[-1][:300]}"
 
 
 def _outside(space: Any, config: Any) -> str | None:

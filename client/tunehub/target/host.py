@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from tunehub.exceptions import UnknownTargetError
+from tunehub.exceptions import UnknownTargetError, last_line
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor
 
@@ -335,8 +335,8 @@ def _tvm_target(config: Any, value: object) -> Any:
     try:
         return tvm.target.Target(config)
     except Exception as error:  # TVM raises ValueError, TypeError, KeyError or InternalError, by release
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UnknownTargetError(value, f"TVM does not know it: {lines[-1][:200]}", remedy=_TARGET_REMEDY) from None
+        reason = f"TVM does not know it: {last_line(error, limit=200)}"
+        raise UnknownTargetError(value, reason, remedy=_TARGET_REMEDY) from None
 
 
 def _llvm_features(config: Mapping[str, Any]) -> tuple[str, ...]:

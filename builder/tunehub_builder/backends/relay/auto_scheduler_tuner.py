@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, Outcome, RelayOptions, RelaySession, TrialCount
 from tunehub_builder.backends.relay.work import RelayTask, failure_name
@@ -125,7 +126,7 @@ def layout_problem(task: Any) -> str | None:
             task.compute_dag.rewrite_layout_from_state(state)
             return None
         except tvm.error.TVMError as error:
-            problem = str(error).strip().splitlines()[-1]
+            problem = last_line(error)
     return problem
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tunehub.exceptions import last_line
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
 from tunehub_builder.tuning.runner.worker import MeasureOptions
 
@@ -38,8 +39,7 @@ class CandidateError(Exception):
     """A candidate failed. The message starts with TVM's name of the reason."""
 
     def __init__(self, reason: str, error: BaseException | str) -> None:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        super().__init__(f"{reason}: {lines[-1][:240]}")
+        super().__init__(f"{reason}: {last_line(error, limit=240)}")
 
 
 @dataclass(frozen=True, slots=True)

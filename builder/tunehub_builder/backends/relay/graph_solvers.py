@@ -18,6 +18,7 @@ from tvm.autotvm.graph_tuner.dynamic_programming_stage import DPStage
 from tvm.autotvm.graph_tuner.utils import is_boundary_node
 from tvm.autotvm.measure import MeasureInput, MeasureResult
 
+from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.graph_candidates import Candidate, is_planned
 from tunehub_builder.backends.relay.layout_transforms import TEMPLATE, LayoutTimes, Workload
 from tunehub_builder.exceptions import TuningError
@@ -130,7 +131,7 @@ def make_solver(
             name=_LOGGER.removesuffix("_logger"),
         )  # fmt: skip
     except (RuntimeError, AssertionError, IndexError) as error:  # TVMError is a RuntimeError
-        raise TuningError(f"TVM's graph tuner cannot plan this graph: {str(error).strip().splitlines()[-1]}") from error
+        raise TuningError(f"TVM's graph tuner cannot plan this graph: {last_line(error)}") from error
     finally:
         logger = logging.getLogger(f"{_LOGGER}_logger")
         for handler in [*logger.handlers]:

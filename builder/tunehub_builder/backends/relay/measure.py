@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.autotvm_session import REASONS, AutotvmSession, TaskSource
 from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
 from tunehub_builder.backends.relay.tuner import RelaySession
@@ -141,9 +142,8 @@ class TvmMeasurer:
         except Exception as error:  # a refused connection, no device with this key
             rpc = self._session.options.rpc
             place = "TVM's LocalRunner" if rpc is None else f"the RPC tracker {rpc.host}:{rpc.port} (key {rpc.key!r})"
-            said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             remedy = "see that nothing else occupies the device, and run the same command again"
-            raise TuningError(f"cannot measure through {place}: {said}; {remedy}") from error
+            raise TuningError(f"cannot measure through {place}: {last_line(error)}; {remedy}") from error
 
     def _builder(self) -> Any:
         from tvm import autotvm

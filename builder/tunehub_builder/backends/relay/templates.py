@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tunehub.exceptions import last_line
 from tunehub_builder.exceptions import TuningError
 
 
@@ -50,9 +51,8 @@ def create_template_task(place: str, template: Template, arguments: Sequence[Any
     try:
         return autotvm.task.create(template.task, tuple(_hashable(item) for item in arguments), target=target)
     except Exception as error:  # the template is the user's code
-        said = (str(error).strip().splitlines() or [""])[-1]
         listed = ", ".join(map(repr, arguments)) or "no arguments"
-        reason = f"it failed with {listed} ({type(error).__name__}: {said})"
+        reason = f"it failed with {listed} ({type(error).__name__}: {last_line(error)})"
         raise TuningError(f"the template {place}: {reason}; mend --template-args or the template") from error
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.cuda import tiles as cuda_tiles
-from tunehub.exceptions import TunehubError
+from tunehub.exceptions import TunehubError, last_line
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.records.never_worse import against_borrowing, against_own_knobs, against_record
 from tunehub.relax.keys import anchor_key, workload_key
@@ -112,7 +112,7 @@ def _by_default_knobs(mod: Any, target: Any, lookup: RecordLookup, fit: Template
         check_function(schedule.mod["main"], mod["main"], target)
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit
         what = "templates" if match is None else f"default knobs of {match.template.NAME}"
-        return replace(missed, skipped=(*missed.skipped, f"{what}: {_reason(error)}"))
+        return replace(missed, skipped=(*missed.skipped, f"{what}: {last_line(error, limit=200)}"))
     return replace(missed, schedule=schedule, rung="template", template=match.template.NAME)
 
 
@@ -138,7 +138,7 @@ def _by_cuda_rule(mod: Any, target: Any, lookup: RecordLookup, missed: Scheduled
         if found is not None and against is not None:
             raise KnobError(against)
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit
-        reason = f"default knobs of {cuda_tiles.NAME}: {_reason(error)}"
+        reason = f"default knobs of {cuda_tiles.NAME}: {last_line(error, limit=200)}"
         return replace(missed, skipped=tuple(dict.fromkeys((*missed.skipped, reason))))
     if found is None:
         return missed
@@ -170,7 +170,7 @@ def _by_neighbours(
     except TunehubError:
         raise  # strict mode
     except Exception as error:  # a strategy or a class that fails must not cost the rungs that follow
-        return replace(missed, skipped=(*skipped, f"records for other shapes: {_reason(error)}"))
+        return replace(missed, skipped=(*skipped, f"records for other shapes: {last_line(error, limit=200)}"))
     against = against_borrowing(lookup.measured(TEMPLATE if knobs else META_SCHEDULE, missed.exact)) if chosen else None
     if against is not None:
         return replace(missed, skipped=tuple(dict.fromkeys((*skipped, against))))
@@ -342,7 +342,7 @@ def _try(mod: Any, candidate: Candidate, target: Any, fit: TemplateFit, skipped:
             raise GuardError(against)
         return apply_candidate(mod, candidate, target, fit)
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
-        skipped.append(f"{candidate.package}: {record.op}: {_reason(error)}")
+        skipped.append(f"{candidate.package}: {record.op}: {last_line(error, limit=200)}")
         return None
 
 
@@ -356,11 +356,6 @@ def _by_trace(mod: Any, candidate: Candidate, trace: Any, target: Any) -> Any:
         check_tiles(schedule.mod["main"])  # the trace knew another epilogue, which may write what other tiles write
     check_operations(schedule.mod["main"])
     return schedule
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1][:200]
 
 
 def _served(schedule: Any, candidate: Candidate, exact: str, anchor: str | None, skipped: list[str]) -> Scheduled:
