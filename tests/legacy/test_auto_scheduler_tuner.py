@@ -26,7 +26,7 @@ from tunehub_builder.backends.relay import auto_scheduler_tuner
 from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
 from tunehub_builder.backends.relay.auto_scheduler_tuner import AutoSchedulerTuner, extract, search_params
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork, to_nhwc
-from tunehub_builder.backends.relay.tuner import Outcome, RelayOptions, RelaySession
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, TrialTotals
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning.progress import Progress
@@ -79,13 +79,13 @@ def session(folder: Path, trials: int, *, show: Any = None, net: Any = small_net
     )
 
 
-def tune(folder: Path, trials: int, **options: Any) -> tuple[Outcome, list[Progress]]:
+def tune(folder: Path, trials: int, **options: Any) -> tuple[TrialTotals, list[Progress]]:
     steps: list[Progress] = []
     return AutoSchedulerTuner().tune(session(folder, trials, show=steps.append, **options)), steps
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[Progress]]:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrialTotals, list[Progress]]:
     """Three trials of a network with a dense layer."""
     folder = tmp_path_factory.mktemp("tuned")
     return folder, *tune(folder, 3, net=lambda: small_net(dense=True))
@@ -95,7 +95,7 @@ def lines(folder: Path) -> list[bytes]:
     return (folder / "auto_scheduler.json").read_bytes().splitlines()
 
 
-def test_trials_are_written_and_counted(tuned: tuple[Path, Outcome, list[Progress]]) -> None:
+def test_trials_are_written_and_counted(tuned: tuple[Path, TrialTotals, list[Progress]]) -> None:
     folder, outcome, steps = tuned
     assert (outcome.tasks, outcome.trials, outcome.measured_now) == (1, 3, 3)
     assert len(lines(folder)) == 3
@@ -109,7 +109,7 @@ def test_trials_are_written_and_counted(tuned: tuple[Path, Outcome, list[Progres
 
 
 def test_a_task_whose_records_would_abort_the_build_is_left_out_and_named(
-    tuned: tuple[Path, Outcome, list[Progress]],
+    tuned: tuple[Path, TrialTotals, list[Progress]],
 ) -> None:
     (note,) = tuned[1].notes
     assert note.startswith("dense_add 1x512")
@@ -117,7 +117,7 @@ def test_a_task_whose_records_would_abort_the_build_is_left_out_and_named(
 
 
 def test_a_network_built_with_the_records_computes_the_same(
-    tuned: tuple[Path, Outcome, list[Progress]],
+    tuned: tuple[Path, TrialTotals, list[Progress]],
 ) -> None:
     module, params = small_net(dense=True)
     with tvm.transform.PassContext(opt_level=3):
@@ -130,7 +130,7 @@ def test_a_network_built_with_the_records_computes_the_same(
 
 
 def test_trials_in_the_file_count_and_are_not_measured_again(
-    tmp_path: Path, tuned: tuple[Path, Outcome, list[Progress]]
+    tmp_path: Path, tuned: tuple[Path, TrialTotals, list[Progress]]
 ) -> None:
     log = tmp_path / "auto_scheduler.json"
     log.write_bytes(b"<html>\n" + b"\n".join(lines(tuned[0])) + b"\n")
@@ -162,7 +162,7 @@ def test_fewer_trials_than_tasks_and_nothing_to_tune(tmp_path: Path) -> None:
 
 
 def test_history_takes_no_bad_line_and_no_other_workload(
-    tmp_path: Path, tuned: tuple[Path, Outcome, list[Progress]]
+    tmp_path: Path, tuned: tuple[Path, TrialTotals, list[Progress]]
 ) -> None:
     line = json.loads(lines(tuned[0])[0])
     failed = {**line, "r": [[1e10], 6, 20.0, 1.0]}
@@ -196,7 +196,7 @@ def test_failures_are_told_by_reason(tmp_path: Path) -> None:
     steps: list[Progress] = []
     given = session(tmp_path, 4, show=steps.append)
     tasks = extract(given, tvm.target.Target(TARGET))
-    watch = auto_scheduler_tuner._Watch(given, tasks, {tasks[0].key: TaskHistory()}, 4)
+    watch = auto_scheduler_tuner._RoundCallback(given, tasks, {tasks[0].key: TaskHistory()}, 4)
     for error_no in (6, 2, 6):
         watch.add(1, SimpleNamespace(error_no=error_no, costs=[1e10]))
     outcome = watch.finish(["a note"])
@@ -208,7 +208,7 @@ def test_failures_are_told_by_reason(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "auto_scheduler.json").symlink_to("/dev/null")
-    watch = auto_scheduler_tuner._Watch(session(tmp_path, 4), [], {}, 4)
+    watch = auto_scheduler_tuner._RoundCallback(session(tmp_path, 4), [], {}, 4)
     watch.pre_tune(SimpleNamespace(num_measures_per_round=2), 0)
     watch.count.measured(None)
     with pytest.raises(WorkDirectoryError, match="could not append"):

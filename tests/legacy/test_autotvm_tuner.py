@@ -23,7 +23,7 @@ from tunehub_builder.backends.relay.autotvm_history import since_best, transfer_
 from tunehub_builder.backends.relay.autotvm_search import PLAN, make_search
 from tunehub_builder.backends.relay.autotvm_session import AutotvmSession, CandidateError, TaskSource
 from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask, network_tasks
-from tunehub_builder.backends.relay.measure import Measured, _error_no
+from tunehub_builder.backends.relay.measure import AutotvmTrial, _error_no
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.networks import get as get_network
 from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
@@ -69,16 +69,16 @@ class FakeMeasurer:
     def __exit__(self, *_details: object) -> None:
         return None
 
-    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[Measured]:
+    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[AutotvmTrial]:
         if len(self.measured) >= self.stop_after:
             raise KeyboardInterrupt
         self.measured += [(task.key, index) for index in indices]
         return [self._of(index) for index in indices]
 
-    def _of(self, index: int) -> Measured:
+    def _of(self, index: int) -> AutotvmTrial:
         if index in self.errors:
-            return Measured(error_no=self.errors[index], took_s=0.1, timestamp=1.0)
-        return Measured(run_s=(1e-3 * (1 + index % 97), 1e-3 * (1 + index % 97)), took_s=0.1, timestamp=1.0)
+            return AutotvmTrial(error_no=self.errors[index], took_s=0.1, timestamp=1.0)
+        return AutotvmTrial(run_s=(1e-3 * (1 + index % 97), 1e-3 * (1 + index % 97)), took_s=0.1, timestamp=1.0)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_early_stopping_ends_a_task_and_stays_ended(tmp_path: Path, fake: FakeMe
 
 
 def test_a_time_that_is_none_is_a_failure(tmp_path: Path, fake: FakeMeasurer) -> None:
-    fake._of = lambda index: Measured(run_s=(float("nan"),))  # type: ignore[method-assign]
+    fake._of = lambda index: AutotvmTrial(run_s=(float("nan"),))  # type: ignore[method-assign]
     outcome = get_tuner("autotvm").tune(session(tmp_path, network("net", 1), trials=2))
     assert outcome.failures == {"UNKNOWN_ERROR": 6}
     assert b"NaN" not in (tmp_path / "autotvm.log").read_bytes()
@@ -241,9 +241,9 @@ def test_a_large_space_is_climbed() -> None:
 
 
 def test_trials_since_the_best() -> None:
-    trials = {i: Measured(run_s=(cost,)) for i, cost in enumerate((3.0, 1.0, 2.0, 4.0))}
+    trials = {i: AutotvmTrial(run_s=(cost,)) for i, cost in enumerate((3.0, 1.0, 2.0, 4.0))}
     assert since_best(trials) == 2
-    assert since_best({0: Measured(error_no=4)}) == 1
+    assert since_best({0: AutotvmTrial(error_no=4)}) == 1
     assert since_best({}) == 0
 
 
@@ -358,7 +358,7 @@ def test_killed_and_resumed_by_the_command(command: Callable[..., list[str]], tm
     run = WorkDirectory(work).existing_run()
     assert run.relay_target is not None
     assert run.relay_target.startswith("llvm -mcpu=")
-    assert run.sittings[-1].command.startswith(
+    assert run.runs[-1].command.startswith(
         "tunehub tune --target host --network mlp --tuner autotvm --trials 2 --algorithm xgb --seed 0 --threads 1"
     )
     assert str(tmp_path) not in (work / "run.json").read_text()

@@ -20,7 +20,7 @@ from tunehub_builder.backends.relay.graph_skeleton import skeleton
 from tunehub_builder.backends.relay.graph_tuner import GraphTuner
 from tunehub_builder.backends.relay.layout_transforms import LayoutTimes
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork
-from tunehub_builder.backends.relay.tuner import Outcome, RelayOptions, RelaySession
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, TrialTotals
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.progress import Progress
@@ -80,7 +80,7 @@ def log(found: list[Any]) -> list[Any]:
     return lines
 
 
-def tune(folder: Path, net: Any, log: list[Any], algorithm: str = "auto", **network: Any) -> tuple[Outcome, Any]:
+def tune(folder: Path, net: Any, log: list[Any], algorithm: str = "auto", **network: Any) -> tuple[TrialTotals, Any]:
     folder.mkdir(exist_ok=True)
     work = RelayWork(WorkDirectory(folder))
     write_log(work.autotvm_log, *log)

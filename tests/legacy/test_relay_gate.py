@@ -16,7 +16,7 @@ from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.tuning.run import Resources
-from tunehub_builder.tuning.work_directory import Run, Sitting, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
 from tunehub_registry.tuning_log import parse_line
@@ -56,15 +56,15 @@ def make_work(path: Path, networks: Sequence[RelayNetwork] = (), template: str |
     path.mkdir()
     entries = [NetworkEntry(name=n.name, source=n.source, inputs=dict(n.inputs), dtype=n.dtype) for n in networks]
     options: dict[str, str | int | float | bool] = {"tuner": "autotvm", **({"template": template} if template else {})}
-    sitting = Sitting(
+    run = TuningRun(
         command="tunehub tune", started="2026-01-01", updated="2026-01-01", seed=0, threads=2,
         networks=tuple(entry.name for entry in entries), options=options, machine={},
     )  # fmt: skip
     import tvm
 
-    run = Run(
+    run = RunFile(
         target_name="llvm-generic", target={"text": TARGET}, tvm_version=str(tvm.__version__),
-        tvm_ffi_version="none", networks=tuple(entries), sittings=(sitting,),
+        tvm_ffi_version="none", networks=tuple(entries), runs=(run,),
     )  # fmt: skip
     directory.save_run(run)
     return RelayWork(directory)

@@ -240,7 +240,7 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
     from tunehub_builder.gate.finalists import as_record
     from tunehub_builder.gate.finalists import distill as best_of
     from tunehub_builder.packing.pack import encoded
-    from tunehub_builder.tuning.atomic_file import write_atomically
+    from tunehub_builder.tuning.journal import write_atomically
     from tunehub_builder.tuning.work_directory import WorkDirectory
 
     with _errors():
@@ -412,11 +412,12 @@ def _places(
     todo: Sequence[Job], resources: Resources, engine: str | None, threads: int | None
 ) -> Iterator[Sequence[tuple[TuningTarget, Resources]]]:
     """What the target of each job is, and who builds and measures for it: this machine, or a fleet."""
+    from tunehub_builder.backends.target import find_target
     from tunehub_builder.tuning import target as machine
 
     recipe = todo[0].recipe
     if machine.generation() == "relay" or (engine is None and recipe.rpc is None and recipe.rpc_key is None):
-        yield [(machine.find_target(job.target, remote=recipe.rpc is not None), resources) for job in todo]
+        yield [(find_target(job.target, remote=recipe.rpc is not None), resources) for job in todo]
         return
     from tunehub_builder.fleet.setup import places
     from tunehub_builder.tuning.runner.rpc_board import board_at
@@ -428,11 +429,11 @@ def _places(
 
 def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], list[Any]], Callable[..., Summary]]:
     """How to find networks and how to tune with the TVM that is installed. Raises TuningError for a wrong tuner."""
-    from tunehub_builder.tuning import run as sitting
+    from tunehub_builder.tuning import run as modern
     from tunehub_builder.tuning import target as machine
 
     if machine.generation() == "relay":
-        from tunehub_builder.backends.relay import sitting as relay
+        from tunehub_builder.backends.relay import run as relay
 
         if recipe.from_misses:
             raise TuningError("--from-misses needs TVM 0.25 or newer: misses hold functions of that generation")
@@ -443,8 +444,8 @@ def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], lis
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job
-    sitting.check_options(recipe)
-    return sitting.find_networks, sitting.tune_job
+    modern.check_options(recipe)
+    return modern.find_networks, modern.tune_job
 
 
 @contextmanager

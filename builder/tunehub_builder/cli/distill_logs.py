@@ -8,7 +8,7 @@ from typing import Any
 
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.logs.distill import Comparison, Distillation, DistilledWorkload, LogFile, distill_logs
-from tunehub_builder.tuning.atomic_file import write_atomically
+from tunehub_builder.tuning.journal import write_atomically
 
 _LOGS = ("autotvm.log", "auto_scheduler.json")
 _BAD_LINES_SHOWN = 10

@@ -23,7 +23,7 @@ from tunehub_builder.fleet import jobs as fleet_jobs
 from tunehub_builder.fleet.pool import Answer, Work
 from tunehub_builder.fleet.worker import Facts
 from tunehub_builder.tuning.progress import native_output_to
-from tunehub_builder.tuning.runner.pool import Outcome
+from tunehub_builder.tuning.runner.pool import RunnerResult
 from tunehub_builder.tuning.target import HOST, find_cpu
 
 SCHEME, LOCAL = "dask://", "local"
@@ -91,12 +91,12 @@ class DaskEngine:
         """As the port says."""
         name = f"{work.task[:8]}-{self._run}-{next(self._numbers)}"
         submit = partial(self._client.submit, pure=False)
-        arguments = (work.bench, work.task, work.module, work.candidate)
+        arguments = (work.settings, work.task, work.module, work.candidate)
         built = submit(fleet_jobs.build, *arguments, key=f"tunehub-build-{name}")
         needs = None if device is None else {device: 1}
         key = f"tunehub-measure-{name}"
         future = submit(
-            fleet_jobs.measure, work.bench, built, work.best_s, key=key, resources=needs, priority=self._priority
+            fleet_jobs.measure, work.settings, built, work.best_s, key=key, resources=needs, priority=self._priority
         )
         self._open[key] = future  # dask gives up what nobody holds
         future.add_done_callback(partial(self._done, key, answer))
@@ -109,7 +109,7 @@ class DaskEngine:
             answer(future.result())
         except Exception as error:  # whatever dask makes of a job that failed or was lost
             if type(error).__name__ == "KilledWorker":
-                answer(Outcome(error=f"its jobs were lost with every worker that had them: {error}"[:300]))
+                answer(RunnerResult(error=f"its jobs were lost with every worker that had them: {error}"[:300]))
             else:
                 answer(_as_tuning_error(error, "it built or measured"))
 

@@ -15,7 +15,7 @@ from typing import Any
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.fleet.worker import Facts, JobSession
 from tunehub_builder.tuning.runner.archive import Archive
-from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions, Worker
+from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, Worker
 from tunehub_builder.tuning.runner.rpc_board import Board
 from tunehub_builder.tuning.runner.worker import MeasureOptions
 
@@ -25,7 +25,7 @@ _ATTEMPTS = 2  # a candidate that is on the device when the device is lost is tr
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
+class JobSettings:
     """What all jobs of one run have in common. ``make_session``: as that of :class:`Worker`, of the tuner's sessions.
 
     ``versions``: of apache-tvm and apache-tvm-ffi, which all workers must have. ``board``: where candidates are
@@ -53,15 +53,15 @@ def facts(target_name: str) -> Facts:
     return found
 
 
-def build(bench: Bench, task: str, module: str, candidate: Any) -> Archive | str:
+def build(settings: JobSettings, task: str, module: str, candidate: Any) -> Archive | str:
     """Build a candidate for a measuring job; the error when it is the candidate's.
 
     Raises TuningError when it is not.
     """
-    child = _child(bench)
+    child = _child(settings)
     child.load(task, module)
-    _ask(child, ("begin_build", bench.target), _TURN_LIMIT_S)
-    kind, value = child.ask(("build", task, bench.target, candidate), bench.options.build_limit_s)
+    _ask(child, ("begin_build", settings.target), _TURN_LIMIT_S)
+    kind, value = child.ask(("build", task, settings.target, candidate), settings.options.build_limit_s)
     _leave(child)
     if kind != "ok":
         return str(value)
@@ -69,30 +69,30 @@ def build(bench: Bench, task: str, module: str, candidate: Any) -> Archive | str
     return archive
 
 
-def measure(bench: Bench, built: Archive | str, best_s: float | None) -> Outcome:
+def measure(settings: JobSettings, built: Archive | str, best_s: float | None) -> RunnerResult:
     """Measure what a building job has made, or pass its error on. Raises TuningError when no candidate is to blame."""
     if isinstance(built, str):
-        return Outcome(error=built)
+        return RunnerResult(error=built)
     for _ in range(_ATTEMPTS):
-        outcome, device_lost = _measure_once(bench, built, best_s)
+        outcome, device_lost = _measure_once(settings, built, best_s)
         if not device_lost:
             return outcome
-    return Outcome(error=f"{outcome.error}; the device was lost {_ATTEMPTS} times while it ran")
+    return RunnerResult(error=f"{outcome.error}; the device was lost {_ATTEMPTS} times while it ran")
 
 
-def _measure_once(bench: Bench, archive: Archive, best_s: float | None) -> tuple[Outcome, bool]:
-    child = _child(bench)
-    limit_s = bench.options.measure_limit_s
-    _ask(child, ("begin_build", bench.target), _TURN_LIMIT_S)
-    kind, value = child.ask(("load", bench.target, archive), bench.options.build_limit_s)
+def _measure_once(settings: JobSettings, archive: Archive, best_s: float | None) -> tuple[RunnerResult, bool]:
+    child = _child(settings)
+    limit_s = settings.options.measure_limit_s
+    _ask(child, ("begin_build", settings.target), _TURN_LIMIT_S)
+    kind, value = child.ask(("load", settings.target, archive), settings.options.build_limit_s)
     if kind != "ok":
         _leave(child)
-        return Outcome(error=str(value)), False
-    _ask(child, ("begin_measure", bench.target, limit_s), _TURN_LIMIT_S)
-    kind, value = child.ask(("measure", bench.target, best_s, bench.measure), limit_s)
+        return RunnerResult(error=str(value)), False
+    _ask(child, ("begin_measure", settings.target, limit_s), _TURN_LIMIT_S)
+    kind, value = child.ask(("measure", settings.target, best_s, settings.measure), limit_s)
     lost = kind != "ok" and child.alive and not _ask(child, ("device_answers",), limit_s)
     _leave(child)
-    return (Outcome(run_s=value) if kind == "ok" else Outcome(error=str(value))), lost
+    return (RunnerResult(run_s=value) if kind == "ok" else RunnerResult(error=str(value))), lost
 
 
 def _ask(child: Worker, request: tuple[Any, ...], limit_s: float) -> Any:
@@ -110,24 +110,24 @@ def _leave(child: Worker) -> None:
 
 
 # Children by thread: those of an engine's threads in this process, or of a dask worker's.
-_children: dict[int, tuple[Bench, Worker]] = {}
+_children: dict[int, tuple[JobSettings, Worker]] = {}
 
 
-def _child(bench: Bench) -> Worker:
+def _child(settings: JobSettings) -> Worker:
     """This thread's child for a run, started when there is none. Raises TuningError for a wrong TVM."""
     thread = threading.get_ident()
     known, child = _children.get(thread, (None, None))
-    if child is not None and known == bench and child.alive:
+    if child is not None and known == settings and child.alive:
         return child
     if child is not None:
         child.stop(at_once=True)
-    child = Worker(bench.options, partial(JobSession, bench.make_session, bench.board))
+    child = Worker(settings.options, partial(JobSession, settings.make_session, settings.board))
     found = _ask(child, ("versions",), _START_LIMIT_S)
-    if tuple(found) != bench.versions:
+    if tuple(found) != settings.versions:
         child.stop(at_once=True)
-        wanted, here = (f"{tvm} (apache-tvm-ffi {ffi})" for tvm, ffi in (bench.versions, found))
+        wanted, here = (f"{tvm} (apache-tvm-ffi {ffi})" for tvm, ffi in (settings.versions, found))
         raise TuningError(f"a worker has TVM {here}, this run {wanted}: install the same there and run again")
-    _children[thread] = (bench, child)
+    _children[thread] = (settings, child)
     return child
 
 

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.fleet import jobs as fleet_jobs
-from tunehub_builder.fleet.jobs import Bench
+from tunehub_builder.fleet.jobs import JobSettings
 from tunehub_builder.fleet.worker import Facts
-from tunehub_builder.tuning.runner.pool import Outcome
+from tunehub_builder.tuning.runner.pool import RunnerResult
 from tunehub_builder.tuning.runner.rpc_board import Board, registered
 
 _PATIENCE_S = 120.0  # without any worker or board that could measure
@@ -35,14 +35,14 @@ class Work:
     """One candidate to build and measure. ``module``: the workload's IRModule as TVM's JSON; ``best_s``: its best time
     so far."""
 
-    bench: Bench
+    settings: JobSettings
     task: str
     module: str = field(repr=False)
     candidate: Any
     best_s: float | None
 
 
-Answer = Callable[[Outcome | TuningError], None]
+Answer = Callable[[RunnerResult | TuningError], None]
 
 
 class Engine(Protocol):
@@ -120,8 +120,8 @@ class ThreadEngine:
 
     def _run(self, work: Work, answer: Answer) -> None:
         try:
-            built = fleet_jobs.build(work.bench, work.task, work.module, work.candidate)
-            answer(fleet_jobs.measure(work.bench, built, work.best_s))
+            built = fleet_jobs.build(work.settings, work.task, work.module, work.candidate)
+            answer(fleet_jobs.measure(work.settings, built, work.best_s))
         except TuningError as error:
             answer(error)
         except Exception as error:  # nothing is to be lost in a thread
@@ -130,7 +130,7 @@ class ThreadEngine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
-    """Where a sitting's jobs run: an engine, and the board that measures when no worker does. ``machine``: hardware
+    """Where a run's jobs run: an engine, and the board that measures when no worker does. ``machine``: hardware
     that measures, as ``machine.describe_machine`` says it."""
 
     engine: Engine
@@ -139,7 +139,7 @@ class Fleet:
 
     @property
     def noted(self) -> dict[str, str]:
-        """What a sitting notes of it: no addresses."""
+        """What a run notes of it: no addresses."""
         return {"engine": self.engine.name} | ({} if self.board is None else {"rpc_key": self.board.key})
 
     def devices(self, target_name: str) -> int:
@@ -152,10 +152,10 @@ class Fleet:
 class FleetPool:
     """As ``tuning.pool.WorkerPool``, for several workloads at once."""
 
-    def __init__(self, fleet: Fleet, bench: Bench, target_name: str) -> None:
-        self._fleet, self._bench, self._target_name = fleet, bench, target_name
+    def __init__(self, fleet: Fleet, settings: JobSettings, target_name: str) -> None:
+        self._fleet, self._settings, self._target_name = fleet, settings, target_name
         self._modules: dict[str, str] = {}
-        self._answers: queue.SimpleQueue[tuple[str, int, Outcome | TuningError]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, int, RunnerResult | TuningError]] = queue.SimpleQueue()
         self._seen = monotonic()
 
     def __enter__(self) -> FleetPool:
@@ -185,7 +185,7 @@ class FleetPool:
         for number, candidate in enumerate(candidates):
             self.start(task, candidate, best_s, partial(self._answered, task, number))
 
-    def outcomes(self) -> list[tuple[str, int, Outcome]]:
+    def outcomes(self) -> list[tuple[str, int, RunnerResult]]:
         """Wait for candidates to be done: task, number in the batch, outcome.
 
         Raises TuningError when the fleet cannot go on, or nobody has been there to measure for some minutes.
@@ -201,10 +201,10 @@ class FleetPool:
     def start(self, task: str, candidate: Any, best_s: float | None, answer: Answer) -> None:
         """Hand one candidate to the fleet."""
         module = self._modules[task]
-        work = Work(bench=self._bench, task=task, module=module, candidate=candidate, best_s=best_s)
+        work = Work(settings=self._settings, task=task, module=module, candidate=candidate, best_s=best_s)
         self._fleet.engine.start(work, None if self._fleet.board is not None else self._target_name, answer)
 
-    def _answered(self, task: str, number: int, answer: Outcome | TuningError) -> None:
+    def _answered(self, task: str, number: int, answer: RunnerResult | TuningError) -> None:
         self._answers.put((task, number, answer))
 
     def require_devices(self) -> None:
@@ -218,7 +218,7 @@ class FleetPool:
             )
 
 
-def outcome_of(answer: Outcome | TuningError) -> Outcome:
+def outcome_of(answer: RunnerResult | TuningError) -> RunnerResult:
     """The outcome. Raises the TuningError that came instead."""
     if isinstance(answer, TuningError):
         raise answer
@@ -245,7 +245,7 @@ class FleetSlot:
             _, task, _, candidate, best_s, _ = request
             self._pool.start(task, candidate, best_s, self._answered.send)
         else:
-            self._answered.send(Outcome())
+            self._answered.send(RunnerResult())
 
     def receive(self, limit_s: float, what: str) -> tuple[str, Any]:
         """As the worker. Raises TuningError when the fleet cannot go on."""

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.archive import Archive
 from tunehub_builder.tuning.runner.rpc_board import Board, Visit
-from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +35,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSession:
-    """The requests of jobs; behind it is the session of the tuner, such as :class:`Session`."""
+    """The requests of jobs; behind it is the session of the tuner, such as :class:`TraceSession`."""
 
-    def __init__(self, make_session: Callable[[], Session] = Session, board: Board | None = None) -> None:
+    def __init__(self, make_session: Callable[[], TraceSession] = TraceSession, board: Board | None = None) -> None:
         """``board``: candidates are measured there, and not on this machine."""
         self._session = make_session()
         self._visit = None if board is None else Visit(board)
@@ -47,7 +48,7 @@ class JobSession:
         """What this machine is. Raises UnknownTargetError or UnsuitableTargetError when it is none for the target."""
         from tunehub.target.host import physical_cores
 
-        target = machine.find_target(target_name)
+        target = find_relax_target(target_name)
         return Facts(
             target_name=target.name,
             target=target.config,
@@ -154,7 +155,7 @@ class MachineTurn:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def cuda_session() -> Session:
+def cuda_session() -> TraceSession:
     """The session for the GPU that ``CUDA_VISIBLE_DEVICES`` gives to this process, the first one by default."""
     from tunehub_builder.tuning.runner.cuda_worker import CudaSession
 

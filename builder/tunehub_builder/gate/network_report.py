@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.networks import NetworkVerdict, RecordFile, cases, judge_due, judge_networks
 from tunehub_builder.gate.report import NetworkResult, Outcome, network_line
 from tunehub_builder.packing.pack import admitted_records, encoded, measured_evidence, nothing_admitted
-from tunehub_builder.tuning import target as machine
-from tunehub_builder.tuning.run import META_SCHEDULE, TEMPLATE, Resources
+from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import encode_evidence
 from tunehub_registry.manifest import Manifest
@@ -90,7 +91,7 @@ def _records_of(package: Package, folder: Path) -> RecordFile:
     evidence.write_bytes(package.read(EVIDENCE) if EVIDENCE in package.names else b"")
     # As a client decides, see `tunehub.hub`.
     layout = "auto" if any(item.tuner == TEMPLATE for item in sets) else "keep"
-    target = machine.find_target(manifest.name).config
+    target = find_relax_target(manifest.name).config
     return RecordFile(path=path, target=target, layout=layout, evidence=evidence)
 
 

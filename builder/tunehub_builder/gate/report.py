@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.finalists import Distilled, as_trial
 from tunehub_builder.gate.workloads import Verdict, check_directory, judge_all, options_for, static_reason
 from tunehub_builder.tuning.progress import milliseconds, native_output_to
-from tunehub_builder.tuning.run import TEMPLATE, Resources
+from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.workers import worker_pool
 from tunehub_builder.tuning.target import tvm_versions
-from tunehub_builder.tuning.work_directory import Run, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.template_record import BadLine, TemplateRecord
 
@@ -160,7 +161,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def _measured(
-    directory: WorkDirectory, run: Run, entries: Sequence[Distilled], resources: Resources, stream: TextIO
+    directory: WorkDirectory, run: RunFile, entries: Sequence[Distilled], resources: Resources, stream: TextIO
 ) -> Iterator[Verdict]:
     shown = _Shown(stream)
     with worker_pool(directory, run, workers=resources.workers, threads=resources.threads) as pool:
@@ -190,7 +191,7 @@ def _read(path: Path) -> tuple[list[AnyRecord], list[Rejection]]:
 
 
 def _entries(
-    directory: WorkDirectory, run: Run, records: Sequence[AnyRecord]
+    directory: WorkDirectory, run: RunFile, records: Sequence[AnyRecord]
 ) -> tuple[list[Distilled], list[Rejection]]:
     tasks = {task.exact: task for task in directory.tasks()}
     entries, unknown = [], []
@@ -248,7 +249,7 @@ def network_line(result: NetworkResult) -> str:
     return f"{word} {result.network}{times}" + (f", {result.reason}" if result.reason else "")
 
 
-def _check_versions(directory: WorkDirectory, run: Run) -> None:
+def _check_versions(directory: WorkDirectory, run: RunFile) -> None:
     """The default schedule is TVM's: another TVM may have a faster or a slower one."""
     found = tvm_versions()
     expected = (run.tvm_version, run.tvm_ffi_version)

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from tunehub.measure.session import packed, unpacked
+from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.gate.comparison import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.gate.finalists import FINALISTS, Distilled, distill
 from tunehub_builder.gate.samples import speedup, timed_evidence
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
-from tunehub_builder.tuning.run import TEMPLATE, Resources
+from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.runner.workers import worker_pool
 from tunehub_builder.tuning.work_directory import WorkDirectory

@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion, Version
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.logs.autotvm_v01 import UntranslatableError, translate
 from tunehub_builder.packing.pack import BuiltPackage, publish_locally
-from tunehub_builder.tuning.atomic_file import write_atomically
+from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target

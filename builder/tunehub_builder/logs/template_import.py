@@ -25,7 +25,7 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.logs.autotvm_knobs import PLAIN, DenseLayer, Layer, Translation, translate_knobs
 from tunehub_builder.logs.autotvm_v01 import UntranslatableError
 from tunehub_builder.logs.importing import Imported, ReadFile, read_file
-from tunehub_builder.tuning.atomic_file import write_atomically
+from tunehub_builder.tuning.journal import write_atomically
 from tunehub_builder.tuning.search.proposals import propose
 from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.legacy_target import parse_target

@@ -12,15 +12,13 @@ from pathlib import Path
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from tunehub.records.key_scheme import KEY_SCHEME
+from tunehub.records.key_scheme import KEY_SCHEME, META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.finalists import Distilled, as_record, distill
 from tunehub_builder.gate.networks import NetworkVerdict, as_evidence, current, digest_of, network_journal
 from tunehub_builder.gate.workloads import Verdict, evidence, static_reason, verdict_journal
-from tunehub_builder.tuning.atomic_file import write_atomically
-from tunehub_builder.tuning.journal import Journal, Trial
-from tunehub_builder.tuning.run import META_SCHEDULE, TEMPLATE
-from tunehub_builder.tuning.work_directory import Run, TaskEntry, WorkDirectory
+from tunehub_builder.tuning.journal import Journal, Trial, write_atomically
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 from tunehub_registry import index as registry_index
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence, encode_evidence
@@ -104,7 +102,7 @@ def pack_directory(
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
 
 
-def _contents(directory: WorkDirectory, run: Run, measured: Sequence[NetworkEvidence]) -> Contents:
+def _contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
     """The records of a directory that was tuned with TVM 0.25 to 0.27."""
     tuner = run.tuner or META_SCHEDULE
     file = f"records/{tuner}.jsonl"
@@ -190,7 +188,7 @@ def _with_own_choice(line: RecordEvidence, verdict: Verdict, entry: Distilled) -
     return msgspec.structs.replace(line, template=verdict.choice.template, untuned_s=statistics.median(own_s))
 
 
-def _measured_with(run: Run, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
+def _measured_with(run: RunFile, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
     """The times of networks that were tuned; those with templates say so, beside times with other records."""
     tuned = {network.name for network in run.networks}
     found = [item for item in measured if item.network in tuned]
@@ -270,36 +268,36 @@ def encoded(record: AnyRecord) -> bytes:
     return encode_record(record) if isinstance(record, ScheduleRecord) else encode_template_record(record)
 
 
-def sorted_networks(run: Run) -> tuple[NetworkEntry, ...]:
+def sorted_networks(run: RunFile) -> tuple[NetworkEntry, ...]:
     """The networks of a run by name."""
     return tuple(sorted(run.networks, key=lambda network: network.name))
 
 
-def provenance_of(run: Run, trials: int, tuner: str | None = None) -> Provenance:
+def provenance_of(run: RunFile, trials: int, tuner: str | None = None) -> Provenance:
     """How the records were made, those of ``tuner`` if given.
 
-    Options and machine are those of the last sitting, the commands those of all.
+    Options and machine are those of the last run, the commands those of all.
     """
-    sittings = [sitting for sitting in run.sittings if tuner is None or sitting.options.get("tuner") == tuner]
-    sittings = sittings or list(run.sittings)
-    last = sittings[-1]
-    seeds = sorted({sitting.seed for sitting in sittings})
-    commands = dict.fromkeys(sitting.command for sitting in sittings)
+    runs = [each for each in run.runs if tuner is None or each.options.get("tuner") == tuner]
+    runs = runs or list(run.runs)
+    last = runs[-1]
+    seeds = sorted({each.seed for each in runs})
+    commands = dict.fromkeys(each.command for each in runs)
     return Provenance(
         machine=last.machine,
         tvm_version=run.tvm_version,
         tvm_ffi_version=run.tvm_ffi_version,
-        tuner_options={**last.options, "sittings": len(sittings), "seeds": ", ".join(map(str, seeds))},
+        tuner_options={**last.options, "sittings": len(runs), "seeds": ", ".join(map(str, seeds))},
         trials=trials,
         seed=last.seed,
         command="\n".join(commands),
-        started=sittings[0].started,
+        started=runs[0].started,
         finished=last.updated,
         threads=last.threads,
     )
 
 
-def _descriptor(run: Run, records: Iterable[AnyRecord]) -> TargetDescriptor:
+def _descriptor(run: RunFile, records: Iterable[AnyRecord]) -> TargetDescriptor:
     """The target as the client describes it, with the features that a record cannot do without.
 
     Templates leave instructions to the compiler, and their workloads are keyed with the vectors' width.
@@ -311,7 +309,7 @@ def _descriptor(run: Run, records: Iterable[AnyRecord]) -> TargetDescriptor:
     descriptor: TargetDescriptor = descriptor_of(run.target)
     if descriptor.kind == "cuda":
         needed |= {CUDA_LEAST}
-        gpu = str(run.sittings[-1].machine.get("gpu", ""))
+        gpu = str(run.runs[-1].machine.get("gpu", ""))
         descriptor = msgspec.structs.replace(descriptor, aliases=(gpu,) if gpu else ())
     return msgspec.structs.replace(descriptor, required_features=tuple(sorted(needed)))
 

@@ -6,12 +6,13 @@ A reader tolerates a torn last line (the writer was killed in the middle of it).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
+from tunehub._files.atomic import fill_file
 from tunehub_builder.exceptions import WorkDirectoryError
 
 T = TypeVar("T")
@@ -105,6 +106,22 @@ def append_synced(path: Path, lines: bytes) -> None:
     except OSError as error:
         remedy = "free some space and run the same command again: it goes on from what is written"
         raise WorkDirectoryError(path, f"cannot append a line: {error}", remedy) from error
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write ``path`` so that a reader sees the old or the new content, never a part. Raises WorkDirectoryError."""
+
+    def fill(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.writelines(chunks)
+        temporary.chmod(0o644)  # temporary files are private
+
+    try:
+        fill_file(path, fill)
+    except OSError as error:
+        raise WorkDirectoryError(
+            path, f"cannot be written: {error}", "free some space or mend its permissions"
+        ) from error
 
 
 def cut_torn_line(path: Path) -> None:

@@ -150,12 +150,12 @@ class BarReporter:
 
 
 def trials_per_hour(progress: Progress) -> float:
-    """The rate of this sitting, searching included."""
+    """The rate of this run, searching included."""
     return progress.measured_now / progress.elapsed_s * 3600 if progress.elapsed_s > 0 else 0.0
 
 
 def seconds_left(progress: Progress) -> float:
-    """An estimate from this sitting's rate; infinite while nothing is measured."""
+    """An estimate from this run's rate; infinite while nothing is measured."""
     rate = trials_per_hour(progress) / 3600
     left = progress.planned - progress.done
     return left / rate if rate else (math.inf if left else 0.0)

@@ -1,6 +1,6 @@
 """One call of `tunehub tune` for one target: networks in, trials in the work directory.
 
-Here is what both generations of TVM share, and tuning with TVM 0.25 to 0.27; ``relay.sitting`` has the part for 0.19.
+Here is what both generations of TVM share, and tuning with TVM 0.25 to 0.27; ``relay.run`` has the part for 0.19.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.recipe import TRIALS, Job, ModelFile, Recipe
 from tunehub_builder.tuning.work_directory import (
     Options,
-    Run,
-    Sitting,
+    RunFile,
     TaskEntry,
+    TuningRun,
     WorkDirectory,
     check_same_run,
     merge_tasks,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from tunehub_builder.tuning.search.known_records import KnownRecords
     from tunehub_builder.tuning.tasks import TuningTask
 
-META_SCHEDULE, TEMPLATE = "meta_schedule", "template"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
@@ -58,7 +57,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What a sitting did. Counts are of trials; those of the directory include earlier sittings. ``failures``: by
+    """What a run did. Counts are of trials; those of the directory include earlier runs. ``failures``: by
     reason, where the tuner tells it; ``notes``: lines for the user."""
 
     target: str
@@ -167,7 +166,7 @@ def _shape_words(model: ModelFile) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Method:
-    """How a tuner works: what its sittings note, its ``words`` on the command line, the layouts of its networks."""
+    """How a tuner works: what its runs note, its ``words`` on the command line, the layouts of its networks."""
 
     tuner: str | None
     options: TunerOptions | KnobOptions | CudaOptions
@@ -201,7 +200,7 @@ def _method(recipe: Recipe, target: machine.TuningTarget, directory: Path) -> _M
 
 
 def _with_records(method: _Method, recipe: Recipe, known: KnownRecords | None) -> _Method:
-    """``method`` with a warm start, or with what its sittings note where none is wanted."""
+    """``method`` with a warm start, or with what its runs note where none is wanted."""
     if known is None:
         words = [*method.words, "--no-warm-start"] if recipe.warm_start is False else method.words
         return replace(method, words=words)
@@ -235,13 +234,13 @@ def begin(
     words: Sequence[str],
     *,
     tuner: str | None = None,
-) -> Run:
-    """Write down what this sitting is, with the tuner's ``options`` and their ``words`` on the command line.
+) -> RunFile:
+    """Write down what this run is, with the tuner's ``options`` and their ``words`` on the command line.
 
     Raises WorkDirectoryError when its trials could not be compared with those that are there.
     """
     tvm_version, ffi_version = machine.tvm_versions()
-    new = Run(
+    new = RunFile(
         target_name=target.name,
         target=target.config,
         tvm_version=tvm_version,
@@ -252,7 +251,7 @@ def begin(
     if known is not None:
         check_same_run(directory.path, known, new)
     found = [_entry(network) for network in networks]
-    sitting = Sitting(
+    this = TuningRun(
         command=command_line(job, resources, words),
         started=_now(),
         updated=_now(),
@@ -262,29 +261,29 @@ def begin(
         options={**options, "workers": resources.workers, **(resources.fleet.noted if resources.fleet else {})},
         machine=resources.machine(target),
     )
-    run = _with_sitting(known or new, sitting, found)
+    run = _with_run(known or new, this, found)
     directory.save_run(run)
     return run
 
 
-def _with_sitting(run: Run, sitting: Sitting, networks: Iterable[NetworkEntry]) -> Run:
+def _with_run(run: RunFile, this: TuningRun, networks: Iterable[NetworkEntry]) -> RunFile:
     import msgspec
 
     entries = {entry.name: entry for entry in run.networks}
     entries.update((network.name, network) for network in networks)
-    return msgspec.structs.replace(run, networks=tuple(entries.values()), sittings=(*run.sittings, sitting))
+    return msgspec.structs.replace(run, networks=tuple(entries.values()), runs=(*run.runs, this))
 
 
 def _entry(network: Network | MissedWorkloads | RelayNetwork) -> NetworkEntry:
     return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=network.dtype)
 
 
-def touched(run: Run) -> Run:
-    """``run``, its last sitting active until now."""
+def touched(run: RunFile) -> RunFile:
+    """``run``, its last run active until now."""
     import msgspec
 
-    last = msgspec.structs.replace(run.sittings[-1], updated=_now())
-    return msgspec.structs.replace(run, sittings=(*run.sittings[:-1], last))
+    last = msgspec.structs.replace(run.runs[-1], updated=_now())
+    return msgspec.structs.replace(run, runs=(*run.runs[:-1], last))
 
 
 def _extract(
@@ -370,7 +369,7 @@ def _task_entry(task: TuningTask, network: str) -> TaskEntry:
 def _tune(
     directory: WorkDirectory,
     tasks: Sequence[TuningTask],
-    run: Run,
+    run: RunFile,
     method: _Method,
     resources: Resources,
     show: Callable[[Progress], None],
@@ -407,7 +406,7 @@ def _tune(
     )
 
 
-def _pool(directory: WorkDirectory, run: Run, resources: Resources) -> WorkerPool | FleetPool:
+def _pool(directory: WorkDirectory, run: RunFile, resources: Resources) -> WorkerPool | FleetPool:
     from tunehub_builder.tuning.runner.workers import fleet_pool, worker_pool
 
     if resources.fleet is not None:
@@ -418,7 +417,7 @@ def _pool(directory: WorkDirectory, run: Run, resources: Resources) -> WorkerPoo
 def _tune_on_gpu(
     directory: WorkDirectory,
     tasks: Sequence[TuningTask],
-    run: Run,
+    run: RunFile,
     options: CudaOptions,
     resources: Resources,
     show: Callable[[Progress], None],

@@ -48,41 +48,8 @@ def generation() -> Generation:
     return installed.generation
 
 
-def find_target(name: str, *, remote: bool = False) -> TuningTarget:
-    """Return the target called ``name``: ``host``, or ``llvm-`` and LLVM's name of a CPU.
-
-    With TVM <= 0.19 also TVM's own text of any target, such as ``cuda -model=titanx``. ``remote``: another machine
-    measures. Raises UnknownTargetError, or UnsuitableTargetError for a device that this machine is or has not.
-    """
-    if generation() == "relay":
-        from tunehub_builder.backends.relay.target import find_relay_target
-
-        return find_relay_target(name, remote=remote)
-    if name == "cuda" or name.startswith("cuda-"):
-        return find_gpu(name)
-    found = find_cpu(name)
-    config = {"kind": "llvm", "mcpu": found.model, "num-cores": physical_cores()}
-    return TuningTarget(name=f"llvm-{found.model}", config=config, vector=_vector(found.features))
-
-
-def find_gpu(name: str) -> TuningTarget:
-    """The GPU of this machine, as ``cuda`` or by its package's name (``cuda-h200``).
-
-    Raises UnsuitableTargetError when the machine has none, or another one.
-    """
-    from tunehub.target.nvidia import find_gpus
-
-    gpus = find_gpus()
-    if not gpus:
-        raise UnsuitableTargetError(name, "this machine has no CUDA GPU that its driver knows")
-    gpu = gpus[0]
-    if name not in ("cuda", f"cuda-{gpu.model}"):
-        raise UnsuitableTargetError(name, f"this machine has a {gpu.name} (cuda-{gpu.model})")
-    return TuningTarget(name=f"cuda-{gpu.model}", config=gpu.tvm_config())
-
-
 def find_board_cpu(name: str, cores: int) -> TuningTarget:
-    """The CPU with ``cores`` of a board: as :func:`find_target`, but of any architecture that boards run Linux on.
+    """The CPU with ``cores`` of a board: as :func:`find_cpu`, but of any architecture that boards run Linux on.
 
     Raises UnknownTargetError. What only LLVM's name tells is not asked of the board.
     """
@@ -97,7 +64,8 @@ def find_board_cpu(name: str, cores: int) -> TuningTarget:
     if not found or not (name == HOST or name.startswith("llvm-")):
         raise UnknownTargetError(name, _alike(name, [cpu for models in known.values() for cpu in models], host))
     config = {"kind": "llvm", "mcpu": model, "num-cores": cores, **({"mtriple": found[0]} if found[0] else {})}
-    return TuningTarget(name=f"llvm-{model}", config=config, vector=_vector(frozenset(_extensions(model, found[0]))))
+    cpu = Cpu(model, frozenset(_extensions(model, found[0])))
+    return TuningTarget(name=f"llvm-{model}", config=config, vector=cpu.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +75,20 @@ class Cpu:
     model: str
     features: frozenset[str]
 
+    @property
+    def vector(self) -> int:
+        """float32 elements in the widest vector register."""
+        if "avx512f" in self.features:
+            return 16
+        return 8 if "avx" in self.features else 4
+
 
 def find_cpu(name: str, *, remote: bool = False) -> Cpu:
-    """The CPU that ``host`` or ``llvm-`` and LLVM's name mean; raises as :func:`find_target`."""
+    """The CPU that ``host`` or ``llvm-`` and LLVM's name mean.
+
+    Raises UnknownTargetError, and UnsuitableTargetError when this machine lacks its extensions (``remote``: it need not
+    have them).
+    """
     from tvm.target import codegen
 
     host = str(codegen.llvm_get_system_cpu())
@@ -179,12 +158,6 @@ def _extensions(model: str, triple: str = "") -> set[str]:
 
     features = codegen.llvm_get_cpu_features(_llvm(model, triple))
     return {str(feature) for feature in features if _EXTENSIONS.fullmatch(str(feature))}
-
-
-def _vector(features: frozenset[str]) -> int:
-    if "avx512f" in features:
-        return 16
-    return 8 if "avx" in features else 4
 
 
 def _alike(name: str, known: list[str], host: str) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.tuning.atomic_file import write_atomically
+from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.manifest import NetworkEntry
 
 FORMAT_VERSION = 1
@@ -24,7 +24,7 @@ _RUN, _TASKS, _LOCK, _LOG = "run.json", "tasks.jsonl", "lock", "native.log"
 Options = dict[str, str | int | float | bool]
 
 
-class Sitting(msgspec.Struct, frozen=True, kw_only=True):
+class TuningRun(msgspec.Struct, frozen=True, kw_only=True):
     """One call of `tunehub tune`. `command` holds no paths; dates are ISO 8601, UTC."""
 
     command: str
@@ -37,8 +37,8 @@ class Sitting(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int | float]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`. What `identity` holds never changes; every sitting adds itself and the networks it tunes.
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`run.json`. What `identity` holds never changes; every run adds itself and the networks it tunes.
 
     `tuner` is given for `template`, whose workloads are those of networks with planned layouts.
     """
@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tvm_ffi_version: str
     tuner: str | None = None
     networks: tuple[NetworkEntry, ...] = ()
-    sittings: tuple[Sitting, ...] = ()
+    runs: tuple[TuningRun, ...] = msgspec.field(default=(), name="sittings")
 
     @property
     def identity(self) -> dict[str, str]:
@@ -115,14 +115,14 @@ class WorkDirectory:
         finally:
             lock.release()
 
-    def run(self) -> Run | None:
+    def run(self) -> RunFile | None:
         """What was run so far; None in a new directory. Raises WorkDirectoryError when the file is not readable."""
         path = self.path / _RUN
         if not path.exists():
             return None
         remedy = "give the folder of a `tunehub tune`, or start a new one"
         try:
-            run = msgspec.json.decode(path.read_bytes(), type=Run)
+            run = msgspec.json.decode(path.read_bytes(), type=RunFile)
         except (OSError, msgspec.DecodeError) as error:
             raise WorkDirectoryError(path, f"not readable as a run: {error}", remedy) from error
         if run.format_version != FORMAT_VERSION:
@@ -130,7 +130,7 @@ class WorkDirectory:
             raise WorkDirectoryError(path, reason, "use the tunehub that wrote it, or start a new folder")
         return run
 
-    def existing_run(self) -> Run:
+    def existing_run(self) -> RunFile:
         """The run of a directory that must have one. Raises WorkDirectoryError."""
         run = self.run() if self.path.is_dir() else None
         if run is None:
@@ -138,7 +138,7 @@ class WorkDirectory:
             raise WorkDirectoryError(self.path, reason, "give the folder of a `tunehub tune --work`")
         return run
 
-    def save_run(self, run: Run) -> None:
+    def save_run(self, run: RunFile) -> None:
         """Replace ``run.json``. Raises WorkDirectoryError when the disk refuses."""
         write_atomically(self.path / _RUN, [msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"])
 
@@ -172,7 +172,7 @@ class WorkDirectory:
             raise WorkDirectoryError(self.path, reason, "give a new or an empty folder")
 
 
-def check_same_run(path: Path, known: Run, new: Run) -> None:
+def check_same_run(path: Path, known: RunFile, new: RunFile) -> None:
     """Raise WorkDirectoryError when trials of ``new`` cannot go with those of ``known``."""
     for what, before in known.identity.items():
         now = new.identity[what]

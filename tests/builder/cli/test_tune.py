@@ -85,10 +85,10 @@ def test_killed_interrupted_and_resumed_it_measures_nothing_twice(
     assert "Warning" not in done.stderr
 
     run = WorkDirectory(work).existing_run()
-    assert len(run.sittings) == 3
+    assert len(run.runs) == 3
     assert run.target["mcpu"] == target["mcpu"]
-    assert run.sittings[-1].command.endswith("--work work")
-    assert str(tmp_path) not in run.sittings[-1].command
+    assert run.runs[-1].command.endswith("--work work")
+    assert str(tmp_path) not in run.runs[-1].command
     counts = [sum(t["task"] == task.exact for t in trials) for task in WorkDirectory(work).tasks()]
     assert all(1 <= count <= TRIALS + 2 for count in counts)
 

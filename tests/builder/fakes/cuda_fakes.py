@@ -50,7 +50,7 @@ class FakeSearcher:
         """Nothing to read."""
 
     def propose(self, task: str, _target: Any, news: list[Any], limit: int, _seed: int, known: list[Any]) -> list[Seed]:
-        """The records that are known, or the next ``limit``; what was tried in an earlier sitting is left out."""
+        """The records that are known, or the next ``limit``; what was tried in an earlier run is left out."""
         if known:
             found = [(how, candidate.record) for how, _, candidates in known for candidate in candidates]
             if any(record.trace[0] == "dies" for _, record in found):

@@ -69,9 +69,9 @@ def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
     require_planned(work, summary)
     assert "finished" in messages
     run = WorkDirectory(work).existing_run()
-    assert (run.target_name, run.sittings[0].options["engine"]) == (name, "dask")
-    assert run.sittings[0].machine["llvm_cpu"] == target["mcpu"]
-    assert scheduler.address not in run.sittings[0].command
+    assert (run.target_name, run.runs[0].options["engine"]) == (name, "dask")
+    assert run.runs[0].machine["llvm_cpu"] == target["mcpu"]
+    assert scheduler.address not in run.runs[0].command
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
 
     summary, _ = tune_until(command("tune", *OPTIONS, *given), work, 2, kill_a_worker)
     require_planned(work, summary)
-    assert WorkDirectory(work).existing_run().sittings[0].options["engine"] == "local"
+    assert WorkDirectory(work).existing_run().runs[0].options["engine"] == "local"
     again = subprocess.run(command("tune", *OPTIONS, *given[:2], "--work", work), capture_output=True, text=True)
     assert json.loads(again.stdout)["targets"][0]["measured_now"] == 0
     assert len(trials(work)) == summary["trials"]

@@ -21,12 +21,12 @@ from fleet_fakes import FakeDevice
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.fleet.dask import DaskEngine
-from tunehub_builder.fleet.jobs import Bench, facts
+from tunehub_builder.fleet.jobs import JobSettings, facts
 from tunehub_builder.fleet.pool import Fleet, FleetPool, ThreadEngine, slots
 from tunehub_builder.fleet.worker import MachineTurn
 from tunehub_builder.tuning.journal import Journal
-from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions
-from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult
+from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
 from tunehub_builder.tuning.scheduler.cuda import CudaOptions, tune_on_gpu
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.tasks import TuningTask
@@ -35,9 +35,13 @@ from tunehub_builder.tuning.work_directory import TaskEntry
 OPTIONS = PoolOptions(workers=1, threads=1)
 
 
-def bench_of(target: dict[str, Any], make_session: Any = Session, versions: tuple[str, str] | None = None) -> Bench:
+def settings_of(
+    target: dict[str, Any], make_session: Any = TraceSession, versions: tuple[str, str] | None = None
+) -> JobSettings:
     found = versions or tvm_versions()
-    return Bench(target=target, versions=found, make_session=make_session, options=OPTIONS, measure=MeasureOptions())
+    return JobSettings(
+        target=target, versions=found, make_session=make_session, options=OPTIONS, measure=MeasureOptions()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +50,12 @@ def engine() -> Iterator[ThreadEngine]:
         yield engine
 
 
-def pool_of(engine: ThreadEngine, bench: Bench) -> FleetPool:
-    return FleetPool(Fleet(engine=engine, machine={}), bench, "llvm-x")
+def pool_of(engine: ThreadEngine, settings: JobSettings) -> FleetPool:
+    return FleetPool(Fleet(engine=engine, machine={}), settings, "llvm-x")
 
 
-def results(pool: FleetPool, count: int) -> dict[tuple[str, int], Outcome]:
-    found: dict[tuple[str, int], Outcome] = {}
+def results(pool: FleetPool, count: int) -> dict[tuple[str, int], RunnerResult]:
+    found: dict[tuple[str, int], RunnerResult] = {}
     while len(found) < count:
         found |= {(task, number): outcome for task, number, outcome in pool.outcomes()}
     return found
@@ -60,7 +64,7 @@ def results(pool: FleetPool, count: int) -> dict[tuple[str, int], Outcome]:
 def test_a_crash_costs_only_its_own_candidate(
     engine: ThreadEngine, target: dict[str, Any], task: TaskEntry, good_traces: list[Any], crashing_trace: Any
 ) -> None:
-    pool = pool_of(engine, bench_of(target))
+    pool = pool_of(engine, settings_of(target))
     assert pool.at_once == 2
     pool.add_task(task.exact, task.module)
     pool.submit(task.exact, [good_traces[0], crashing_trace, [[], []], good_traces[1]], None)
@@ -72,7 +76,7 @@ def test_a_crash_costs_only_its_own_candidate(
 
 
 def test_another_tvm_is_refused(engine: ThreadEngine, target: dict[str, Any], task: TaskEntry) -> None:
-    pool = pool_of(engine, bench_of(target, versions=("0.1", "0.2")))
+    pool = pool_of(engine, settings_of(target, versions=("0.1", "0.2")))
     pool.add_task(task.exact, task.module)
     pool.submit(task.exact, [[[], []]], None)
     with pytest.raises(TuningError, match=r"this run 0\.1 \(apache-tvm-ffi 0\.2\): install the same"):
@@ -80,7 +84,7 @@ def test_another_tvm_is_refused(engine: ThreadEngine, target: dict[str, Any], ta
 
 
 def test_a_workload_that_cannot_be_loaded_is_no_candidates_fault(engine: ThreadEngine, target: dict[str, Any]) -> None:
-    pool = pool_of(engine, bench_of(target))
+    pool = pool_of(engine, settings_of(target))
     pool.add_task("broken", "not JSON")
     pool.submit("broken", [[[], []]], None)
     with pytest.raises(TuningError, match="cannot load a workload"):
@@ -103,7 +107,7 @@ def test_the_tuner_on_gpus_works_through_a_fleet(tmp_path: Path, engine: ThreadE
         tmp_path,
         OPTIONS,
         CudaOptions(batch=2, searchers=1, trials=6),
-        builders=slots(pool_of(engine, bench_of(target, FakeDevice))),
+        builders=slots(pool_of(engine, settings_of(target, FakeDevice))),
         make_searcher=functools.partial(FakeSearcher, plan),
     )
     found = sorted((trial.task, str(trial.trace[0]), trial.run_s, trial.error) for trial in Journal(tmp_path).trials())
@@ -153,7 +157,7 @@ class Failed:
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (KilledWorker("x"), Outcome, "lost with every worker"),
+        (KilledWorker("x"), RunnerResult, "lost with every worker"),
         (TuningError("wrong TVM"), TuningError, "^wrong TVM$"),
         (OSError("gone"), TuningError, "OSError: gone; what was measured is in the work directory"),
     ],
@@ -167,4 +171,4 @@ def test_what_ends_workers_is_a_failed_candidate_and_the_rest_ends_the_run(
     engine._done("key", answers.append, Failed(error))  # no longer open
     (answer,) = answers
     assert isinstance(answer, kind)
-    assert re.search(text, str(answer.error if isinstance(answer, Outcome) else answer))
+    assert re.search(text, str(answer.error if isinstance(answer, RunnerResult) else answer))

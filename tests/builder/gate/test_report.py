@@ -14,7 +14,7 @@ from tunehub_builder.cli import commands as cli
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.target import tvm_versions
-from tunehub_builder.tuning.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 
 ONE_CORE = ["--threads", "1", "--workers", "1"]
@@ -28,15 +28,15 @@ def work(
     directory = WorkDirectory(tmp_path / "work")
     directory.path.mkdir()
     version, ffi = tvm_versions()
-    sitting = Sitting(
+    run = TuningRun(
         command="tunehub tune", started="2026-01-01T00:00:00Z", updated="2026-01-01T00:00:00Z", seed=0, threads=1,
         networks=("tiny",), options={"trials": 2}, machine={},
     )  # fmt: skip
     network = NetworkEntry(name="tiny", source="test", inputs={"data": (1, 2)}, dtype="float32")
     directory.save_run(
-        Run(
+        RunFile(
             target_name="llvm-test", target=target, tvm_version=version, tvm_ffi_version=ffi, networks=(network,),
-            sittings=(sitting,),
+            runs=(run,),
         )
     )  # fmt: skip
     directory.save_tasks([task])

@@ -84,9 +84,9 @@ def test_a_forbidden_trace_never_reaches_tvm(judge: Judge, entry: Entry, crashin
 
 
 def test_what_a_candidate_does_not_write_counts_as_wrong(matmul: Any, target: dict[str, Any], tvm: Any) -> None:
-    from tunehub_builder.tuning.runner.worker import Session
+    from tunehub_builder.tuning.runner.worker import TraceSession
 
-    session = Session()
+    session = TraceSession()
     session.task("full", tvm.ir.save_json(matmul))
     session.build_default(0, "full", target)
     session.build_default(1, "full", target)

@@ -26,7 +26,7 @@ from tunehub_builder.logs.autotvm_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: 
 from tunehub_builder.logs.template_import import import_as_templates  # noqa: E402
 from tunehub_builder.tuning.run import Resources  # noqa: E402
 from tunehub_builder.tuning.search.proposals import proposals  # noqa: E402
-from tunehub_builder.tuning.work_directory import Run, TaskEntry, WorkDirectory  # noqa: E402
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory  # noqa: E402
 from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 
@@ -217,7 +217,7 @@ def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
     first = import_as_templates([log], tmp_path / "records")
     anchor = first.translated[0].records[0].anchor
     versions: dict[str, Any] = {"tvm_version": "0.27.0", "tvm_ffi_version": "0.1.12"}
-    run = Run(target_name=DEVICE, target=target, tuner="template", **versions)
+    run = RunFile(target_name=DEVICE, target=target, tuner="template", **versions)
     tasks = [TaskEntry(name=key, exact=key * 32, anchor=anchor, counts={"net": 1}, module="") for key in "ab"]
     with work.locked(create=True):
         work.save_run(run)

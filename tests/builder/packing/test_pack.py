@@ -15,7 +15,7 @@ from tunehub_builder.gate.workloads import Verdict, verdict_journal
 from tunehub_builder.packing.network_evidence import read_network_evidence
 from tunehub_builder.packing.pack import pack_directory, publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
-from tunehub_builder.tuning.work_directory import Run, Sitting, TaskEntry, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
@@ -27,8 +27,8 @@ from tunehub_registry.template_record import TemplateRecord, read_template_recor
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
 
 
-def sitting(started: str, seed: int) -> Sitting:
-    return Sitting(
+def one_run(started: str, seed: int) -> TuningRun:
+    return TuningRun(
         command=f"tunehub tune --target host --network tiny --seed {seed} --work work",
         started=started,
         updated="2026-01-02T00:00:00Z",
@@ -48,13 +48,13 @@ def directory(
     work = WorkDirectory(tmp_path / "work")
     work.path.mkdir()
     inputs: dict[str, tuple[int, ...]] = {"data": (1, 3, 8, 8)}
-    run = Run(
+    run = RunFile(
         target_name=f"llvm-{target['mcpu']}",
         target=target,
         tvm_version="0.27.0.post1",
         tvm_ffi_version="0.1.14.post1",
         networks=(NetworkEntry(name="tiny", source="test", inputs=inputs, dtype="float32"),),
-        sittings=(sitting("2026-01-01T00:00:00Z", 1), sitting("2026-01-02T00:00:00Z", 2)),
+        runs=(one_run("2026-01-01T00:00:00Z", 1), one_run("2026-01-02T00:00:00Z", 2)),
     )
     work.save_run(run)
     others = [msgspec.structs.replace(task, exact=key * 32) for key in "ab"]

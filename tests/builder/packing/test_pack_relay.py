@@ -18,7 +18,7 @@ from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.packing.pack import BuiltPackage, pack_directory, publish_locally
-from tunehub_builder.tuning.work_directory import Run, Sitting, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 from tunehub_registry.index import parse_index, parse_shard
@@ -50,8 +50,8 @@ def verdict(text: str, default_s: float, tuned_s: float, **changes: Any) -> Rela
     return msgspec.structs.replace(made, **changes)
 
 
-def sitting(tuner: str, started: str) -> Sitting:
-    return Sitting(
+def one_run(tuner: str, started: str) -> TuningRun:
+    return TuningRun(
         command=f"tunehub tune --tuner {tuner}", started=started, updated=started, seed=1, threads=2,
         networks=("net",), options={"tuner": tuner, "trials": 8}, machine={"cpu": "Some CPU"},
     )  # fmt: skip
@@ -98,13 +98,13 @@ def work(tmp_path: Path) -> RelayWork:
     directory.path.mkdir()
     inputs: dict[str, tuple[int, ...]] = {"data": (1, 64)}
     directory.save_run(
-        Run(
+        RunFile(
             target_name="llvm-znver5",
             target={"text": TARGET},
             tvm_version="0.19.0",
             tvm_ffi_version="none",
             networks=(NetworkEntry(name="net", source="test", inputs=inputs, dtype="float32"),),
-            sittings=(sitting("autotvm", "2026-01-01"), sitting("graph_tuner", "2026-01-02")),
+            runs=(one_run("autotvm", "2026-01-01"), one_run("graph_tuner", "2026-01-02")),
         )
     )
     return RelayWork(directory)

@@ -68,7 +68,7 @@ def test_misses_become_records_that_serve(
     }
     run = WorkDirectory(work).existing_run()
     assert [(network.name, network.source) for network in run.networks] == [("misses", "misses in misses.jsonl")]
-    assert "--from-misses misses.jsonl" in run.sittings[0].command
+    assert "--from-misses misses.jsonl" in run.runs[0].command
 
     records = tmp_path / "records.jsonl"
     CliRunner().invoke(cli.distill, [str(work), "-o", str(records)], catch_exceptions=False)

@@ -9,15 +9,16 @@ import pytest
 
 from tunehub.target import host
 from tunehub.target.nvidia import Gpu
+from tunehub_builder.backends.target import find_target
 from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner import cuda_worker
 
 
 def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
-    found = machine.find_target("host")
+    found = find_target("host")
     assert found.name == f"llvm-{target['mcpu']}"
-    assert found == machine.find_target(found.name)
+    assert found == find_target(found.name)
     assert found.config["num-cores"] == host.physical_cores()
     assert found.vector in (4, 8, 16)
 
@@ -26,7 +27,7 @@ def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("tvm")
 def test_unknown_targets_are_refused(name: str) -> None:
     with pytest.raises(UnknownTargetError, match="expected 'host'"):
-        machine.find_target(name)
+        find_target(name)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the names are those of x86 CPUs")
@@ -34,9 +35,9 @@ def test_unknown_targets_are_refused(name: str) -> None:
 def test_the_widest_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = machine._extensions("graniterapids") | machine._extensions("znver5")
     real = machine._extensions
-    host = machine.find_target("host").config["mcpu"]
+    host = find_target("host").config["mcpu"]
     monkeypatch.setattr(machine, "_extensions", lambda model: everything if model == host else real(model))
-    widths = {name: machine.find_target(f"llvm-{name}").vector for name in ("skylake-avx512", "haswell", "nehalem")}
+    widths = {name: find_target(f"llvm-{name}").vector for name in ("skylake-avx512", "haswell", "nehalem")}
     expected = {"skylake-avx512": 16, "haswell": 8, "nehalem": 4}
     assert {name: width for name, width in widths.items() if name != host} == {
         name: width for name, width in expected.items() if name != host
@@ -45,11 +46,11 @@ def test_the_widest_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tvm")
 def test_a_cpu_with_more_than_this_one_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = machine.find_target("host").config["mcpu"]
+    host = find_target("host").config["mcpu"]
     monkeypatch.setattr(machine, "_extensions", lambda model: set() if model == host else {"avx9"})
     other = "haswell" if host != "haswell" else "skylake"
     with pytest.raises(UnsuitableTargetError, match=r"lacks avx9"):
-        machine.find_target(f"llvm-{other}")
+        find_target(f"llvm-{other}")
 
 
 @pytest.mark.usefixtures("tvm")
@@ -69,7 +70,7 @@ def _gpus(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 @pytest.mark.parametrize("name", ["cuda", "cuda-h200"])
 def test_a_gpu_is_found_by_its_kind_or_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _gpus(monkeypatch, "NVIDIA H200")
-    found = machine.find_target(name)
+    found = find_target(name)
     assert (found.name, found.config["arch"], found.config["max_shared_memory_per_block"]) == (
         "cuda-h200",
         "sm_90",
@@ -88,7 +89,7 @@ def test_a_gpu_that_is_not_here_is_refused(
 ) -> None:
     _gpus(monkeypatch, *names)
     with pytest.raises(UnsuitableTargetError, match=reason):
-        machine.find_target("cuda-h200")
+        find_target("cuda-h200")
 
 
 @pytest.mark.parametrize(

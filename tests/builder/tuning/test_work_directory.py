@@ -9,7 +9,7 @@ import pytest
 
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.work_directory import (
-    Run,
+    RunFile,
     TaskEntry,
     WorkDirectory,
     check_same_run,
@@ -18,14 +18,14 @@ from tunehub_builder.tuning.work_directory import (
 )
 
 
-def run(**changes: Any) -> Run:
+def run(**changes: Any) -> RunFile:
     fields: dict[str, Any] = {
         "target_name": "llvm-znver5",
         "target": {"kind": "llvm", "mcpu": "znver5"},
         "tvm_version": "0.27.0",
         "tvm_ffi_version": "0.1.14",
     }
-    return Run(**{**fields, **changes})
+    return RunFile(**{**fields, **changes})
 
 
 def test_a_run_is_read_back(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What earlier sittings measured, as the auto-scheduler can go on from it: one pass over ``auto_scheduler.json``."""
+"""What earlier runs measured, as the auto-scheduler can go on from it: one pass over ``auto_scheduler.json``."""
 
 from __future__ import annotations
 

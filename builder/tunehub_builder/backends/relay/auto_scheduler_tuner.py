@@ -23,7 +23,7 @@ import msgspec
 
 from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
-from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, Outcome, RelayOptions, RelaySession, TrialCount
+from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession, TrialCount, TrialTotals
 from tunehub_builder.backends.relay.work import RelayTask, failure_name
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_registry.tuning_log import auto_scheduler_key
@@ -47,7 +47,7 @@ def make() -> AutoSchedulerTuner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Task:
+class _SearchTask:
     """A task of TVM with its keys, its name for people, and how often each network calls it."""
 
     task: Any
@@ -57,7 +57,7 @@ class _Task:
 
 
 class _EnoughError(Exception):
-    """All trials are spent. TVM itself looks at the trials of one sitting only."""
+    """All trials are spent. TVM itself looks at the trials of one run only."""
 
 
 class AutoSchedulerTuner:
@@ -65,7 +65,7 @@ class AutoSchedulerTuner:
 
     name = AUTO_SCHEDULER
 
-    def tune(self, session: RelaySession) -> Outcome:
+    def tune(self, session: RelaySession) -> TrialTotals:
         """Tune the tasks of all networks of ``session`` for the sum of the networks' times.
 
         Raises TuningError for fewer trials than tasks, and for networks without tasks.
@@ -82,17 +82,17 @@ class AutoSchedulerTuner:
         with tempfile.TemporaryDirectory() as folder:
             good = Path(folder) / "history.json"
             history = read_history(session.work.auto_scheduler_log, str(target), {task.key for task in tasks}, good)
-            watch = _Watch(session, tasks, history, trials)
+            watch = _RoundCallback(session, tasks, history, trials)
             if watch.count.trials < trials:
                 _tune(session, tasks, watch, good if watch.count.trials else None)
         return watch.finish(notes)
 
 
-def extract(session: RelaySession, target: Any) -> list[_Task]:
+def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
     """The tasks of all networks, each once, with how often each network calls it."""
     from tvm import auto_scheduler
 
-    found: dict[str, _Task] = {}
+    found: dict[str, _SearchTask] = {}
     for network in session.networks:
         module, params = network.module()
         with redirect_stdout(io.StringIO()):
@@ -101,7 +101,7 @@ def extract(session: RelaySession, target: Any) -> list[_Task]:
             key = auto_scheduler_key(str(task.workload_key))
             known = found.get(key)
             counts = {**(known.counts if known else {}), network.name: int(weight)}
-            found[key] = _Task(task=known.task if known else task, key=key, name=_name(task), counts=counts)
+            found[key] = _SearchTask(task=known.task if known else task, key=key, name=_name(task), counts=counts)
     return list(found.values())
 
 
@@ -130,9 +130,9 @@ def layout_problem(task: Any) -> str | None:
     return problem
 
 
-def _sorted_out(tasks: Sequence[_Task]) -> tuple[list[_Task], list[str]]:
+def _sorted_out(tasks: Sequence[_SearchTask]) -> tuple[list[_SearchTask], list[str]]:
     """The tasks that can be tuned, and a note on each other one."""
-    good: list[_Task] = []
+    good: list[_SearchTask] = []
     notes: list[str] = []
     for task in tasks:
         problem = layout_problem(task.task)
@@ -146,7 +146,7 @@ def _sorted_out(tasks: Sequence[_Task]) -> tuple[list[_Task], list[str]]:
     return good, notes
 
 
-def _tune(session: RelaySession, tasks: Sequence[_Task], watch: _Watch, history: Path | None) -> None:
+def _tune(session: RelaySession, tasks: Sequence[_SearchTask], watch: _RoundCallback, history: Path | None) -> None:
     from tvm import auto_scheduler
 
     options = session.options
@@ -174,7 +174,7 @@ def _tune(session: RelaySession, tasks: Sequence[_Task], watch: _Watch, history:
             scheduler.tune(tuning, search_policy=policies, per_task_early_stopping=options.early_stopping)
 
 
-def _policies(tasks: Sequence[_Task], round_size: int, cores: int, history: Path | None) -> list[Any]:
+def _policies(tasks: Sequence[_SearchTask], round_size: int, cores: int, history: Path | None) -> list[Any]:
     """TVM's sketch search for each task, with one cost model for all (task_scheduler.py, make_search_policies)."""
     from tvm import auto_scheduler
 
@@ -202,11 +202,11 @@ def search_params(cores: int) -> dict[str, int]:
     }
 
 
-class _Watch:
+class _RoundCallback:
     """Counts and shows trials. TVM calls ``pre_tune`` and ``post_tune`` around each round of a task."""
 
     def __init__(
-        self, session: RelaySession, tasks: Sequence[_Task], history: dict[str, TaskHistory], trials: int
+        self, session: RelaySession, tasks: Sequence[_SearchTask], history: dict[str, TaskHistory], trials: int
     ) -> None:
         self.trials = trials
         self.count = TrialCount(tasks=len(tasks), planned=trials, show=session.show)
@@ -238,12 +238,12 @@ class _Watch:
         watch = self
         positions = {str(task.task.workload_key): number for number, task in enumerate(self._tasks, 1)}
 
-        class Measured(PythonBasedMeasureCallback):  # type: ignore[misc]
+        class TrialCallback(PythonBasedMeasureCallback):  # type: ignore[misc]
             def callback(self, _policy: Any, inputs: Any, results: Any) -> None:
                 for measured, result in zip(inputs, results, strict=True):
                     watch.add(positions[str(measured.task.workload_key)], result)
 
-        return Measured()
+        return TrialCallback()
 
     def add(self, position: int, result: Any) -> None:
         """Count one trial of the task at ``position``, and show it."""
@@ -254,7 +254,7 @@ class _Watch:
         self.count.measured(failure_name(int(result.error_no)))
         self.count.step(task.name, position, known.best_s)
 
-    def finish(self, notes: Sequence[str]) -> Outcome:
+    def finish(self, notes: Sequence[str]) -> TrialTotals:
         """Show every task as finished; say which ones have no successful trial."""
         failed = []
         for position, task in enumerate(self._tasks, 1):
@@ -262,7 +262,7 @@ class _Watch:
             self.count.step(task.name, position, known.best_s, finished=True)
             if known.trials and known.trials == sum(known.failures.values()):
                 failed.append(f"{task.name}: all {known.trials} trials failed ({_listed(known.failures)})")
-        return self.count.outcome((*notes, *failed))
+        return self.count.totals((*notes, *failed))
 
     def _written(self) -> int:
         return self._log.stat().st_size if self._log.exists() else 0
@@ -342,7 +342,7 @@ def _seed(seed: int) -> None:
     np.random.seed(seed)
 
 
-def _relay_task(task: _Task) -> RelayTask:
+def _relay_task(task: _SearchTask) -> RelayTask:
     workload = str(task.task.workload_key)
     return RelayTask(
         tuner=AUTO_SCHEDULER,

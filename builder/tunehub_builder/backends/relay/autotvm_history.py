@@ -10,7 +10,7 @@ from typing import Any
 
 from tunehub_builder.backends.relay.autotvm_search import History, features, relative_speeds
 from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
-from tunehub_builder.backends.relay.measure import Measured
+from tunehub_builder.backends.relay.measure import AutotvmTrial
 from tunehub_builder.backends.relay.work import UNKNOWN_ERROR
 from tunehub_builder.exceptions import TuningError
 from tunehub_registry.tuning_log import AUTOTVM, BadLine, LogLineError, LogRecord, read_log
@@ -18,13 +18,13 @@ from tunehub_registry.tuning_log import AUTOTVM, BadLine, LogLineError, LogRecor
 _MOST_TRANSFERRED = 4096  # a template's trials beyond these teach little
 
 
-def known_trials(log: Path, tasks: Iterable[AutotvmTask]) -> dict[str, dict[int, Measured]]:
+def known_trials(log: Path, tasks: Iterable[AutotvmTask]) -> dict[str, dict[int, AutotvmTrial]]:
     """The trials of ``tasks`` in ``log``: by the task's key and the configuration's index, in the order of the log.
 
     A line whose configuration is not the one that the template has now under its index does not count.
     """
     spaces = {task.key: task.task.config_space for task in tasks}
-    found: dict[str, dict[int, Measured]] = {key: {} for key in spaces}
+    found: dict[str, dict[int, AutotvmTrial]] = {key: {} for key in spaces}
     for record in _records(log):
         space = spaces.get(record.key)
         index = None if space is None else _index(record, space)
@@ -32,7 +32,7 @@ def known_trials(log: Path, tasks: Iterable[AutotvmTask]) -> dict[str, dict[int,
             costs = record.costs if record.is_measured else ()
             # A "success" without a usable time is none.
             error_no = record.error_no if record.error_no or record.is_measured else UNKNOWN_ERROR
-            found[record.key][index] = Measured(run_s=costs, error_no=error_no, timestamp=record.timestamp)
+            found[record.key][index] = AutotvmTrial(run_s=costs, error_no=error_no, timestamp=record.timestamp)
     return found
 
 
@@ -65,12 +65,12 @@ def transfer_history(logs: Iterable[Path], task: AutotvmTask) -> History:
     return [row for row in rows if len(row[0]) == width]
 
 
-def best_mean(trials: Mapping[int, Measured]) -> float:
+def best_mean(trials: Mapping[int, AutotvmTrial]) -> float:
     """Seconds of the best trial; infinite when none succeeded."""
     return min((sum(trial.run_s) / len(trial.run_s) for trial in trials.values() if trial.run_s), default=math.inf)
 
 
-def since_best(trials: Mapping[int, Measured]) -> int:
+def since_best(trials: Mapping[int, AutotvmTrial]) -> int:
     """How many trials came after the best one."""
     best = best_mean(trials)
     for position, trial in enumerate(reversed(list(trials.values()))):

@@ -43,20 +43,20 @@ class CandidateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Built:
+class _BuiltConfig:
     library: Any
     shapes: tuple[tuple[tuple[int, ...], str], ...]
     source: TaskSource
 
 
 class AutotvmSession:
-    """What a worker remembers between requests; its public methods are the requests (see ``tuning.worker.Session``)."""
+    """What a worker remembers between requests; its public methods are the requests (see ``TraceSession``)."""
 
     def __init__(self) -> None:
         os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
         self._sources: dict[str, TaskSource] = {}
         self._tasks: dict[str, Any] = {}
-        self._built: dict[int, _Built] = {}
+        self._built: dict[int, _BuiltConfig] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
 
     def task(self, key: str, source: str) -> None:
@@ -92,7 +92,7 @@ class AutotvmSession:
             reason = "INSTANTIATION_ERROR" if "InstantiationError" in str(error) else "COMPILE_HOST"
             raise CandidateError(reason, error) from error
         shapes = tuple((tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments)
-        self._built[number] = _Built(library, shapes, self._sources[key])
+        self._built[number] = _BuiltConfig(library, shapes, self._sources[key])
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         """Times of one run in seconds; a single one for a candidate far from the best. It is forgotten afterwards.
@@ -111,7 +111,7 @@ class AutotvmSession:
         """Forget all candidates."""
         self._built.clear()
 
-    def _prepared(self, built: _Built) -> tuple[Any, list[Any]]:
+    def _prepared(self, built: _BuiltConfig) -> tuple[Any, list[Any]]:
         import tvm
 
         device = tvm.device(str(tvm.target.Target(built.source.target).kind.name), 0)
@@ -134,7 +134,7 @@ class AutotvmSession:
 
 
 def _timed(
-    built: _Built, device: Any, arguments: list[Any], best_s: float | None, options: MeasureOptions
+    built: _BuiltConfig, device: Any, arguments: list[Any], best_s: float | None, options: MeasureOptions
 ) -> tuple[float, ...]:
     library = built.library
     if built.source.cache_flush:  # takes effect between the repeats only, so one run each

@@ -18,9 +18,9 @@ from tunehub_builder.backends.relay.autotvm_tasks import (
     network_tasks,
     record_line,
 )
-from tunehub_builder.backends.relay.measure import Measured, Measurer, make_measurer
+from tunehub_builder.backends.relay.measure import AutotvmTrial, Measurer, make_measurer
 from tunehub_builder.backends.relay.templates import create_template_task, load_template
-from tunehub_builder.backends.relay.tuner import AUTOTVM, Outcome, RelaySession, TrialCount
+from tunehub_builder.backends.relay.tuner import AUTOTVM, RelaySession, TrialCount, TrialTotals
 from tunehub_builder.backends.relay.work import UNKNOWN_ERROR, failure_name
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.journal import append_synced
@@ -40,7 +40,7 @@ class AutotvmTuner:
 
     name = AUTOTVM
 
-    def tune(self, session: RelaySession) -> Outcome:
+    def tune(self, session: RelaySession) -> TrialTotals:
         """See ``RelayTuner``."""
         tasks = _tasks(session)
         known = known_trials(session.work.autotvm_log, tasks)
@@ -56,7 +56,7 @@ class AutotvmTuner:
         with make_measurer(session) as measurer:
             for of_task in work:
                 of_task.run(measurer)
-        return count.outcome(_notes(tasks, {task.key: len(known[task.key]) for task in tasks}))
+        return count.totals(_notes(tasks, {task.key: len(known[task.key]) for task in tasks}))
 
 
 @dataclass(kw_only=False)
@@ -67,7 +67,7 @@ class _Work:
     task: AutotvmTask
     position: int
     limit: int
-    trials: dict[int, Measured]
+    trials: dict[int, AutotvmTrial]
     count: TrialCount
     _search: Any = field(default=None, repr=False)
 
@@ -163,10 +163,10 @@ def _trials(session: RelaySession) -> int:
     return TRIALS if session.options.trials is None else session.options.trials
 
 
-def _checked(result: Measured) -> Measured:
+def _checked(result: AutotvmTrial) -> AutotvmTrial:
     """A time that is no positive number is a failure: JSON has no NaN, and 0 would win."""
     if result.error_no == 0 and not (result.run_s and all(math.isfinite(s) and s > 0 for s in result.run_s)):
-        return Measured(error_no=UNKNOWN_ERROR, took_s=result.took_s, timestamp=result.timestamp)
+        return AutotvmTrial(error_no=UNKNOWN_ERROR, took_s=result.took_s, timestamp=result.timestamp)
     return result
 
 

@@ -20,7 +20,7 @@ from tunehub_builder.backends.relay.network_gate import NetworkVerdict, current,
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.packing.pack import Contents, nothing_admitted, provenance_of, sorted_networks
-from tunehub_builder.tuning.work_directory import Run, WorkDirectory
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.evidence import Evidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import RecordSet
@@ -31,7 +31,7 @@ FILES = {AUTOTVM: "records/autotvm.log", AUTO_SCHEDULER: "records/auto_scheduler
 KEY_SCHEMES = {AUTOTVM: "autotvm-1", AUTO_SCHEDULER: "auto-scheduler-1", GRAPH_TUNER: "graph-1"}
 
 
-def relay_contents(directory: WorkDirectory, run: Run) -> Contents:
+def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
     """The records and graph-level sets that the gate admitted, by workload and by network.
 
     Raises PackingError when there are none, WorkDirectoryError for a damaged file.
@@ -74,7 +74,7 @@ def _is_sound(record: JudgedRecord) -> bool:
 
 
 def _record_sets(
-    work: RelayWork, run: Run, published: Sequence[JudgedRecord], graphs: Sequence[NetworkVerdict]
+    work: RelayWork, run: RunFile, published: Sequence[JudgedRecord], graphs: Sequence[NetworkVerdict]
 ) -> tuple[list[RecordSet], dict[str, bytes]]:
     logs = {AUTOTVM: work.autotvm_log, AUTO_SCHEDULER: work.auto_scheduler_log}
     sets, files = [], {}
@@ -92,7 +92,7 @@ def _record_sets(
     return sets, files
 
 
-def _record_set(run: Run, tuner: str, file: str, count: int, trials: int) -> RecordSet:
+def _record_set(run: RunFile, tuner: str, file: str, count: int, trials: int) -> RecordSet:
     return RecordSet(
         tuner=tuner,
         file=file,

@@ -27,7 +27,7 @@ from tunehub_builder.logs.distill import distill_logs
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
-from tunehub_builder.tuning.work_directory import Run
+from tunehub_builder.tuning.work_directory import RunFile
 from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem
 
 FINALISTS = 5
@@ -140,7 +140,7 @@ def entries(work: RelayWork, top: int = FINALISTS) -> list[Entry]:
 
 def check_workloads(
     work: RelayWork,
-    run: Run,
+    run: RunFile,
     resources: Resources,
     dags: Callable[[Sequence[RelayTask]], Mapping[str, tuple[str, str]]],
     show: Callable[[RelayVerdict, int, int], None],
@@ -214,25 +214,25 @@ def overruled(verdicts: Iterable[RelayVerdict]) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def target_text(run: Run) -> str:
+def target_text(run: RunFile) -> str:
     """The target as TVM wrote it into the records. Raises TuningError for a run of another generation of TVM."""
     if run.relay_target is None:
         raise TuningError(f"{run.target_name} was tuned with TVM {run.tvm_version}, which is not 0.19 or older")
     return run.relay_target
 
 
-def templates(run: Run) -> tuple[str, ...]:
+def templates(run: RunFile) -> tuple[str, ...]:
     """The user's own templates that were tuned, as ``module:function``."""
-    named = (str(sitting.options.get("template") or "") for sitting in run.sittings)
+    named = (str(each.options.get("template") or "") for each in run.runs)
     return tuple(dict.fromkeys(filter(None, named)))
 
 
-def template_modules(run: Run) -> tuple[str, ...]:
+def template_modules(run: RunFile) -> tuple[str, ...]:
     """The modules that register them."""
     return tuple(dict.fromkeys(place.partition(":")[0] for place in templates(run)))
 
 
-def _workload(entry: Entry, run: Run, graph: tuple[str, str]) -> str:
+def _workload(entry: Entry, run: RunFile, graph: tuple[str, str]) -> str:
     """What a worker needs of the workload, as JSON."""
     workload = Workload(
         tuner=entry.task.tuner,

@@ -19,7 +19,7 @@ Layouts = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class GraphCandidate:
     """A line of ``autotvm.log``, as it is there, and the mean of its costs in seconds."""
 
     line: bytes
@@ -27,10 +27,10 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidates:
-    """Candidates by the key of their workload, and how many lines of the log were no records."""
+class GraphCandidates:
+    """GraphCandidates by the key of their workload, and how many lines of the log were no records."""
 
-    by_key: dict[str, tuple[Candidate, ...]]
+    by_key: dict[str, tuple[GraphCandidate, ...]]
     bad_lines: int
 
 
@@ -39,20 +39,20 @@ def is_planned(task: str) -> bool:
     return _PLANNED.match(task) is not None
 
 
-def read_candidates(path: Path, target: str, top: int) -> Candidates:
+def read_candidates(path: Path, target: str, top: int) -> GraphCandidates:
     """The ``top`` candidates of each workload that the log at ``path`` has for ``target`` (TVM's text of it).
 
     A line that is no record is left out, and so is a trial that failed. No log: no candidates.
     """
     if not path.exists():
-        return Candidates(by_key={}, bad_lines=0)
+        return GraphCandidates(by_key={}, bad_lines=0)
     with path.open("rb") as stream:
         return best_by_layouts(read_log(stream, str(path)), target, top)
 
 
-def best_by_layouts(records: Iterable[LogRecord | BadLine], target: str, top: int) -> Candidates:
+def best_by_layouts(records: Iterable[LogRecord | BadLine], target: str, top: int) -> GraphCandidates:
     """As :func:`read_candidates`. Of records with the same layouts only the fastest can be a part of the best plan."""
-    best: dict[str, dict[Layouts, Candidate]] = {}
+    best: dict[str, dict[Layouts, GraphCandidate]] = {}
     bad = 0
     for record in records:
         if isinstance(record, BadLine):
@@ -66,12 +66,12 @@ def best_by_layouts(records: Iterable[LogRecord | BadLine], target: str, top: in
             continue
         known = best.setdefault(record.key, {})
         if layouts not in known or record.mean_s < known[layouts].mean_s:
-            known[layouts] = Candidate(line=record.line, mean_s=record.mean_s)
+            known[layouts] = GraphCandidate(line=record.line, mean_s=record.mean_s)
     chosen = {key: tuple(heapq.nsmallest(top, found.values(), _mean)) for key, found in best.items()}
-    return Candidates(by_key=chosen, bad_lines=bad)
+    return GraphCandidates(by_key=chosen, bad_lines=bad)
 
 
-def _mean(candidate: Candidate) -> float:
+def _mean(candidate: GraphCandidate) -> float:
     return candidate.mean_s
 
 

@@ -19,7 +19,7 @@ from tvm.autotvm.graph_tuner.utils import is_boundary_node
 from tvm.autotvm.measure import MeasureInput, MeasureResult
 
 from tunehub.exceptions import last_line
-from tunehub_builder.backends.relay.graph_candidates import Candidate, is_planned
+from tunehub_builder.backends.relay.graph_candidates import GraphCandidate, is_planned
 from tunehub_builder.backends.relay.layout_transforms import TEMPLATE, LayoutTimes, Workload
 from tunehub_builder.exceptions import TuningError
 from tunehub_registry.tuning_log import name_of
@@ -34,7 +34,7 @@ class TooManyStatesError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class LayoutPlan:
     """The records of a network's convolutions, in the order of its nodes.
 
     ``predicted_s``: their times with those of the transforms between them; ``history_s``: the same with the fastest
@@ -106,7 +106,7 @@ class DynamicSolver(_Checked, DPTuner):  # type: ignore[misc]
 class Records:
     """TVM's form of the candidates, with one cost each, their mean; TVM gives its choice back as the same objects."""
 
-    def __init__(self, candidates: Mapping[str, tuple[Candidate, ...]]) -> None:
+    def __init__(self, candidates: Mapping[str, tuple[GraphCandidate, ...]]) -> None:
         self.all: list[tuple[Any, Any]] = []
         self._lines: dict[int, bytes] = {}
         for candidate in (one for many in candidates.values() for one in many):
@@ -151,7 +151,7 @@ def transforms(solver: Any) -> dict[Workload, Any]:
     return found
 
 
-def solve(solver: Any, records: Records, wanted: Mapping[Workload, Any], times: LayoutTimes, target: Any) -> Plan:
+def solve(solver: Any, records: Records, wanted: Mapping[Workload, Any], times: LayoutTimes, target: Any) -> LayoutPlan:
     """The plan of a solver. Raises TooManyStatesError."""
     measured = [
         (
@@ -171,7 +171,7 @@ def solve(solver: Any, records: Records, wanted: Mapping[Workload, Any], times: 
     history = dict.fromkeys(chosen, 0)
     if _seconds(solver, history, costs) < _seconds(solver, chosen, costs):  # only where PBQP had to guess
         chosen = history
-    return Plan(
+    return LayoutPlan(
         lines=tuple(records.line(_record(solver, node, chosen)) for node in _convolutions(solver)),
         predicted_s=_seconds(solver, chosen, costs),
         history_s=_seconds(solver, history, costs),

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tunehub_builder.backends.relay.graph_candidates import Candidate, read_candidates
+from tunehub_builder.backends.relay.graph_candidates import GraphCandidate, read_candidates
 from tunehub_builder.backends.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
 from tunehub_builder.backends.relay.networks import NCHW, RelayNetwork
-from tunehub_builder.backends.relay.tuner import GRAPH_TUNER, Outcome, RelaySession, TrialCount
+from tunehub_builder.backends.relay.tuner import GRAPH_TUNER, RelaySession, TrialCount, TrialTotals
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
-from tunehub_builder.tuning.atomic_file import write_atomically
+from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 
 if TYPE_CHECKING:
-    from tunehub_builder.backends.relay.graph_solvers import Plan, Records
+    from tunehub_builder.backends.relay.graph_solvers import LayoutPlan, Records
 
 # Pairs of layouts of a workload. The transforms to measure grow with the square, the plans hardly get better.
 TOP = 8
@@ -37,8 +37,8 @@ class GraphTuner:
 
     name = GRAPH_TUNER
 
-    def tune(self, session: RelaySession) -> Outcome:
-        """Plan the layouts of every network of ``session``.
+    def tune(self, session: RelaySession) -> TrialTotals:
+        """LayoutPlan the layouts of every network of ``session``.
 
         Raises TuningError for a network that TVM cannot plan or that was not tuned by AutoTVM before.
         """
@@ -54,11 +54,11 @@ class GraphTuner:
             if network.layout != NCHW:
                 raise TuningError(f"{network.name}: the graph tuner plans networks in NCHW; give --layout NCHW")
             notes += _GraphTuning(session, target, count, position).tune(network, found.by_key)
-        return count.outcome(tuple(notes))
+        return count.totals(tuple(notes))
 
 
 class _GraphTuning:
-    """Plans one network, number ``position`` of the sitting."""
+    """Plans one network, number ``position`` of the run."""
 
     def __init__(self, session: RelaySession, target: Any, count: TrialCount, position: int) -> None:
         self._session = session
@@ -67,7 +67,7 @@ class _GraphTuning:
         self._position = position
         self._notes: list[str] = []
 
-    def tune(self, network: RelayNetwork, candidates: Mapping[str, tuple[Candidate, ...]]) -> list[str]:
+    def tune(self, network: RelayNetwork, candidates: Mapping[str, tuple[GraphCandidate, ...]]) -> list[str]:
         from tunehub_builder.backends.relay.graph_skeleton import skeleton
         from tunehub_builder.backends.relay.graph_solvers import Records, replays
 
@@ -82,7 +82,7 @@ class _GraphTuning:
         self._count.step(network.name, self._position, plan.predicted_s, finished=True)
         return self._notes
 
-    def _plan(self, network: RelayNetwork, function: Any, records: Records) -> Plan:
+    def _plan(self, network: RelayNetwork, function: Any, records: Records) -> LayoutPlan:
         """By the first algorithm that can; with ``auto``, what keeps dynamic programming from it becomes a note."""
         from tunehub_builder.backends.relay.graph_solvers import (
             DynamicSolver,
@@ -133,7 +133,7 @@ class _GraphTuning:
             measure_all(missing, times, self._target, place, step)
         return times
 
-    def _write(self, network: RelayNetwork, module: Any, plan: Plan) -> None:
+    def _write(self, network: RelayNetwork, module: Any, plan: LayoutPlan) -> None:
         from tunehub.relay.fingerprint import graph_fingerprint
 
         fingerprint = graph_fingerprint(module)

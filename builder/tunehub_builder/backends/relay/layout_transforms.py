@@ -56,7 +56,7 @@ class LayoutTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class TransformDevice:
     """A device to measure on. ``load`` brings a function that was built here there."""
 
     device: Any
@@ -64,7 +64,7 @@ class Place:
 
 
 @contextmanager
-def measuring_place(target: Any, rpc: Board | None) -> Iterator[Place]:
+def measuring_place(target: Any, rpc: Board | None) -> Iterator[TransformDevice]:
     """This machine, or a device behind a tracker, which must be there (see ``tuning.rpc_board``)."""
     import tvm
     from tvm import autotvm
@@ -72,15 +72,19 @@ def measuring_place(target: Any, rpc: Board | None) -> Iterator[Place]:
     kind = str(target.kind.name)
     if rpc is None:
         with clear_of_the_pool():
-            yield Place(device=tvm.device(kind, 0), load=lambda built: built)
+            yield TransformDevice(device=tvm.device(kind, 0), load=lambda built: built)
         return
     remote = autotvm.measure.request_remote(rpc.key, rpc.host, rpc.port, timeout=_RPC_SESSION_S)
     with tempfile.TemporaryDirectory() as folder:
-        yield Place(device=remote.device(kind, 0), load=lambda built: _uploaded(built, remote, Path(folder)))
+        yield TransformDevice(device=remote.device(kind, 0), load=lambda built: _uploaded(built, remote, Path(folder)))
 
 
 def measure_all(
-    wanted: Mapping[Workload, Any], times: LayoutTimes, target: Any, place: Place, step: Callable[[float | None], None]
+    wanted: Mapping[Workload, Any],
+    times: LayoutTimes,
+    target: Any,
+    place: TransformDevice,
+    step: Callable[[float | None], None],
 ) -> None:
     """Add to ``times`` what ``wanted`` (TVM's arguments by workload) has more; ``step`` gets each new time.
 
@@ -96,7 +100,7 @@ def measure_all(
         step(seconds)
 
 
-def _measured(arguments: Any, target: Any, place: Place) -> float | None:
+def _measured(arguments: Any, target: Any, place: TransformDevice) -> float | None:
     """Median of the time of one run in seconds; None when the blocks do not fit the tensor."""
     import tvm
     from tvm import autotvm

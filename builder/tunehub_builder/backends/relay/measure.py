@@ -18,7 +18,7 @@ from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
 from tunehub_builder.backends.relay.tuner import RelaySession
 from tunehub_builder.backends.relay.work import failure_number
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions, WorkerPool
+from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, WorkerPool
 from tunehub_builder.tuning.runner.worker import MeasureOptions
 
 _BUILD_LIMIT_S, _RUN_LIMIT_S = 20.0, 20.0
@@ -26,7 +26,7 @@ _REASON = re.compile(rf"(?:\w+: )?({'|'.join(REASONS)})\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class AutotvmTrial:
     """One trial: times of one run in seconds (none after a failure), TVM's number of the error, when it was made, and
     the seconds that it took."""
 
@@ -39,7 +39,7 @@ class Measured:
 class Measurer(AbstractContextManager["Measurer"], Protocol):
     """Measures candidates of one task after the other. Leaving the context ends its processes."""
 
-    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[Measured]:
+    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[AutotvmTrial]:
         """Build and time configurations; the results come in the same order. ``best_s``: the best time so far.
 
         Raises TuningError when it is not the candidates that fail.
@@ -82,7 +82,7 @@ class PoolMeasurer:
     ) -> None:
         self._pool.__exit__(kind, error, trace)
 
-    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[Measured]:
+    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[AutotvmTrial]:
         """See :class:`Measurer`."""
         source = TaskSource(
             task=task.task.name,
@@ -116,7 +116,7 @@ class TvmMeasurer:
         self._batch = None  # LocalRunner's server ends with it
         self._ways.clear()
 
-    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[Measured]:
+    def measure(self, task: AutotvmTask, indices: Sequence[int], best_s: float | None) -> list[AutotvmTrial]:
         """See :class:`Measurer`."""
         from tvm import autotvm
 
@@ -173,8 +173,8 @@ class TvmMeasurer:
         return runner
 
 
-def _measured(outcome: Outcome, took_s: float) -> Measured:
-    return Measured(run_s=outcome.run_s, error_no=_error_no(outcome.error), took_s=took_s, timestamp=time.time())
+def _measured(outcome: RunnerResult, took_s: float) -> AutotvmTrial:
+    return AutotvmTrial(run_s=outcome.run_s, error_no=_error_no(outcome.error), took_s=took_s, timestamp=time.time())
 
 
 def _error_no(error: str | None) -> int:
@@ -190,7 +190,9 @@ def _error_no(error: str | None) -> int:
     return failure_number("COMPILE_HOST" if during_build else "RUNTIME_DEVICE")
 
 
-def _of_tvm(result: Any) -> Measured:
+def _of_tvm(result: Any) -> AutotvmTrial:
     error_no = int(result.error_no)
     costs = tuple(float(cost) for cost in result.costs) if error_no == 0 else ()
-    return Measured(run_s=costs, error_no=error_no, took_s=float(result.all_cost), timestamp=float(result.timestamp))
+    return AutotvmTrial(
+        run_s=costs, error_no=error_no, took_s=float(result.all_cost), timestamp=float(result.timestamp)
+    )

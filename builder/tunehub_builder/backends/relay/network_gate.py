@@ -41,7 +41,7 @@ from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
-from tunehub_builder.tuning.work_directory import Run
+from tunehub_builder.tuning.work_directory import RunFile
 
 
 class NetworkVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,7 +99,7 @@ def network_journal(work: RelayWork) -> LineJournal[NetworkVerdict]:
     return LineJournal(work.path / "relay_networks.jsonl", NetworkVerdict)
 
 
-def record_uses(work: RelayWork, run: Run, verdicts: Sequence[RelayVerdict]) -> dict[str, list[RecordUse]]:
+def record_uses(work: RelayWork, run: RunFile, verdicts: Sequence[RelayVerdict]) -> dict[str, list[RecordUse]]:
     """The sets to try on each network of ``run``: what was admitted of the workloads that it calls, and its
     graph-level records. Raises WorkDirectoryError for a damaged file of tasks."""
     beaten = overruled(verdicts)
@@ -142,7 +142,7 @@ def current(
 
 def check_networks(
     work: RelayWork,
-    run: Run,
+    run: RunFile,
     resources: Resources,
     network_of: Callable[[str], RelayNetwork],
     uses: Mapping[str, Sequence[RecordUse]],
@@ -212,7 +212,7 @@ def _slower_than_history(history: NetworkVerdict, graph_s: Sequence[float]) -> s
 def _judge(
     network: RelayNetwork,
     uses: Sequence[RecordUse],
-    run: Run,
+    run: RunFile,
     resources: Resources,
     log: str,
     options: RelayGateOptions,
@@ -227,7 +227,7 @@ def _judge(
     return decide(network.name, uses, measured, resources.threads, options.min_speedup)
 
 
-def _saved(network: RelayNetwork, folder: Path, run: Run) -> str:
+def _saved(network: RelayNetwork, folder: Path, run: RunFile) -> str:
     """The network as a worker takes it: its module and its weights in files, since weights can be large."""
     import tvm
     from tvm import relay

@@ -14,14 +14,14 @@ from tunehub_builder.exceptions import TuningError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Template:
+class UserTemplate:
     """``task``: the name under which ``module`` registers it with ``@autotvm.template(task)``."""
 
     module: str
     task: str
 
 
-def load_template(place: str) -> Template:
+def load_template(place: str) -> UserTemplate:
     """Import the template ``module:function``; modules in the current folder are found too.
 
     Raises TuningError: no such module or function, or it is no template.
@@ -41,10 +41,10 @@ def load_template(place: str) -> Template:
     if task is None:
         remedy = f'write @autotvm.template("{module_name}/{function}") above it (TVM >= 0.7 wants a name)'
         raise TuningError(f"the template {place}: {function} is not registered as a template; {remedy}")
-    return Template(module=module_name, task=task)
+    return UserTemplate(module=module_name, task=task)
 
 
-def create_template_task(place: str, template: Template, arguments: Sequence[Any], target: Any) -> Any:
+def create_template_task(place: str, template: UserTemplate, arguments: Sequence[Any], target: Any) -> Any:
     """AutoTVM's task for the template. Raises TuningError when the template does not take the arguments."""
     from tvm import autotvm
 

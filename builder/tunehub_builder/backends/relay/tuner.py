@@ -51,7 +51,7 @@ class RelayOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelaySession:
-    """All that a tuner needs for one sitting. The caller holds the work directory locked and has healed its logs.
+    """All that a tuner needs for one run. The caller holds the work directory locked and has healed its logs.
 
     ``target``: as ``tvm.target.Target`` reads it. ``threads`` measure, ``workers`` build.
     """
@@ -66,9 +66,9 @@ class RelaySession:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class TrialTotals:
     """What a tuner did. ``trials`` and ``failures`` (by reason) are those of the tuned tasks in the work directory,
-    earlier sittings included; ``notes`` are lines for the user, such as where few trials were spent."""
+    earlier runs included; ``notes`` are lines for the user, such as where few trials were spent."""
 
     tasks: int
     trials: int
@@ -82,7 +82,7 @@ class RelayTuner(Protocol):
 
     name: str
 
-    def tune(self, session: RelaySession) -> Outcome:
+    def tune(self, session: RelaySession) -> TrialTotals:
         """Tune, calling ``session.show`` after every batch and at the end of every task.
 
         Raises TuningError for what cannot be tuned, NetworkError for a model that TVM cannot read, WorkDirectoryError
@@ -107,9 +107,9 @@ class _Named:
 
 
 class TrialCount:
-    """Counts trials over the tasks of a sitting, and makes the steps of progress out of them.
+    """Counts trials over the tasks of a run, and makes the steps of progress out of them.
 
-    ``planned`` is for all tasks and includes the trials that are known from earlier sittings.
+    ``planned`` is for all tasks and includes the trials that are known from earlier runs.
     """
 
     def __init__(self, tasks: int, planned: int, show: Callable[[Progress], None]) -> None:
@@ -122,12 +122,12 @@ class TrialCount:
         self._start = monotonic()
 
     def known(self, trials: int, failures: Mapping[str, int]) -> None:
-        """Add trials of earlier sittings; ``failures`` among them by reason."""
+        """Add trials of earlier runs; ``failures`` among them by reason."""
         self.trials += trials
         self.failures.update(failures)
 
     def measured(self, reason: str | None) -> None:
-        """Add a trial of this sitting; ``reason`` says why it failed, None that it did not."""
+        """Add a trial of this run; ``reason`` says why it failed, None that it did not."""
         self.trials += 1
         self.measured_now += 1
         if reason is not None:
@@ -151,9 +151,9 @@ class TrialCount:
             )
         )
 
-    def outcome(self, notes: tuple[str, ...] = ()) -> Outcome:
+    def totals(self, notes: tuple[str, ...] = ()) -> TrialTotals:
         """The end of it."""
-        return Outcome(
+        return TrialTotals(
             tasks=self.tasks,
             trials=self.trials,
             measured_now=self.measured_now,

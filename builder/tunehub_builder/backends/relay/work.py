@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.tuning.atomic_file import write_atomically
-from tunehub_builder.tuning.journal import cut_torn_line
+from tunehub_builder.tuning.journal import cut_torn_line, write_atomically
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
 # MeasureErrorNo of AutoTVM and of the auto-scheduler (the same numbers in both, TVM 0.8 to 0.19).

@@ -17,7 +17,7 @@ from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive
-from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
 
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
 _CONTEXT_LOST = 70  # exit code
@@ -27,8 +27,8 @@ _MOST_BYTES_KEPT = 4 << 30
 _PLAIN = -1  # the number of what outputs are compared with
 
 
-class CudaSession(Session):
-    """As :class:`Session`, for a GPU of this machine. Weights are never packed: a candidate has one form."""
+class CudaSession(TraceSession):
+    """As :class:`TraceSession`, for a GPU of this machine. Weights are never packed: a candidate has one form."""
 
     def __init__(self, lock: str, device: str | None = None, *, half: bool = False) -> None:
         """``lock``: the file that whoever measures on the GPU holds locked.

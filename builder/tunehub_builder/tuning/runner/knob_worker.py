@@ -7,14 +7,14 @@ from typing import Any
 from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub_builder.tuning.journal import KnobChoice
-from tunehub_builder.tuning.runner.worker import Session
+from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
 _RUNS_COMPARED = 5
 
 
-class KnobSession(Session):
-    """As :class:`Session`. A candidate is a :class:`KnobChoice`, and weights come packed in the workload itself."""
+class KnobSession(TraceSession):
+    """As :class:`TraceSession`. A candidate is a :class:`KnobChoice`, weights come packed in the workload."""
 
     def candidate(self, task: str, target: Any, choice: KnobChoice) -> Any:
         """The candidate along the client's path: a line of a package is read, found by its key and applied.

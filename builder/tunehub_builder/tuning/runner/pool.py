@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
+from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
 
 _START_LIMIT_S = 180.0  # importing TVM on a busy machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RunnerResult:
     """What became of one candidate: times in seconds, or why there are none."""
 
     run_s: tuple[float, ...] = ()
@@ -38,7 +38,7 @@ class PoolOptions:
     log: str | None = None
 
 
-class Servant(Protocol):
+class WorkerPort(Protocol):
     """Whatever answers requests, one at a time: a :class:`Worker`, or a fleet's slot. See there."""
 
     started: float
@@ -103,12 +103,12 @@ class WorkerPool:
         """Note what :meth:`outcomes` is to do."""
         self._submitted.append((task, candidates, best_s))
 
-    def outcomes(self) -> list[tuple[str, int, Outcome]]:
+    def outcomes(self) -> list[tuple[str, int, RunnerResult]]:
         """Build and measure all that was submitted: task, number in its batch, outcome."""
         submitted, self._submitted = self._submitted, []
         return [(batch[0], number, outcome) for batch in submitted for number, outcome in enumerate(self.run(*batch))]
 
-    def run(self, task: str, candidates: Sequence[Any], best_s: float | None) -> list[Outcome]:
+    def run(self, task: str, candidates: Sequence[Any], best_s: float | None) -> list[RunnerResult]:
         """Build and measure ``candidates`` of ``task``: traces, or choices of knobs. The outcomes keep the order."""
         builders, outcomes = self._build(task, candidates)
         for number, worker in builders.items():
@@ -123,12 +123,12 @@ class WorkerPool:
             worker.drop()
         return [outcomes[number] for number in range(len(candidates))]
 
-    def _build(self, task: str, candidates: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, Outcome]]:
+    def _build(self, task: str, candidates: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, RunnerResult]]:
         """Build all; return which worker holds each candidate that was built, and the failures."""
         waiting = list(enumerate(candidates))[::-1]
         running: dict[Worker, int] = {}
         built: dict[int, Worker] = {}
-        failed: dict[int, Outcome] = {}
+        failed: dict[int, RunnerResult] = {}
         while waiting or running:
             for worker in self._workers:
                 if waiting and worker not in running:
@@ -141,7 +141,7 @@ class WorkerPool:
                 if error is None:
                     built[number] = worker
                 else:
-                    failed[number] = Outcome(error=error)
+                    failed[number] = RunnerResult(error=error)
                     if not worker.alive:
                         lost = [other for other, owner in built.items() if owner is worker]
                         waiting.extend((other, candidates[other]) for other in lost)
@@ -156,7 +156,7 @@ class WorkerPool:
         candidates: Sequence[Any],
         worker: Worker,
         builders: dict[int, Worker],
-        outcomes: dict[int, Outcome],
+        outcomes: dict[int, RunnerResult],
     ) -> None:
         """The crashed worker held candidates that are not measured yet: build them again, all but those that crash."""
         lost = [number for number, owner in builders.items() if owner is worker and number not in outcomes]
@@ -168,12 +168,12 @@ class WorkerPool:
             error = worker.finish_build()
             position += 1
             if error is not None:
-                outcomes[number] = Outcome(error=error)
+                outcomes[number] = RunnerResult(error=error)
                 lost.remove(number)
                 position = position - 1 if worker.alive else 0
 
 
-def warm_up(workers: Sequence[Servant], target: Any) -> None:
+def warm_up(workers: Sequence[WorkerPort], target: Any) -> None:
     """Let all processes import TVM and find their device at the same time; their sessions have a ``warm_up``.
 
     Raises TuningError when one cannot.
@@ -199,11 +199,11 @@ class Worker(WorkerProcess):
     """A worker process of a tuner. The next request after one that has killed it starts a new one."""
 
     def __init__(self, options: PoolOptions, make_session: Callable[[], Any] | None = None) -> None:
-        """``make_session``, which can be pickled, makes what answers the requests instead of a ``worker.Session``."""
+        """``make_session``, which can be pickled, makes what answers the requests: a ``TraceSession`` by default."""
         self._options = options
         self.started = 0.0
         self._known: set[str] = set()
-        super().__init__(make_session or Session, threads=options.threads, log=options.log)
+        super().__init__(make_session or TraceSession, threads=options.threads, log=options.log)
 
     def start(self) -> None:
         """As the base says."""
@@ -234,9 +234,9 @@ class Worker(WorkerProcess):
         kind, value = self.receive(0.0, "build")
         return None if kind == "ok" else str(value)
 
-    def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> Outcome:
+    def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> RunnerResult:
         kind, value = self.ask(("measure", number, best_s, options), self._options.measure_limit_s)
-        return Outcome(run_s=value) if kind == "ok" else Outcome(error=str(value))
+        return RunnerResult(run_s=value) if kind == "ok" else RunnerResult(error=str(value))
 
     def drop(self) -> None:
         if self.alive:

@@ -111,7 +111,7 @@ class Visit:
     def measure(
         self, target: Any, archive: Archive, best_s: float | None, options: MeasureOptions
     ) -> tuple[float, ...]:
-        """Seconds of a run, as ``tuning.worker.Session.measure``, without a look at what else runs there."""
+        """Seconds of a run, as ``runner.worker.TraceSession.measure``, without a look at what else runs there."""
         import tvm
 
         with tempfile.TemporaryDirectory(prefix="tunehub-") as folder:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.measure import session as measure_session
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub.measure.session import packed, unpacked
+from tunehub.measure.session import Session, packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packed_library
@@ -27,7 +26,7 @@ class MeasureOptions:
     cutoff: float = 3.0
 
 
-class Session(measure_session.Session):
+class TraceSession(Session):
     """As the client's: modules by task, built candidates by number. A candidate is a trace.
 
     Its public methods are the requests. A candidate stays built until it is measured or dropped.

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tunehub_builder.tuning.run import TEMPLATE
+from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool, warm_up
-from tunehub_builder.tuning.runner.worker import MeasureOptions, Session
-from tunehub_builder.tuning.work_directory import Run, WorkDirectory
+from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 
 if TYPE_CHECKING:
     from tunehub_builder.fleet.pool import Fleet, FleetPool
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OF_KNOBS = MeasureOptions(repeats=3, min_repeat_s=0.005, cutoff=2.0)
 
 
-def worker_pool(directory: WorkDirectory, run: Run, *, workers: int, threads: int) -> WorkerPool:
+def worker_pool(directory: WorkDirectory, run: RunFile, *, workers: int, threads: int) -> WorkerPool:
     """Workers for what was or is tuned in ``directory``. ``threads`` measure; see :class:`PoolOptions`."""
     options = PoolOptions(workers=workers, threads=threads, log=str(directory.log))
     if run.target.get("kind") == "cuda":
@@ -34,21 +34,21 @@ def worker_pool(directory: WorkDirectory, run: Run, *, workers: int, threads: in
     return WorkerPool(options, run.target, _OF_KNOBS, KnobSession)
 
 
-def fleet_pool(directory: WorkDirectory, run: Run, fleet: Fleet, *, threads: int) -> FleetPool:
+def fleet_pool(directory: WorkDirectory, run: RunFile, fleet: Fleet, *, threads: int) -> FleetPool:
     """The same work on a fleet, whose devices measure with ``threads``."""
-    from tunehub_builder.fleet.jobs import Bench
+    from tunehub_builder.fleet.jobs import JobSettings
     from tunehub_builder.fleet.pool import FleetPool
     from tunehub_builder.fleet.worker import cuda_session
     from tunehub_builder.tuning.runner.knob_worker import KnobSession
     from tunehub_builder.tuning.scheduler.cuda import OF_GPU
 
-    make_session: Callable[[], Session] = Session
+    make_session: Callable[[], TraceSession] = TraceSession
     measure = MeasureOptions()
     if run.target.get("kind") == "cuda":
         make_session, measure = cuda_session, OF_GPU
     elif run.tuner == TEMPLATE:
         make_session, measure = KnobSession, _OF_KNOBS
-    bench = Bench(
+    settings = JobSettings(
         target=run.target,
         versions=(run.tvm_version, run.tvm_ffi_version),
         make_session=make_session,
@@ -56,4 +56,4 @@ def fleet_pool(directory: WorkDirectory, run: Run, fleet: Fleet, *, threads: int
         measure=measure,
         board=fleet.board,
     )
-    return FleetPool(fleet, bench, run.target_name)
+    return FleetPool(fleet, settings, run.target_name)

@@ -2,7 +2,7 @@
 
 Three kinds of work share the machine. Searchers propose a batch for one workload at a time; builders build a candidate
 each and measure it when the GPU is theirs (:mod:`tunehub_builder.tuning.runner.cuda_worker`); this process hands out
-the work and writes the journal. Which workload is next follows from what there is to gain, see :class:`Standing`.
+the work and writes the journal. Which workload is next follows from what there is to gain, see :class:`TaskRecord`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_s
 from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.runner import cuda_worker
 from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes
-from tunehub_builder.tuning.runner.pool import PoolOptions, Servant, Worker, warm_up
+from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPort, warm_up
 from tunehub_builder.tuning.runner.worker import MeasureOptions
 from tunehub_builder.tuning.scheduler.order import operations
 from tunehub_builder.tuning.search.cuda import SearchSession
@@ -43,7 +43,7 @@ OF_GPU = MeasureOptions(repeats=4, min_repeat_s=0.002, cutoff=1.5)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaOptions:
-    """``trials``: most trials of a workload; ``minutes``: when the sitting ends, None when all trials are made.
+    """``trials``: most trials of a workload; ``minutes``: when the run ends, None when all trials are made.
 
     ``batch`` candidates are proposed at a time, by ``searchers`` processes with ``search_threads`` each: by default
     one for every three that build. ``records`` are where a warm start begins.
@@ -77,7 +77,7 @@ def default_journal(directory: Path) -> LineJournal[DefaultTime]:
 
 
 @dataclass(kw_only=True, slots=True)
-class Standing:
+class TaskRecord:
     """A workload in the course of tuning. Times in seconds.
 
     ``shares``: how much of each network's time a second of this workload is; ``floor_s``: what memory, arithmetic and
@@ -138,7 +138,7 @@ def tune_on_gpu(
     options: CudaOptions,
     show: Callable[[Progress], None] = lambda progress: None,
     *,
-    builders: Sequence[Servant] = (),
+    builders: Sequence[WorkerPort] = (),
     make_builders: Sequence[Callable[[], Any]] = (),
     make_searcher: Callable[[], Any] | None = None,
 ) -> tuple[str, ...]:
@@ -157,12 +157,12 @@ def tune_on_gpu(
     makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half)
     builders = builders or [Worker(pool, make) for make in makers]
     searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
-    sitting = _Sitting(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
+    tuning = _CudaTuning(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
     try:
-        sitting.run()
-        return tuple(sitting.problems)
+        tuning.run()
+        return tuple(tuning.problems)
     finally:
-        sitting.stop()
+        tuning.stop()
 
 
 def floor_s(function: Any, mod: Any) -> float:
@@ -171,7 +171,7 @@ def floor_s(function: Any, mod: Any) -> float:
     return _LAUNCH_S + max(size / _BYTES_PER_S, operations(mod) / _OPERATIONS_PER_S)
 
 
-class _Sitting:
+class _CudaTuning:
     """The work that is under way, by the worker that has it."""
 
     def __init__(
@@ -183,7 +183,7 @@ class _Sitting:
         pool: PoolOptions,
         options: CudaOptions,
         show: Callable[[Progress], None],
-        builders: Sequence[Servant],
+        builders: Sequence[WorkerPort],
         limit_s: float,
         make_searcher: Callable[[], Any],
     ) -> None:
@@ -192,10 +192,10 @@ class _Sitting:
         self._counts, self._target, self._options, self._show = counts, dict(target), options, show
         self._builders = list(builders)  # they start while this process reads
         searchers = options.searchers or max(1, len(self._builders) // 3)
-        self._searchers: list[Servant] = [Worker(pool, make_searcher) for _ in range(searchers)]
+        self._searchers: list[WorkerPort] = [Worker(pool, make_searcher) for _ in range(searchers)]
         self._journal, self._defaults = Journal(directory), default_journal(directory)
-        self._standings = {
-            task.exact: Standing(
+        self._records = {
+            task.exact: TaskRecord(
                 task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=floor_s(task.mod["main"], task.mod)
             )
             for task in tasks
@@ -203,11 +203,11 @@ class _Sitting:
         self._recover()
         self._limit_s = limit_s
         self.problems: list[str] = []
-        self._building: dict[Servant, tuple[Standing, Seed | None]] = {}
-        self._searching: dict[Servant, tuple[Standing, list[Known]]] = {}
+        self._building: dict[WorkerPort, tuple[TaskRecord, Seed | None]] = {}
+        self._searching: dict[WorkerPort, tuple[TaskRecord, list[Known]]] = {}
         self._started = monotonic()
         self._measured = 0
-        self._untimed = deque(s for s in self._standings.values() if not math.isfinite(s.default_s))
+        self._untimed = deque(s for s in self._records.values() if not math.isfinite(s.default_s))
 
     def stop(self) -> None:
         """End the workers."""
@@ -233,24 +233,24 @@ class _Sitting:
         self._journal.heal()
         self._defaults.heal()
         for default in self._defaults.entries():
-            if default.task in self._standings:
-                self._standings[default.task].default_s = default.mean_s
+            if default.task in self._records:
+                self._records[default.task].default_s = default.mean_s
         for trial in self._journal.trials():
-            if trial.task in self._standings:
-                self._standings[trial.task].add(trial)
-        for standing in self._standings.values():
-            standing.before_s = standing.best_s
+            if trial.task in self._records:
+                self._records[trial.task].add(trial)
+        for record in self._records.values():
+            record.before_s = record.best_s
 
     def _weigh(self) -> None:
         """The share of a second of each workload in the networks' times, which are sums of the best times so far."""
         totals: dict[str, float] = defaultdict(float)
-        known = [s for s in self._standings.values() if math.isfinite(s.now_s)]
-        for standing in known:
-            for network, count in self._counts[standing.task.exact].items():
-                totals[network] += count * standing.now_s
-        for standing in self._standings.values():
-            calls = self._counts[standing.task.exact].items()
-            standing.share = sum(count / max(totals.get(network, 0.0), 1e-4) for network, count in calls)
+        known = [s for s in self._records.values() if math.isfinite(s.now_s)]
+        for record in known:
+            for network, count in self._counts[record.task.exact].items():
+                totals[network] += count * record.now_s
+        for record in self._records.values():
+            calls = self._counts[record.task.exact].items()
+            record.share = sum(count / max(totals.get(network, 0.0), 1e-4) for network, count in calls)
 
     def _give_work(self) -> bool:
         """Hand out what can be; False when nothing is under way any more."""
@@ -263,101 +263,101 @@ class _Sitting:
                 self._give_searches()
         return bool(self._building or (self._searching and not late))
 
-    def _give_candidate(self, worker: Servant) -> bool:
+    def _give_candidate(self, worker: WorkerPort) -> bool:
         if self._untimed:
-            standing, seed = self._untimed.popleft(), None
+            record, seed = self._untimed.popleft(), None
         else:
-            ready = max((s for s in self._standings.values() if s.waiting), key=Standing.promise, default=None)
+            ready = max((s for s in self._records.values() if s.waiting), key=TaskRecord.promise, default=None)
             if ready is None:
                 return False
-            standing, seed = ready, ready.waiting.popleft()
-            standing.open += 1
-        worker.load(standing.task.exact, standing.module)
-        best = None if seed is None else standing.now_s
+            record, seed = ready, ready.waiting.popleft()
+            record.open += 1
+        worker.load(record.task.exact, record.module)
+        best = None if seed is None else record.now_s
         best = best if best is not None and math.isfinite(best) else None
         trace = None if seed is None else seed.candidate
-        self._send(worker, ("attempt", standing.task.exact, self._target, trace, best, OF_GPU))
-        self._building[worker] = (standing, seed)
+        self._send(worker, ("attempt", record.task.exact, self._target, trace, best, OF_GPU))
+        self._building[worker] = (record, seed)
         return True
 
     def _give_searches(self) -> None:
-        waiting = sum(len(standing.waiting) for standing in self._standings.values())
+        waiting = sum(len(record.waiting) for record in self._records.values())
         for number, worker in enumerate(self._searchers):
             if worker in self._searching or waiting > _AHEAD * len(self._builders):
                 continue
-            mine = list(self._standings.values())[number :: len(self._searchers)]
-            open_ones = [standing for standing in mine if standing.may_propose(self._options.trials)]
+            mine = list(self._records.values())[number :: len(self._searchers)]
+            open_ones = [record for record in mine if record.may_propose(self._options.trials)]
             if open_ones:
-                self._search(worker, max(open_ones, key=Standing.promise))
+                self._search(worker, max(open_ones, key=TaskRecord.promise))
 
-    def _search(self, worker: Servant, standing: Standing) -> None:
+    def _search(self, worker: WorkerPort, record: TaskRecord) -> None:
         if not worker.alive:
-            for other in list(self._standings.values())[self._searchers.index(worker) :: len(self._searchers)]:
+            for other in list(self._records.values())[self._searchers.index(worker) :: len(self._searchers)]:
                 other.told = 0
-        worker.load(standing.task.exact, standing.module)
-        news, standing.told = standing.trials[standing.told :], len(standing.trials)
-        limit = min(self._options.batch, self._options.trials - len(standing.trials))
-        known = [] if standing.seeded else _found(standing.task, self._options.records)
-        standing.proposing = standing.seeded = True
-        self._send(worker, ("propose", standing.task.exact, self._target, news, limit, self._options.seed, known))
-        self._searching[worker] = (standing, known)
+        worker.load(record.task.exact, record.module)
+        news, record.told = record.trials[record.told :], len(record.trials)
+        limit = min(self._options.batch, self._options.trials - len(record.trials))
+        known = [] if record.seeded else _found(record.task, self._options.records)
+        record.proposing = record.seeded = True
+        self._send(worker, ("propose", record.task.exact, self._target, news, limit, self._options.seed, known))
+        self._searching[worker] = (record, known)
 
-    def _send(self, worker: Servant, request: tuple[Any, ...]) -> None:
+    def _send(self, worker: WorkerPort, request: tuple[Any, ...]) -> None:
         worker.started = monotonic()
         worker.send(request)
 
-    def _answered(self) -> list[Servant]:
+    def _answered(self) -> list[WorkerPort]:
         """Workers that have answered, died, or used up their time; waits for one at least, a second at most."""
         busy = [*self._building, *self._searching]
         answered = wait([worker.connection for worker in busy], 1.0)
         now = monotonic()
         return [w for w in busy if w.connection in answered or now - w.started >= self._most_s(w)]
 
-    def _most_s(self, worker: Servant) -> float:
+    def _most_s(self, worker: WorkerPort) -> float:
         return _SEARCH_LIMIT_S if worker in self._searching else self._limit_s
 
-    def _proposed(self, worker: Servant, standing: Standing, known: Sequence[Known]) -> None:
+    def _proposed(self, worker: WorkerPort, record: TaskRecord, known: Sequence[Known]) -> None:
         kind, value = worker.receive(0.0, "search")
-        standing.proposing = False
-        standing.waiting.extend(value if kind == "ok" else ())
-        standing.exhausted = not standing.waiting and not known  # a record that ends the search does so once
+        record.proposing = False
+        record.waiting.extend(value if kind == "ok" else ())
+        record.exhausted = not record.waiting and not known  # a record that ends the search does so once
         if kind != "ok":
-            self.problems.append(f"{standing.task.name}: the search ended: {value}")
+            self.problems.append(f"{record.task.name}: the search ended: {value}")
 
-    def _attempted(self, worker: Servant, standing: Standing, seed: Seed | None) -> list[bytes]:
+    def _attempted(self, worker: WorkerPort, record: TaskRecord, seed: Seed | None) -> list[bytes]:
         """The journal's line for a trial that has ended; none for a default, which has a journal of its own."""
         kind, value = worker.receive(0.0, "attempt")
         run_s, error = (tuple(value), None) if kind == "ok" else ((), str(value))
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
             run_s, error = (), f"the timer gave {run_s} s"
-        key = standing.task.exact
+        key = record.task.exact
         if seed is None:
             default = DefaultTime(task=key, run_s=run_s, error=error)
             self._defaults.append(default)
-            standing.default_s = default.mean_s
+            record.default_s = default.mean_s
             self._weigh()
             return []
         trial = Trial(task=key, trace=seed.candidate, source=seed.source, run_s=run_s, error=error)
-        standing.add(trial)
-        standing.open -= 1
+        record.add(trial)
+        record.open -= 1
         self._measured += 1
-        if not standing.open and not standing.waiting:
-            standing.batch_done()
+        if not record.open and not record.waiting:
+            record.batch_done()
             self._weigh()
         return [msgspec.json.encode(trial) + b"\n"]
 
     def _progress(self) -> Progress:
-        standings = list(self._standings.values())
-        over = [s for s in standings if s.exhausted or len(s.trials) >= self._options.trials]
-        done = sum(len(standing.trials) for standing in standings)
-        current = max(standings, key=Standing.promise)
+        records = list(self._records.values())
+        over = [s for s in records if s.exhausted or len(s.trials) >= self._options.trials]
+        done = sum(len(record.trials) for record in records)
+        current = max(records, key=TaskRecord.promise)
         return Progress(
             task=current.task,
-            position=min(len(over) + 1, len(standings)),
-            tasks=len(standings),
+            position=min(len(over) + 1, len(records)),
+            tasks=len(records),
             done=done,
-            planned=max(done, sum(len(s.trials) if s in over else self._options.trials for s in standings)),
-            failed=sum(standing.failed for standing in standings),
+            planned=max(done, sum(len(s.trials) if s in over else self._options.trials for s in records)),
+            failed=sum(record.failed for record in records),
             measured_now=self._measured,
             elapsed_s=monotonic() - self._started,
             best_s=current.now_s,

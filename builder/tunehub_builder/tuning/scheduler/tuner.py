@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.progress import Progress
-from tunehub_builder.tuning.runner.pool import Outcome
+from tunehub_builder.tuning.runner.pool import RunnerResult
 from tunehub_builder.tuning.search.candidates import CandidateSource, EvolutionarySearch, SketchSearch
 from tunehub_builder.tuning.search.knobs import WHOLE, KnobSearch
 from tunehub_builder.tuning.search.warm_start import searches, seeds_of
@@ -52,7 +52,7 @@ class Pool(Protocol):
     def submit(self, task: str, candidates: Sequence[Any], best_s: float | None) -> None:
         """Take a batch of a workload that has none; ``best_s`` is the workload's best time so far in seconds."""
 
-    def outcomes(self) -> Sequence[tuple[str, int, Outcome]]:
+    def outcomes(self) -> Sequence[tuple[str, int, RunnerResult]]:
         """Wait for one or more candidates to be measured: workload, number in the batch, outcome."""
         ...
 
@@ -184,7 +184,7 @@ class _Search:
         self.open = set(range(len(self._batch)))
         return self._batch
 
-    def trial(self, number: int, outcome: Outcome) -> Trial:
+    def trial(self, number: int, outcome: RunnerResult) -> Trial:
         """What became of a candidate of the batch."""
         self.open.remove(number)
         return _trial(self.task, self._batch[number], self._plan[0][0].name, outcome)
@@ -194,7 +194,7 @@ def _best_s(trials: Sequence[Trial]) -> float | None:
     return min((trial.mean_s for trial in trials if trial.run_s), default=None)
 
 
-def _trial(task: TuningTask, candidate: Any, source: str, outcome: Outcome) -> Trial:
+def _trial(task: TuningTask, candidate: Any, source: str, outcome: RunnerResult) -> Trial:
     run_s, error = outcome.run_s, outcome.error
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
         run_s, error = (), f"the timer gave {run_s} s"  # JSON has no NaN, and a time of 0 would win

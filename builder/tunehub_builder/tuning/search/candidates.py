@@ -47,7 +47,7 @@ class SketchSearch:
         self._mod = mod
         self._vector = vector
         self._loops = sketch.loops_of(mod)
-        self._knobs: dict[str, sketch.Knobs] = {}
+        self._knobs: dict[str, sketch.RegisterTile] = {}
         self._tiles: list[str] | None = None
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
@@ -74,7 +74,7 @@ class SketchSearch:
         varied = self._traces(changed for knobs in best for changed in sketch.variations(loops, knobs))
         return [text for text in varied if text not in measured]
 
-    def _traces(self, choices: Iterable[sketch.Knobs]) -> Iterator[str]:
+    def _traces(self, choices: Iterable[sketch.RegisterTile]) -> Iterator[str]:
         """The traces of the choices that TVM accepts, in order and once each."""
         from tvm.s_tir import meta_schedule as ms
 

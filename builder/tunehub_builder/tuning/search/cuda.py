@@ -69,7 +69,7 @@ class CudaSearch:
         self._made: dict[str, Any] = {}
         self._known: set[str] = set()
         self._told = 0
-        self._begun = False  # what comes first was proposed, as far as earlier sittings have not tried it
+        self._begun = False  # what comes first was proposed, as far as earlier runs have not tried it
 
     def propose(self, trials: Sequence[Trial], limit: int) -> list[Any]:
         """At most ``limit`` candidates that are not among ``trials``, which only grow; none are left: an empty list."""
@@ -165,7 +165,7 @@ class CudaSearch:
         return [json.loads(text) for _, text in order]
 
     def _learn(self, news: Iterable[Trial]) -> None:
-        """Teach the model the trials that succeeded; those of earlier sittings are applied again for it."""
+        """Teach the model the trials that succeeded; those of earlier runs are applied again for it."""
         from tvm.s_tir import meta_schedule as ms
 
         candidates: list[Any] = []

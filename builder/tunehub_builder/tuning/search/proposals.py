@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
-from tunehub_builder.tuning.run import TEMPLATE
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
 

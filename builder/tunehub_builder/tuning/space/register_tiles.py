@@ -37,7 +37,7 @@ class Loops:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Knobs:
+class RegisterTile:
     """The choices of one sketch. Axes are positions among the anchor's spatial loops; sizes are in elements."""
 
     vector_axis: int
@@ -82,7 +82,7 @@ def loops_of(mod: Any) -> Loops | None:
     )
 
 
-def register_tiles(loops: Loops, vector: int) -> list[Knobs]:
+def register_tiles(loops: Loops, vector: int) -> list[RegisterTile]:
     """Return the choices of vector and register tile for ``loops``, the other knobs at their defaults.
 
     ``vector`` is the number of elements in the target's widest vector (16 for AVX-512 and float32).
@@ -91,7 +91,7 @@ def register_tiles(loops: Loops, vector: int) -> list[Knobs]:
     return found or [knobs for axes in _axes(loops) for knobs in _tiles_on(loops, vector, *axes, smallest=1)]
 
 
-def variations(loops: Loops, knobs: Knobs) -> Iterator[Knobs]:
+def variations(loops: Loops, knobs: RegisterTile) -> Iterator[RegisterTile]:
     """Yield ``knobs`` with one of the remaining choices changed."""
     channels = loops.reduction[0]
     for size in (4, 16, 64):
@@ -119,7 +119,7 @@ def apart(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
     return sum(abs(math.log2(mine / other)) for mine, other in zip(a, b, strict=True))
 
 
-def apply(mod: Any, loops: Loops, knobs: Knobs) -> Any:
+def apply(mod: Any, loops: Loops, knobs: RegisterTile) -> Any:
     """Return the schedule of ``mod`` by ``knobs``, up to the point where postprocessing starts.
 
     TVM raises ScheduleError when the choice does not fit the function.
@@ -143,7 +143,7 @@ def apply(mod: Any, loops: Loops, knobs: Knobs) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Tile:
+class _TiledLoops:
     outer: Any
     at: Any
     reduction: Any
@@ -181,7 +181,7 @@ def _axes(loops: Loops) -> list[tuple[int, int, bool]]:
 
 def _tiles_on(
     loops: Loops, vector: int, vector_axis: int, tile_axis: int, fused: bool, smallest: int = 4
-) -> Iterator[Knobs]:
+) -> Iterator[RegisterTile]:
     extent = loops.spatial[2] * loops.spatial[3] if fused else loops.spatial[vector_axis]
     tiles = divisors(loops.spatial[tile_axis], _MAX_TILE)
     for lanes in _lanes(extent, vector, loops.kind):
@@ -194,7 +194,7 @@ def _tiles_on(
                     continue
                 if registers < min(smallest, loops.spatial[tile_axis] * extent // lanes):
                     continue
-                yield Knobs(
+                yield RegisterTile(
                     vector_axis=vector_axis, vector=lanes, vectors=vectors, tile_axis=tile_axis, tile=tile, fused=fused
                 )
 
@@ -217,7 +217,7 @@ def _epilogue(schedule: Any, loops: Loops, anchor: Any) -> Any:
     return schedule.get_sblock(loops.consumers[-1])
 
 
-def _tile_anchor(schedule: Any, loops: Loops, knobs: Knobs, anchor: Any) -> _Tile:
+def _tile_anchor(schedule: Any, loops: Loops, knobs: RegisterTile, anchor: Any) -> _TiledLoops:
     all_loops = schedule.get_loops(anchor)
     spatial, reduction = list(all_loops[: len(loops.spatial)]), list(all_loops[len(loops.spatial) :])
     if knobs.fused:
@@ -239,7 +239,7 @@ def _tile_anchor(schedule: Any, loops: Loops, knobs: Knobs, anchor: Any) -> _Til
     for loop in kernel[1:] if loops.kind == "conv2d" else kernel:
         schedule.unroll(loop)
     outer = schedule.fuse(*head[:-1]) if len(head) > 1 else head[0]
-    return _Tile(outer=outer, at=head[-1], reduction=outer_channel)
+    return _TiledLoops(outer=outer, at=head[-1], reduction=outer_channel)
 
 
 def _unroll_and_vectorize(schedule: Any, loops: list[Any]) -> None:
@@ -260,7 +260,7 @@ def _vector_last(rank: int, axis: int) -> Any:
     return IndexMap.from_func(permute, ndim=rank)
 
 
-def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: Knobs) -> None:
+def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: RegisterTile) -> None:
     inner = schedule.get_loops(last)[-len(loops.spatial) :]
     if knobs.fused:
         schedule.vectorize(inner[-1])
@@ -273,7 +273,7 @@ def _vectorize_epilogue(schedule: Any, last: Any, loops: Loops, knobs: Knobs) ->
     _unroll_and_vectorize(schedule, [blocks, inner[knobs.tile_axis], lanes])
 
 
-def _place_producers(schedule: Any, loops: Loops, knobs: Knobs, at: Any) -> None:
+def _place_producers(schedule: Any, loops: Loops, knobs: RegisterTile, at: Any) -> None:
     for name in reversed(loops.producers):
         block = schedule.get_sblock(name)
         if knobs.padding == "inline" or not name.startswith("pad"):

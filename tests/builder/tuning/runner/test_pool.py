@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.pool import Outcome, PoolOptions, Worker, WorkerPool
+from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, Worker, WorkerPool
 from tunehub_builder.tuning.work_directory import TaskEntry
 
 
@@ -24,7 +24,7 @@ def pool(target: dict[str, Any], task: TaskEntry, tmp_path_factory: pytest.TempP
         yield pool
 
 
-def measured(outcome: Outcome) -> bool:
+def measured(outcome: RunnerResult) -> bool:
     return outcome.error is None and all(seconds > 0 for seconds in outcome.run_s)
 
 
@@ -52,7 +52,7 @@ def test_a_crash_while_measuring_rebuilds_what_the_worker_held(
 ) -> None:
     measure = Worker.measure
 
-    def crash_on_the_second(self: Worker, number: int, *others: Any) -> Outcome:
+    def crash_on_the_second(self: Worker, number: int, *others: Any) -> RunnerResult:
         if number == 1:
             os.kill(process_id(self), signal.SIGKILL)
         return measure(self, number, *others)

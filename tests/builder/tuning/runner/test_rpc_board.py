@@ -17,7 +17,7 @@ from tunehub_builder.cli import commands as cli
 from tunehub_builder.exceptions import TuningError, UnknownTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.rpc_board import Board, board_at, registered, require_boards
-from tunehub_builder.tuning.runner.worker import Session
+from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
 from ...fleets import TRIALS, kill_family, require_planned, tune_until, until
@@ -57,9 +57,9 @@ def test_what_a_killed_board_had_is_measured_on_the_other(
     summary, _ = tune_until(tune, work, 2, lambda: kill_family(both[0].proc._proc.pid))
     require_planned(work, summary)
     assert registered(board).count(KEY) == 1
-    sitting = WorkDirectory(work).existing_run().sittings[0]
-    assert (sitting.options["rpc_key"], sitting.machine["physical_cores"]) == (KEY, 1)
-    assert board.place not in sitting.command
+    run = WorkDirectory(work).existing_run().runs[0]
+    assert (run.options["rpc_key"], run.machine["physical_cores"]) == (KEY, 1)
+    assert board.place not in run.command
 
 
 def test_a_missing_device_is_found_at_once(servers: tuple[Board, list[Any]]) -> None:
@@ -103,7 +103,7 @@ def test_boards_may_have_other_cpus() -> None:
 
 @pytest.mark.usefixtures("tvm")
 def test_candidates_are_built_for_the_board(task: TaskEntry) -> None:
-    session = Session()
+    session = TraceSession()
     session.task(task.exact, task.module)
     archive = session.archive(task.exact, machine.find_board_cpu("llvm-cortex-a72", 4).config, None)
     with tarfile.open(fileobj=io.BytesIO(archive.library)) as tar:

@@ -18,7 +18,7 @@ from cuda_fakes import DEFAULT_S, FakeBuilder, FakeSearcher
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.runner.pool import PoolOptions
-from tunehub_builder.tuning.scheduler.cuda import CudaOptions, Standing, default_journal, tune_on_gpu
+from tunehub_builder.tuning.scheduler.cuda import CudaOptions, TaskRecord, default_journal, tune_on_gpu
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_registry.record import ScheduleRecord
 
@@ -73,7 +73,7 @@ def test_a_candidate_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     assert "crashed its process (exit code 3)" in (errors["dies"] or "")
 
 
-def test_a_second_sitting_goes_on(tmp_path: Path) -> None:
+def test_a_second_run_goes_on(tmp_path: Path) -> None:
     planned = {"a": [[0.5], [0.4]], "b": [[0.2], [0.1]]}
     _tune(tmp_path, {"a": planned["a"], "b": []})
     before = _tried(tmp_path)
@@ -91,14 +91,14 @@ def test_no_more_trials_than_asked_for(tmp_path: Path) -> None:
 def test_what_nobody_has_tried_promises_most() -> None:
     """Of equal workloads the untried is first; a fast one has little left; the rest falls with each batch."""
 
-    def standing(**fields: Any) -> Standing:
-        made = Standing(task=None, module="", floor_s=1e-6, default_s=1e-3, share=1.0)  # type: ignore[arg-type]
+    def record(**fields: Any) -> TaskRecord:
+        made = TaskRecord(task=None, module="", floor_s=1e-6, default_s=1e-3, share=1.0)  # type: ignore[arg-type]
         for name, value in fields.items():
             setattr(made, name, value)
         return made
 
-    untried, tried = standing(), standing(trials=[None] * 32, best_s=9e-4)
-    stale, at_floor = standing(trials=[None] * 32, best_s=9e-4, stale=2), standing(best_s=1.01e-6)
+    untried, tried = record(), record(trials=[None] * 32, best_s=9e-4)
+    stale, at_floor = record(trials=[None] * 32, best_s=9e-4, stale=2), record(best_s=1.01e-6)
     assert untried.promise() > tried.promise() > stale.promise() > at_floor.promise() > 0
 
 

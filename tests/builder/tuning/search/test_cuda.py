@@ -55,7 +55,7 @@ def test_the_first_candidates_are_of_the_rule_and_by_chance() -> None:
     assert len({tuple(each) for each in tiles}) > FIRST // 2
 
 
-def test_an_earlier_sitting_without_the_rule_gets_its_tiles_once() -> None:
+def test_an_earlier_run_without_the_rule_gets_its_tiles_once() -> None:
     task = convolution(64, 64)
     ruled = set(CudaSearch(task.mod, TARGET, seed=0, threads=1)._by_rule())
     by_chance = [

@@ -293,6 +293,6 @@ def test_another_directory_starts_from_the_records_of_the_first(
         assert first.run_s
     ids = [(trial.task, candidate_id(trial.candidate)) for trial in warm]
     assert len(set(ids)) == len(ids)
-    sitting = WorkDirectory(tmp_path / "warm").existing_run().sittings[-1]
-    assert sitting.options["warm_start"] == "own records"
-    assert "--warm-start" in sitting.command and str(tmp_path) not in sitting.command
+    run = WorkDirectory(tmp_path / "warm").existing_run().runs[-1]
+    assert run.options["warm_start"] == "own records"
+    assert "--warm-start" in run.command and str(tmp_path) not in run.command

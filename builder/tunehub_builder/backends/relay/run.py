@@ -10,6 +10,7 @@ from time import monotonic
 
 import msgspec
 
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.backends.relay import networks as known
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.tuner import (
@@ -24,7 +25,7 @@ from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.recipe import Job, Recipe
-from tunehub_builder.tuning.run import META_SCHEDULE, TEMPLATE, Resources, Summary, begin, check_names, touched
+from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, touched
 from tunehub_builder.tuning.runner.rpc_board import board_at, require_boards
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import Options, WorkDirectory
@@ -77,7 +78,7 @@ def tune_relay_job(
     resources: Resources,
     show: Callable[[Progress], None],
 ) -> Summary:
-    """As ``sitting.tune_job``, with one of the tuners of TVM <= 0.19."""
+    """As ``run.tune_job``, with one of the tuners of TVM <= 0.19."""
     os.environ["TOPHUB_LOCATION"] = "NONE"  # TVM's own records, from the network, would change what is measured
     options = relay_options(job.recipe)
     tuner = get_tuner(tuner_name(job.recipe))
