@@ -81,7 +81,7 @@ def _stock(network: str, work: Path, seconds: float) -> tuple[int, float]:
 def _ours(network: str, seconds: float) -> tuple[int, float]:
     """The same by the builder's command. The time is the one that it states, the start of its workers included."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-c", "from tunehub_builder.cli.commands import tune; tune()", "--target", "cuda"]
+        words = [sys.executable, "-c", "from tunehub_builder.cli.tune import tune; tune()", "--target", "cuda"]
         words += ["--network", network, "--no-warm-start", "--minutes", f"{seconds / 60:g}", "--trials", "4096"]
         words += ["--workers", str(max(1, (os.cpu_count() or 4) * 3 // 4)), "--threads", "1"]
         words += ["--work", f"{folder}/work", "--json"]

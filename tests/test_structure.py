@@ -43,10 +43,8 @@ OPEN_CIRCLES = frozenset(
 OPEN_NAMES = frozenset(
     {
         "Bench",
-        "Block",
         "Candidate",
         "Choice",
-        "Comparison",
         "Decision",
         "Knobs",
         "Measured",
@@ -64,7 +62,6 @@ OPEN_NAMES = frozenset(
         "Rules",
         "Session",
         "Source",
-        "Stage",
         "Template",
         "Timed",
         "UnknownTargetError",

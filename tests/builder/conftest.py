@@ -181,7 +181,7 @@ def command() -> Callable[..., list[str]]:
     """The argument list that calls a command of the builder in a new interpreter."""
 
     def make(name: str, *arguments: object) -> list[str]:
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub_builder.cli.commands import {name} as c; c()"
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub_builder.cli.{name} import {name} as c; c()"
         return [sys.executable, "-c", code, *map(str, arguments)]
 
     return make

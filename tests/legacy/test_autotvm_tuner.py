@@ -384,11 +384,11 @@ def test_wrong_usage_is_found_before_tuning(
 ) -> None:
     from click.testing import CliRunner
 
-    from tunehub_builder.cli import commands as cli
+    from tunehub_builder.cli.tune import tune as tune_command
 
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     given = [] if "--target" in arguments else ["--target", "host"]
     given += [] if "--network" in arguments else ["--network", "mlp"]
-    result = CliRunner().invoke(cli.tune, [*given, *arguments, "--work", str(tmp_path / "work")])
+    result = CliRunner().invoke(tune_command, [*given, *arguments, "--work", str(tmp_path / "work")])
     assert result.exit_code == code
     assert message in result.output

@@ -12,7 +12,7 @@ import pytest
 from tvm import auto_scheduler, autotvm, te
 from tvm.autotvm.record import pick_best
 
-from tunehub_builder.logs.distill import distill_logs
+from tunehub_builder.logs.best_records import distill_logs
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key, parse_line, read_log
 
 # TVM leaves the files that it writes to the garbage collector.

@@ -12,8 +12,8 @@ from tvm import autotvm
 
 from tunehub_builder.backends.relay import prove as proving
 from tunehub_builder.backends.relay.prove import prove, space_problem
-from tunehub_builder.logs.autotvm_v01 import RULES, translate
-from tunehub_builder.logs.importing import import_logs
+from tunehub_builder.logs.autotvm_v01_to_v02 import RULES, translate
+from tunehub_builder.logs.to_packages import import_as_packages
 from tunehub_registry.tuning_log import parse_line
 
 CONV = [["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"]]
@@ -164,5 +164,5 @@ def test_the_auto_schedulers_lines_are_loaded(tmp_path: Path) -> None:
     row = {"i": [task, [[], [["SP", 2, 0, 1000, [4, 2, 1], 1]]]], "r": [[0.001], 0, 1.5, 1600000000], "v": "v0.6"}
     log = tmp_path / "ansor_v0.1.log"
     log.write_text(json.dumps(row) + "\n")
-    report = import_logs([log], tmp_path / "hub", prover=prove)
+    report = import_as_packages([log], tmp_path / "hub", prover=prove)
     assert report.files[0].proved == 1

@@ -244,7 +244,8 @@ def test_the_command_checks_and_packs_and_tvm_itself_reads_the_result(
     from click.testing import CliRunner
     from tvm import autotvm
 
-    from tunehub_builder.cli.commands import check, pack
+    from tunehub_builder.cli.check import check
+    from tunehub_builder.cli.pack import pack
 
     monkeypatch.setenv("TVM_NUM_THREADS", "2")  # the commands set it
     work = make_work(tmp_path / "work", template=f"{MODULE}:sums")

@@ -15,7 +15,7 @@ from tvm import relay
 from tvm.contrib import graph_executor
 
 from tunehub_builder.backends.relay import networks
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.networks import networks as networks_command
 from tunehub_builder.networks import OnnxFileError, UnknownNetworkError
 
 LIGHT = ("resnet-18", "mobilenet", "squeezenet_v1.1", "densenet-121", "dcgan", "dqn", "mlp", "lstm", "resnet3d-18")
@@ -55,7 +55,7 @@ def test_an_unknown_network_is_named_with_the_known_ones() -> None:
 
 
 def test_the_command_lists_them() -> None:
-    result = CliRunner().invoke(cli.networks, [])
+    result = CliRunner().invoke(networks_command, [])
     assert result.exit_code == 0
     assert "mobilenet       tvm.relay.testing.mobilenet" in result.output
 

@@ -19,7 +19,7 @@ from tvm import autotvm
 from tunehub.records.tophub_export import export_tophub
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import open_chain
-from tunehub_builder.logs.importing import import_logs
+from tunehub_builder.logs.to_packages import import_as_packages
 
 from .relay_cases import conv_net, log_line, tasks, write_log
 
@@ -65,7 +65,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tasks(module, params, TARGET)
     log = write_log(folder / "mine_v0.1.log", *[log_line(task, 1, 1e-5, TARGET) for task in found])
     assert found
-    report = import_logs([log], folder / "hub")
+    report = import_as_packages([log], folder / "hub")
     assert report.files[0].lines == len(report.files[0].imported)
     chain = open_chain([str(folder / "hub")], offline=True, on_problem=_raise)
     done = export_tophub(

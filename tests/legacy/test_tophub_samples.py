@@ -13,7 +13,7 @@ import tvm
 from tvm import relay
 
 import tunehub
-from tunehub_builder.logs.importing import import_logs
+from tunehub_builder.logs.to_packages import import_as_packages
 
 from .relay_cases import build
 
@@ -38,7 +38,7 @@ def test_a_real_build_uses_the_records(name: str, tmp_path: Path, monkeypatch: p
     assert LOGS is not None
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     target, package = CASES[name]
-    import_logs([LOGS / name], tmp_path / "hub")
+    import_as_packages([LOGS / name], tmp_path / "hub")
     with warnings.catch_warnings():
         warnings.simplefilter("error", tunehub.HubWarning)
         with tunehub.context(tvm.target.Target(target), registry=tmp_path / "hub") as hub:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.cli.errors import errors
 
 if TYPE_CHECKING:
-    from tunehub_builder.logs.importing import ImportReport, Prover, ReadFile
-    from tunehub_builder.logs.template_import import TemplateImport
+    from tunehub_builder.logs.read import ReadFile
+    from tunehub_builder.logs.to_packages import ImportReport, Prover
+    from tunehub_builder.logs.to_templates import TemplateImport
 
 _SHOWN = 20
 
@@ -53,14 +54,11 @@ def import_logs(
         return
     if work is not None:
         raise click.UsageError("--work is for --as template")
-    from tunehub_builder.logs import importing as log_import
-    from tunehub_registry.exceptions import RegistryError
+    from tunehub_builder.logs.to_packages import import_as_packages
 
-    try:
+    with errors():
         prover, how = _prover() if proof else (None, "not proved: --no-proof")
-        report = log_import.import_logs(files, output, version=version, prover=prover, proof=how)
-    except (BuilderError, RegistryError) as error:
-        raise click.ClickException(str(error)) from error
+        report = import_as_packages(files, output, version=version, prover=prover, proof=how)
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
@@ -76,12 +74,10 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | Non
     if installed is None or installed.generation != "relax":
         found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
         raise click.ClickException(f"--as template keys layers with TVM 0.25 to 0.27, but {found}")
-    from tunehub_builder.logs.template_import import import_as_templates
+    from tunehub_builder.logs.to_templates import import_as_templates
 
-    try:
+    with errors():
         report = import_as_templates(files, output, work)
-    except BuilderError as error:
-        raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:

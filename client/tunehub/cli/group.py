@@ -87,7 +87,7 @@ def load_command(name: str, place: str) -> click.Command:
 def _builder_commands() -> dict[str, str]:
     """The builder's commands, none when it is not installed."""
     try:
-        module = import_module("tunehub_builder.cli.commands")
+        module = import_module("tunehub_builder.cli")
     except ModuleNotFoundError:
         return {}
     commands: dict[str, str] = module.COMMANDS

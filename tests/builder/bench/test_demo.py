@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tunehub_builder import networks
 from tunehub_builder.bench import comparison, demo
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2
-from tunehub_builder.networks.mobilenet_v2.plan import MobileNetV2Config, Stage
+from tunehub_builder.networks.mobilenet_v2.plan import BottleneckStage, MobileNetV2Config
 
 pytest.importorskip("onnxruntime")
 
@@ -21,7 +21,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(comparison, "_WARM_UP_S", 0.0)
     monkeypatch.setattr(comparison, "_TIMED_S", 0.0)
     monkeypatch.setattr(comparison, "_PAUSE_S", 0.0)
-    stages = (Stage(expansion=1, channels=8, repeats=1, stride=1), Stage(expansion=2, channels=16, repeats=1, stride=2))
+    stages = (
+        BottleneckStage(expansion=1, channels=8, repeats=1, stride=1),
+        BottleneckStage(expansion=2, channels=16, repeats=1, stride=2),
+    )
     config = MobileNetV2Config(image=16, stem=8, stages=stages, head=16, classes=10)
     return MobileNetV2(config=config).network("tiny")
 

@@ -17,7 +17,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli import COMMANDS
+from tunehub_builder.cli.networks import networks as networks_command
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
 TRIALS = 6
@@ -100,7 +102,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> Callable[..., Any]:
 
     monkeypatch.setattr("tunehub_builder.tuning.run._tune", no_tuning)
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
-    return lambda *arguments: CliRunner().invoke(cli.tune, list(map(str, arguments)))
+    return lambda *arguments: CliRunner().invoke(tune_command, list(map(str, arguments)))
 
 
 @pytest.mark.parametrize("option", [["--tuner", "autotvm"], ["--algorithm", "ga"], ["--cache-flush"]])
@@ -153,13 +155,13 @@ def test_what_cannot_be_done_is_exit_code_1(invoke: Callable[..., Any], tmp_path
 
 
 def test_the_networks_are_listed() -> None:
-    text = CliRunner().invoke(cli.networks, []).output
-    rows = json.loads(CliRunner().invoke(cli.networks, ["--json"]).output)["networks"]
+    text = CliRunner().invoke(networks_command, []).output
+    rows = json.loads(CliRunner().invoke(networks_command, ["--json"]).output)["networks"]
     assert {"squeezenet", "bert_base"} <= {row["name"] for row in rows}
     assert all(row["name"] in text for row in rows)
 
 
 def test_every_command_can_be_loaded() -> None:
-    for name, place in cli.COMMANDS.items():
+    for name, place in COMMANDS.items():
         module, _, attribute = place.partition(":")
         assert getattr(import_module(module), attribute).name == name

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
 from ..fleets import TRIALS, kill, processes, require_planned, trials, tune_until, until
@@ -113,7 +113,7 @@ def test_without_its_scheduler_a_run_ends_and_can_go_on(
 
 
 def call(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.tune, ["--target", "host", "--network", "squeezenet", *map(str, arguments)])
+    result = CliRunner().invoke(tune_command, ["--target", "host", "--network", "squeezenet", *map(str, arguments)])
     return result.exit_code, " ".join(result.output.split())
 
 

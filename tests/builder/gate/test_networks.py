@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub_builder.backends.relax.network_worker import NetworkSampleOptions
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.gate import network_report as network_gate
 from tunehub_builder.gate import networks as end_to_end
@@ -124,13 +124,13 @@ def test_which_networks_are_measured(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli.check, arguments)
+    result = CliRunner().invoke(check_command, arguments)
     assert (result.exit_code, message in " ".join(result.output.split())) == (2, True), result.output
 
 
 def test_a_package_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    result = CliRunner().invoke(cli.check, [str(tmp_path / "x.tunepkg"), "--end-to-end"])
+    result = CliRunner().invoke(check_command, [str(tmp_path / "x.tunepkg"), "--end-to-end"])
     assert (result.exit_code, "No such file" in result.output) == (1, True), result.output
 
 
@@ -175,11 +175,11 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     )
     subprocess.run(call, capture_output=True, timeout=120, check=True)
     options = ["--end-to-end", "--model", str(blocked_model), "--json", *map(str, alone)]
-    first = CliRunner().invoke(cli.check, [str(work), *options], catch_exceptions=False)
+    first = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
     assert first.exit_code == 0, first.output
     (network,) = json.loads(first.stdout)["networks"]
     assert (network["network"], network["admitted"]) == ("tiny", True), network
-    again = CliRunner().invoke(cli.check, [str(work), *options], catch_exceptions=False)
+    again = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
     assert json.loads(again.stdout)["networks"] == [network]  # not measured twice
 
     built = pack_directory(WorkDirectory(work), "0.1.0")
@@ -189,7 +189,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
         lines = list(read_evidence(stream, EVIDENCE))
     assert [line.network for line in lines if isinstance(line, NetworkEvidence)] == ["tiny (template)"]
 
-    judged = CliRunner().invoke(cli.check, [str(package), *options], catch_exceptions=False)
+    judged = CliRunner().invoke(check_command, [str(package), *options], catch_exceptions=False)
     assert judged.exit_code == 0, judged.output
     assert json.loads(judged.stdout)["networks"][0]["admitted"]
 

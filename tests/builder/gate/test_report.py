@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.check import check as check_command
+from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.target import tvm_versions
@@ -46,7 +47,7 @@ def work(
 
 
 def check(*arguments: object) -> Any:
-    return CliRunner().invoke(cli.check, [str(argument) for argument in arguments])
+    return CliRunner().invoke(check_command, [str(argument) for argument in arguments])
 
 
 def test_a_directory_is_judged_once_and_its_records_can_be_judged_again(work: Path, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_a_directory_is_judged_once_and_its_records_can_be_judged_again(work: Pa
     assert len((work / "verdicts.jsonl").read_bytes().splitlines()) == 1
 
     records = tmp_path / "records.jsonl"
-    assert CliRunner().invoke(cli.distill, [str(work), "-o", str(records)]).exit_code == 0
+    assert CliRunner().invoke(distill_command, [str(work), "-o", str(records)]).exit_code == 0
     static = check(records, *ONE_CORE)
     assert "by format and trace only" in static.stdout
     measured = check(records, "--work", work, *ONE_CORE, "--json")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tunehub_builder.logs.autotvm_knobs import PLAIN, ConvLayer, DenseLayer, Translation, translate_knobs
-from tunehub_builder.logs.autotvm_v01 import UntranslatableError
+from tunehub_builder.logs.autotvm_to_knobs import PLAIN, ConvLayer, DenseLayer, Translation, translate_knobs
+from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError
 from tunehub_registry.tuning_log import parse_line
 
 CPU = "llvm -mcpu=skylake-avx512"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder.logs.autotvm_v01 import RULES, UntranslatableError, family_of, translate
+from tunehub_builder.logs.autotvm_v01_to_v02 import RULES, UntranslatableError, family_of, translate
 from tunehub_registry.tuning_log import parse_line
 
 ENTITY = [["tile_f", "sp", [-1, 2, 8, 4]], ["unroll_explicit", "ot", 0]]

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.logs.distill import device_of, distill_logs
+from tunehub_builder.logs.best_records import device_of, distill_logs
 from tunehub_registry.tuning_log import parse_line
 
 TITAN, V100 = "cuda -model=titanx", "cuda -model=v100"
@@ -128,7 +128,7 @@ def test_all_implementations_of_an_operator_are_compared(tmp_path: Path) -> None
     direct, winograd = conv(3e-3), conv(1e-3, task="conv2d_nchw_winograd.cuda")
     others = [conv(5e-3, size=14), conv(1e-3, target=V100), conv(1e-9, error=4, task="conv2d_cudnn.cuda")]
     found = distill_logs([write(tmp_path / "a.log", direct, winograd, *others)])
-    (comparison,) = found.comparisons()
+    (comparison,) = found.operators()
     assert comparison.package == "cuda-titanx"
     assert [(w.name.split()[0], w.best_s) for w in comparison.implementations] == [
         ("conv2d_nchw_winograd.cuda", 1e-3),
@@ -199,7 +199,7 @@ def test_memory_does_not_grow_with_the_number_of_lines(tmp_path: Path) -> None:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(cli.distill, [str(argument) for argument in arguments])
+    return CliRunner().invoke(distill_command, [str(argument) for argument in arguments])
 
 
 def test_the_command_on_logs(tmp_path: Path) -> None:

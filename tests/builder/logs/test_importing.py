@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from tunehub.registries.configured import open_chain
 from tunehub_builder.cli.import_logs import import_logs as command
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.logs.importing import IMPORTED_FROM, import_logs, read_file
+from tunehub_builder.logs.read import read_file
+from tunehub_builder.logs.to_packages import IMPORTED_FROM, import_as_packages
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.package import open_package
 
@@ -62,7 +63,7 @@ class Verdict:
 def test_v02_lines_go_in_byte_for_byte_and_every_model_gets_a_package(tmp_path: Path) -> None:
     lines = [new(), new("cuda -model=v100"), new(channels=128)]
     log = write(tmp_path / "cuda_v0.10.log", b"# TopHub", lines[0], b"", *lines[1:])
-    report = import_logs([log], tmp_path / "hub")
+    report = import_as_packages([log], tmp_path / "hub")
     assert [(p.manifest.name, p.manifest.version) for p in report.packages] == [
         ("cuda-titanx", "0.10"), ("cuda-v100", "0.10"),
     ]  # fmt: skip
@@ -78,8 +79,8 @@ def test_v02_lines_go_in_byte_for_byte_and_every_model_gets_a_package(tmp_path: 
 
 
 def test_the_folder_is_a_registry(tmp_path: Path) -> None:
-    import_logs([write(tmp_path / "cuda_v0.10.log", new())], tmp_path / "hub")
-    import_logs([write(tmp_path / "llvm_v0.04.log", ansor())], tmp_path / "hub")
+    import_as_packages([write(tmp_path / "cuda_v0.10.log", new())], tmp_path / "hub")
+    import_as_packages([write(tmp_path / "llvm_v0.04.log", ansor())], tmp_path / "hub")
     problems: list[Exception] = []
     chain = open_chain([str(tmp_path / "hub")], offline=True, on_problem=problems.append)
     found = {(item.name, item.entry.version, item.entry.tuners) for item in chain.published()}
@@ -89,7 +90,7 @@ def test_the_folder_is_a_registry(tmp_path: Path) -> None:
 
 def test_both_tuners_of_one_target_share_a_package(tmp_path: Path) -> None:
     log = write(tmp_path / "mixed.log", new("llvm -mcpu=skylake-avx512"), ansor())
-    report = import_logs([log], tmp_path / "hub", version="2.0")
+    report = import_as_packages([log], tmp_path / "hub", version="2.0")
     (package,) = report.packages
     assert package.as_json()["tuners"] == {"autotvm": 1, "auto_scheduler": 1}
     assert package.manifest.version == "2.0"
@@ -97,7 +98,7 @@ def test_both_tuners_of_one_target_share_a_package(tmp_path: Path) -> None:
 
 def test_v01_lines_are_translated_and_their_origin_is_kept(tmp_path: Path) -> None:
     log = write(tmp_path / "cuda_v0.06.log", b"# TopHub", old(), old(key="winograd"), old(task="topi_nn_gone"))
-    report = import_logs([log], tmp_path / "hub")
+    report = import_as_packages([log], tmp_path / "hub")
     row = report.as_json()["files"][0]
     assert (row["lines"], row["imported"], row["translated"]) == (3, 2, 2)
     assert row["skipped"] == [{"line": 4, "reason": "template topi_nn_gone no longer exists in TVM 0.8+"}]
@@ -139,7 +140,7 @@ def test_one_bad_line_never_loses_a_file(line: bytes, reason: str, tmp_path: Pat
 
 def test_a_file_of_bad_lines_only_makes_no_registry(tmp_path: Path) -> None:
     log = write(tmp_path / "x.log", b"<html>")
-    report = import_logs([log], tmp_path / "hub")
+    report = import_as_packages([log], tmp_path / "hub")
     assert report.packages == ()
     assert not (tmp_path / "hub").exists()
     done = CliRunner().invoke(command, [str(log), "-o", str(tmp_path / "hub"), "--no-proof"])
@@ -155,7 +156,7 @@ def test_a_refuted_translation_is_left_out_and_a_refuted_v02_line_is_told_of(tmp
         return [Verdict("refuted", "no such knob"), Verdict("refuted", "one argument too few"), Verdict("proved")]
 
     log = write(tmp_path / "cuda_v0.06.log", old(), new(), new(channels=3))
-    report = import_logs([log], tmp_path / "hub", prover=prover, proof="TVM 0.19")
+    report = import_as_packages([log], tmp_path / "hub", prover=prover, proof="TVM 0.19")
     row = report.as_json()["files"][0]
     assert row["imported"] == 2
     assert row["skipped"] == [{"line": 1, "reason": "translated to conv2d_nchw.cuda: no such knob"}]
@@ -166,19 +167,19 @@ def test_a_refuted_translation_is_left_out_and_a_refuted_v02_line_is_told_of(tmp
 
 def test_the_same_import_again_changes_nothing_and_other_records_need_a_version(tmp_path: Path) -> None:
     log = write(tmp_path / "cuda_v0.10.log", new())
-    import_logs([log], tmp_path / "hub")
+    import_as_packages([log], tmp_path / "hub")
     before = (tmp_path / "hub" / "index.json").read_bytes()
-    import_logs([log], tmp_path / "hub")
+    import_as_packages([log], tmp_path / "hub")
     assert (tmp_path / "hub" / "index.json").read_bytes() == before
     write(log, new(channels=3))
     with pytest.raises(VersionConflictError):
-        import_logs([log], tmp_path / "hub")
-    assert import_logs([log], tmp_path / "hub", version="0.11").packages
+        import_as_packages([log], tmp_path / "hub")
+    assert import_as_packages([log], tmp_path / "hub", version="0.11").packages
 
 
 def test_a_version_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(PackingError, match="'new' is not a version"):
-        import_logs([write(tmp_path / "x.log", new())], tmp_path / "hub", version="new")
+        import_as_packages([write(tmp_path / "x.log", new())], tmp_path / "hub", version="new")
 
 
 def test_command_prints_the_report_as_json(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
 from tunehub_builder.gate.report import check_file  # noqa: E402
-from tunehub_builder.logs.autotvm_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
-from tunehub_builder.logs.template_import import import_as_templates  # noqa: E402
+from tunehub_builder.logs.autotvm_to_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
+from tunehub_builder.logs.to_templates import import_as_templates  # noqa: E402
 from tunehub_builder.tuning.run import Resources  # noqa: E402
 from tunehub_builder.tuning.search.proposals import proposals  # noqa: E402
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory  # noqa: E402

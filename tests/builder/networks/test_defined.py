@@ -11,7 +11,7 @@ import pytest
 from tunehub_builder.networks import Network, get
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.bert import plan as bert_plan
-from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config, Stage
+from tunehub_builder.networks.mobilenet_v2 import BottleneckStage, MobileNetV2, MobileNetV2Config
 from tunehub_builder.networks.mobilenet_v2 import plan as mobilenet_plan
 from tunehub_builder.networks.vit import ViT, ViTConfig
 from tunehub_builder.networks.vit import plan as vit_plan
@@ -20,8 +20,8 @@ SMALL_MOBILENET = MobileNetV2Config(
     image=16,
     stem=8,
     stages=(
-        Stage(expansion=1, channels=8, repeats=1, stride=1),
-        Stage(expansion=2, channels=12, repeats=2, stride=2),
+        BottleneckStage(expansion=1, channels=8, repeats=1, stride=1),
+        BottleneckStage(expansion=2, channels=12, repeats=2, stride=2),
     ),
     head=16,
     classes=10,

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from tunehub.cli.explain import explain
 from tunehub.report.misses import Miss, read_misses
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.distill import distill as distill_command
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.missed import missed_workloads, targets_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -71,7 +72,7 @@ def test_misses_become_records_that_serve(
     assert "--from-misses misses.jsonl" in run.runs[0].command
 
     records = tmp_path / "records.jsonl"
-    CliRunner().invoke(cli.distill, [str(work), "-o", str(records)], catch_exceptions=False)
+    CliRunner().invoke(distill_command, [str(work), "-o", str(records)], catch_exceptions=False)
     monkeypatch.setenv("TUNEHUB_RECORDS", str(records))
     report = explained(blocked_model)
     assert report["rungs"]["user"] == len(missed), [item["skipped"] for item in report["workloads"]]
@@ -120,7 +121,7 @@ def test_wrong_files_are_wrong_usage(tmp_path: Path, tvm: Any, content: bytes | 
     file = tmp_path / "misses.jsonl"
     if content is not None:
         file.write_bytes(content)
-    result = CliRunner().invoke(cli.tune, ["--from-misses", str(file), "--work", str(tmp_path / "work")])
+    result = CliRunner().invoke(tune_command, ["--from-misses", str(file), "--work", str(tmp_path / "work")])
     assert result.exit_code == 2
     assert re.search(message, " ".join(result.output.split())), result.output
     assert not (tmp_path / "work").exists()

@@ -147,7 +147,7 @@ def test_cache(run: Any, registry: RegistryFolder, cache: Path) -> None:
 def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("tunehub_builder")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("tunehub_builder", "tunehub_builder.cli.commands", "tunehub_builder.bench.demo"):
+    for name in ("tunehub_builder", "tunehub_builder.cli", "tunehub_builder.bench.demo"):
         monkeypatch.setitem(sys.modules, name, None)
     tune = run("tune", "--help")
     assert tune.code == 1

@@ -23,7 +23,7 @@ from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.gate.comparison import Answer, Decision, Finalist, Race, Rules, WorkerLostError, ask_worker
 from tunehub_builder.gate.samples import speedup
-from tunehub_builder.logs.distill import distill_logs
+from tunehub_builder.logs.best_records import distill_logs
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunehub_builder.networks.mobilenet_v2.plan import MobileNetV2Config, Stage
+from tunehub_builder.networks.mobilenet_v2.plan import BottleneckStage, MobileNetV2Config
 from tunehub_builder.networks.network import Network
 
 if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["MobileNetV2", "MobileNetV2Config", "Stage"]
+__all__ = ["BottleneckStage", "MobileNetV2", "MobileNetV2Config"]
 
 
 @dataclass(frozen=True, kw_only=True)

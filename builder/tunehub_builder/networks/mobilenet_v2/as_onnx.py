@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from tunehub_builder.networks.mobilenet_v2.plan import Block, Convolution, MobileNetV2Config, blocks, weights
+from tunehub_builder.networks.mobilenet_v2.plan import Convolution, ConvolutionBlock, MobileNetV2Config, blocks, weights
 from tunehub_builder.networks.onnx_graph import GraphWriter
 
 
@@ -26,7 +26,7 @@ def build(config: MobileNetV2Config, seed: int) -> onnx.ModelProto:
     )
 
 
-def _block(graph: GraphWriter, block: Block, data: str, limits: tuple[str, str]) -> str:
+def _block(graph: GraphWriter, block: ConvolutionBlock, data: str, limits: tuple[str, str]) -> str:
     result = data
     for convolution in block.convolutions:
         result = _convolution(graph, convolution, result)

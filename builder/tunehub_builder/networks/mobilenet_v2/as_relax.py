@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
-from tunehub_builder.networks.mobilenet_v2.plan import Block, Convolution, MobileNetV2Config, blocks, weights
+from tunehub_builder.networks.mobilenet_v2.plan import Convolution, ConvolutionBlock, MobileNetV2Config, blocks, weights
 from tunehub_builder.networks.relax_nn import bind_weights
 
 
@@ -33,7 +33,7 @@ class _MobileNetV2(nn.Module):  # type: ignore[misc]
         data = nn.op.reshape(data, (self._config.batch, self._config.head))
         return nn.op.add(nn.op.matmul(data, self.classifier_weight), self.classifier_bias)
 
-    def _block(self, block: Block, data: nn.Tensor) -> nn.Tensor:
+    def _block(self, block: ConvolutionBlock, data: nn.Tensor) -> nn.Tensor:
         result = data
         for convolution in block.convolutions:
             result = self._convolution(convolution, result)

@@ -13,7 +13,7 @@ CLASSIFIER_GAIN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class BottleneckStage:
     """A row of table 2 of the paper: `repeats` blocks, the first with `stride`."""
 
     expansion: int
@@ -23,13 +23,13 @@ class Stage:
 
 
 PAPER_STAGES = (
-    Stage(expansion=1, channels=16, repeats=1, stride=1),
-    Stage(expansion=6, channels=24, repeats=2, stride=2),
-    Stage(expansion=6, channels=32, repeats=3, stride=2),
-    Stage(expansion=6, channels=64, repeats=4, stride=2),
-    Stage(expansion=6, channels=96, repeats=3, stride=1),
-    Stage(expansion=6, channels=160, repeats=3, stride=2),
-    Stage(expansion=6, channels=320, repeats=1, stride=1),
+    BottleneckStage(expansion=1, channels=16, repeats=1, stride=1),
+    BottleneckStage(expansion=6, channels=24, repeats=2, stride=2),
+    BottleneckStage(expansion=6, channels=32, repeats=3, stride=2),
+    BottleneckStage(expansion=6, channels=64, repeats=4, stride=2),
+    BottleneckStage(expansion=6, channels=96, repeats=3, stride=1),
+    BottleneckStage(expansion=6, channels=160, repeats=3, stride=2),
+    BottleneckStage(expansion=6, channels=320, repeats=1, stride=1),
 )
 
 
@@ -40,7 +40,7 @@ class MobileNetV2Config:
     batch: int = 1
     image: int = 224
     stem: int = 32
-    stages: tuple[Stage, ...] = PAPER_STAGES
+    stages: tuple[BottleneckStage, ...] = PAPER_STAGES
     head: int = 1280
     classes: int = 1000
 
@@ -70,27 +70,27 @@ class Convolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ConvolutionBlock:
     """Convolutions one after the other, with the block's input added at the end if `residual`."""
 
     convolutions: tuple[Convolution, ...]
     residual: bool = False
 
 
-def blocks(config: MobileNetV2Config) -> tuple[Block, ...]:
+def blocks(config: MobileNetV2Config) -> tuple[ConvolutionBlock, ...]:
     """All blocks from the input to the global pooling, in order."""
     stem = Convolution(name="stem", inputs=3, outputs=config.stem, kernel=3, stride=2)
-    made = [Block(convolutions=(stem,))]
+    made = [ConvolutionBlock(convolutions=(stem,))]
     channels = config.stem
     for stage in config.stages:
         for repeat in range(stage.repeats):
             made.append(_inverted_residual(f"block{len(made)}", channels, stage, stage.stride if repeat == 0 else 1))
             channels = stage.channels
     head = Convolution(name="head", inputs=channels, outputs=config.head, kernel=1)
-    return (*made, Block(convolutions=(head,)))
+    return (*made, ConvolutionBlock(convolutions=(head,)))
 
 
-def _inverted_residual(name: str, inputs: int, stage: Stage, stride: int) -> Block:
+def _inverted_residual(name: str, inputs: int, stage: BottleneckStage, stride: int) -> ConvolutionBlock:
     hidden = inputs * stage.expansion
     residual = stride == 1 and inputs == stage.channels
     expand = Convolution(name=f"{name}_expand", inputs=inputs, outputs=hidden, kernel=1)
@@ -105,7 +105,9 @@ def _inverted_residual(name: str, inputs: int, stage: Stage, stride: int) -> Blo
         relu6=False,
         gain=RESIDUAL_GAIN if residual else 1.0,
     )
-    return Block(convolutions=(*((expand,) if stage.expansion != 1 else ()), depthwise, project), residual=residual)
+    return ConvolutionBlock(
+        convolutions=(*((expand,) if stage.expansion != 1 else ()), depthwise, project), residual=residual
+    )
 
 
 def weights(config: MobileNetV2Config, seed: int) -> dict[str, seeding.Array]:

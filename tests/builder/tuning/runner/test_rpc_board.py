@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import TuningError, UnknownTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.rpc_board import Board, board_at, registered, require_boards
@@ -82,7 +82,7 @@ def test_a_wrong_place_is_an_error(
 ) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
     given = ["--target", "host", "--network", "squeezenet", *options, "--work", str(tmp_path / "work")]
-    result = CliRunner().invoke(cli.tune, given)
+    result = CliRunner().invoke(tune_command, given)
     assert (result.exit_code, message in " ".join(result.output.split())) == (1, True), result.output
 
 

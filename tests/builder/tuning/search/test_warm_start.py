@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from tunehub.records.lookup import Candidate, EmptyLookup, Neighbour
 from tunehub.relax.schedule.operator_class import OperatorClass
-from tunehub_builder.cli import commands as cli
+from tunehub_builder.cli.distill import distill as distill_command
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions
 from tunehub_builder.tuning.search.candidates import EvolutionarySearch, SketchSearch, center_of, trace_id
@@ -248,7 +249,7 @@ def test_a_warm_start_that_cannot_be_is_refused(
     monkeypatch.setenv("TUNEHUB_RECORDS", str(tmp_path / "none"))
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     call = [*option, "--network", "squeezenet", "--warm-start", "--work", str(tmp_path / "work")]
-    result = CliRunner().invoke(cli.tune, call)
+    result = CliRunner().invoke(tune_command, call)
     assert result.exit_code == 1
     if option[1] == "host":
         assert "--warm-start: there are no records for llvm-" in result.output
@@ -274,7 +275,7 @@ def test_another_directory_starts_from_the_records_of_the_first(
     cold = tuned(tmp_path / "cold", "--no-warm-start")
     assert not any(trial.source.startswith("registry") for trial in cold)
     records = tmp_path / "records.jsonl"
-    CliRunner().invoke(cli.distill, [str(tmp_path / "cold"), "-o", str(records)], catch_exceptions=False)
+    CliRunner().invoke(distill_command, [str(tmp_path / "cold"), "-o", str(records)], catch_exceptions=False)
     assert records.stat().st_size
     monkeypatch.setenv("TUNEHUB_RECORDS", str(records))
     warm = tuned(tmp_path / "warm")

@@ -1,6 +1,6 @@
 """Logs of AutoTVM as records of the client's templates, for TVM 0.25 and newer: one file of records a device.
 
-What a configuration means as knobs is in :mod:`tunehub_builder.logs.autotvm_knobs`. Here the layer is built and keyed
+What a configuration means as knobs is in :mod:`~tunehub_builder.logs.autotvm_to_knobs`. Here a layer is built and keyed
 as the client does it, and its template must accept the knobs on the client's own path. Nothing is measured: the times
 are AutoTVM's, from another machine perhaps and another code generator, and each record says so in its ``source``.
 ``default_s`` stays unknown, so that of anchored records the client asks these last.
@@ -22,9 +22,9 @@ from tunehub.relax.layout import blocked
 from tunehub.relax.schedule.guard import GuardError, check_function
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.logs.autotvm_knobs import PLAIN, DenseLayer, Layer, Translation, translate_knobs
-from tunehub_builder.logs.autotvm_v01 import UntranslatableError
-from tunehub_builder.logs.importing import Imported, ReadFile, read_file
+from tunehub_builder.logs.autotvm_to_knobs import PLAIN, DenseLayer, Layer, Translation, translate_knobs
+from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError
+from tunehub_builder.logs.read import Imported, ReadFile, read_file
 from tunehub_builder.tuning.journal import write_atomically
 from tunehub_builder.tuning.search.proposals import propose
 from tunehub_builder.tuning.tasks import extract_tasks

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from tunehub_builder.exceptions import WorkDirectoryError
+from tunehub_builder.logs.distillation import Distillation, DistilledWorkload, LogFile
+from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.legacy_target import LegacyTarget, descriptor_of_legacy, parse_target
 from tunehub_registry.tuning_log import (
     AUTOTVM,
@@ -37,73 +39,7 @@ from tunehub_registry.tuning_log import (
 )
 
 _BAD_LINES_KEPT = 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogFile:
-    """What a file held: its records, and its bad lines (the first hundred, and how many there are)."""
-
-    path: Path
-    records: int
-    bad_lines: tuple[BadLine, ...]
-    bad: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DistilledWorkload:
-    """One workload on one device, with its best records, the fastest first (none when no trial can be used).
-
-    ``package`` is the name of the device's package. ``trials`` counts all records; ``failed`` those without a possible
-    time; ``unusable`` those that cost less than the best and whose configuration cannot be one.
-    """
-
-    package: str
-    tuner: str
-    key: str
-    operator: str
-    name: str
-    best: tuple[LogRecord, ...]
-    trials: int
-    failed: int
-    unusable: int
-
-    @property
-    def best_s(self) -> float | None:
-        """The mean time of the best record in seconds."""
-        return self.best[0].mean_s if self.best else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """The implementations of one operator on one device that were tuned, the fastest first."""
-
-    package: str
-    operator: str
-    implementations: tuple[DistilledWorkload, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Distillation:
-    """What a pass over logs found; workloads are in the order in which they first occur."""
-
-    files: tuple[LogFile, ...]
-    workloads: tuple[DistilledWorkload, ...]
-
-    def lines(self) -> Iterator[bytes]:
-        """The best records' lines as they were read, each ended by a newline."""
-        return (record.line + b"\n" for workload in self.workloads for record in workload.best)
-
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Every operator that has more than one tuned implementation (winograd and direct, NCHW and NCHWc …)."""
-        found: dict[tuple[str, str], list[DistilledWorkload]] = {}
-        for workload in self.workloads:
-            if workload.best:
-                found.setdefault((workload.package, workload.operator), []).append(workload)
-        return tuple(
-            Comparison(package=package, operator=operator, implementations=tuple(sorted(ways, key=_best_s)))
-            for (package, operator), ways in found.items()
-            if len(ways) > 1
-        )
+_LOGS = ("autotvm.log", "auto_scheduler.json")  # of a work directory
 
 
 def distill_logs(paths: Sequence[Path], top: int = 1) -> Distillation:
@@ -118,6 +54,44 @@ def distill_logs(paths: Sequence[Path], top: int = 1) -> Distillation:
         if groups.settle():
             break
     return Distillation(files=files, workloads=groups.distilled())
+
+
+def logs_in(paths: Sequence[Path]) -> list[Path] | None:
+    """The logs that ``paths`` are or have: files, and work directories of TVM <= 0.19.
+
+    None when the one path is another directory (of modern TVM, or none). Raises WorkDirectoryError when a path is
+    missing, or a directory among several has no log.
+    """
+    found: list[Path] = []
+    for path in paths:
+        logs = [path / name for name in _LOGS if (path / name).is_file()] if path.is_dir() else [path]
+        if not logs and len(paths) == 1:
+            return None
+        if not logs:
+            reason = f"holds no log of TVM <= 0.19 ({', '.join(_LOGS)})"
+            raise WorkDirectoryError(path, reason, "give logs, or one work directory alone")
+        found += logs
+    return found
+
+
+def distill_to(logs: Sequence[Path], top: int, output: Path | None) -> Distillation:
+    """Distil ``logs``, and write the lines to ``output``. Raises WorkDirectoryError.
+
+    A file holds the lines of one tuner: TVM reads no others from it.
+    """
+    found = distill_logs(logs, top)
+    tuners = sorted({workload.tuner for workload in found.workloads})
+    if not tuners:
+        reasons = [f"line {bad.line}: {bad.reason}" for file in found.files for bad in file.bad_lines[:1]]
+        raise WorkDirectoryError(
+            logs[0], f"holds no record ({'; '.join(reasons) or 'it is empty'})", "give a log of TVM"
+        )
+    if output is not None:
+        if len(tuners) > 1:
+            reason = f"would mix records of {' and '.join(tuners)}, which TVM cannot read from one file"
+            raise WorkDirectoryError(output, reason, "distil the logs of each tuner on their own")
+        write_atomically(output, found.lines())
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -254,7 +228,3 @@ def _configuration(record: LogRecord) -> Any:
     if record.tuner != AUTOTVM:
         return config[1]
     return None if config_problem(config) is not None else config.get("entity", config.get("e"))
-
-
-def _best_s(workload: DistilledWorkload) -> float:
-    return workload.best[0].mean_s

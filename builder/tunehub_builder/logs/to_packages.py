@@ -1,128 +1,38 @@
-"""Tuning logs made elsewhere (TopHub's files, a colleague's) as packages: one a device model, in a folder registry.
+"""Tuning logs made elsewhere as packages: one a device model, in a folder registry.
 
-AutoTVM 0.2 and auto-scheduler 0.6 lines go in byte for byte, AutoTVM 0.1 lines as `autotvm_v01` translates them. A line
-that cannot be used is reported with its number and reason and the others go on. With a `prover` (`relay.prove`) TVM
-itself loads every record: a translation that TVM refuses is left out, other lines stay as they are and the report
-tells. The costs are those of the log: nothing is measured again.
+With a `prover` (`relay.prove`) TVM itself loads every record: a translation that TVM refuses is left out, other lines
+stay as they are and the report tells. The costs are those of the log: nothing is measured again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
-from tunehub_builder.exceptions import BuilderError, PackingError
-from tunehub_builder.logs.autotvm_v01 import UntranslatableError, translate
+from tunehub_builder.backends.relay.prove import Proof
+from tunehub_builder.logs.read import TRANSLATED_FROM, Imported, ReadFile, Remark, read_file
 from tunehub_builder.packing.pack import BuiltPackage, publish_locally
 from tunehub_builder.tuning.journal import write_atomically
-from tunehub_registry.exceptions import FieldError
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
-from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
-from tunehub_registry.target import TargetDescriptor
-from tunehub_registry.tuning_log import (
-    AUTO_SCHEDULER,
-    AUTOTVM,
-    MAX_LINE_BYTES,
-    LogLineError,
-    LogRecord,
-    config_problem,
-    parse_line,
-)
+from tunehub_registry.tuning_log import AUTO_SCHEDULER, AUTOTVM
 
 IMPORTED_FROM = "import.jsonl"
-DEFAULT_VERSION = "0.1.0"
 TVM_VERSIONS = ">=0.8,<0.20"
 _SETS = {
     AUTOTVM: ("records/autotvm.log", "autotvm-1"),
     AUTO_SCHEDULER: ("records/auto_scheduler.json", "auto-scheduler-1"),
 }
-_FILE_VERSION = re.compile(r"[_-]v(\d+(?:\.\d+)*)\.(?:log|json)$")
-_OLD = "autotvm 0.1"
 _LATEST = 4e9  # seconds since 1970: in the year 2096
 
-
-class Outcome(Protocol):
-    """What a prover says of one line: `relay.prove.Proof`."""
-
-    @property
-    def state(self) -> str:
-        """`proved`, `refuted` or `unproved`."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why it is not proved."""
-
-
-Prover = Callable[[Sequence[bytes]], Sequence[Outcome]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remark:
-    """Something about one line: its number (from 1) and what there is to say."""
-
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Imported:
-    """A line that goes into the package of `target`. `original` is the SHA-256 of the line that it translates."""
-
-    record: LogRecord
-    target: TargetDescriptor
-    file: str
-    line: int
-    original: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadFile:
-    """One file, read. `lines` counts records, good or bad: not blank lines and comments.
-
-    What TVM says of the imported ones: `proved` is the number of those that it takes, `outside_space` those of them
-    whose config is no longer in the template's search space, `refuted` those that it does not take, `unproved` those
-    that it cannot decide on.
-    """
-
-    path: Path
-    sha256: str
-    version: str
-    lines: int
-    imported: tuple[Imported, ...]
-    skipped: tuple[Remark, ...]
-    proved: int = 0
-    outside_space: tuple[Remark, ...] = ()
-    unproved: tuple[Remark, ...] = ()
-    refuted: tuple[Remark, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The file's part of the report."""
-        return {
-            "file": str(self.path),
-            "sha256": self.sha256,
-            "lines": self.lines,
-            "imported": len(self.imported),
-            "translated": sum(item.original is not None for item in self.imported),
-            "skipped": [_as_json(remark) for remark in self.skipped],
-            "proof": {
-                "proved": self.proved,
-                "outside_space": [_as_json(remark) for remark in self.outside_space],
-                "refuted": [_as_json(remark) for remark in self.refuted],
-                "unproved": [_as_json(remark) for remark in self.unproved],
-            },
-        }
+Prover = Callable[[Sequence[bytes]], Sequence[Proof]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +74,7 @@ class ImportReport:
         }
 
 
-def import_logs(
+def import_as_packages(
     paths: Sequence[Path], output: Path, *, version: str | None = None, prover: Prover | None = None, proof: str = ""
 ) -> ImportReport:
     """Add the records of all files to the folder registry `output`, which is made when it is not there.
@@ -184,79 +94,13 @@ def import_logs(
     return ImportReport(files=tuple(files), packages=packages, prover=proof)
 
 
-def read_file(path: Path, version: str | None = None) -> ReadFile:
-    """Read one log. Raises BuilderError when it cannot be read or `version` is none."""
-    digest = hashlib.sha256()
-    imported: list[Imported] = []
-    skipped: list[Remark] = []
-    try:
-        with path.open("rb") as stream:
-            for number, line in _numbered_lines(stream, digest.update):
-                try:
-                    imported.append(_import_line(line, path.name, number))
-                except (LogLineError, UntranslatableError) as error:
-                    skipped.append(Remark(line=number, reason=error.reason))
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a tuning log that can be read") from error
-    return ReadFile(
-        path=path,
-        sha256=digest.hexdigest(),
-        version=_version(path, version),
-        lines=len(imported) + len(skipped),
-        imported=tuple(imported),
-        skipped=tuple(skipped),
-    )
-
-
-def _numbered_lines(stream: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[tuple[int, bytes]]:
-    """The lines that should be records; of a line that is far too long only the beginning."""
-    number = 0
-    while line := stream.readline(MAX_LINE_BYTES + 2):
-        number += 1
-        seen(line)
-        piece = line
-        while piece and not piece.endswith(b"\n"):
-            piece = stream.readline(MAX_LINE_BYTES)
-            seen(piece)
-        line = line.strip()
-        if line and not line.startswith(b"#"):
-            yield number, line
-
-
-def _import_line(line: bytes, file: str, number: int) -> Imported:
-    """Raises LogLineError or UntranslatableError with the reason why the line is left out."""
-    record = parse_line(line)
-    original = None
-    if not record.is_measured:
-        # A translation keeps the result, so this holds for all formats and says the true reason first.
-        failed = f"a failed trial (error {record.error_no})" if record.error_no else "its cost is no possible time"
-        raise LogLineError(f"{failed}: there is no measured time")
-    if record.format == _OLD:
-        original = hashlib.sha256(line).hexdigest()
-        record = parse_line(translate(line))
-    problem = config_problem(record.config) if record.tuner == AUTOTVM else None
-    if record.tuner == AUTO_SCHEDULER:
-        _ = record.config  # raises when the steps are not steps
-    if problem is not None:
-        raise LogLineError(f"its configuration is refused: {problem}")
-    return Imported(record=record, target=_target(record.target), file=file, line=number, original=original)
-
-
-@lru_cache(maxsize=1024)
-def _target(text: str) -> TargetDescriptor:
-    try:
-        return descriptor_of_legacy(parse_target(text))
-    except FieldError as error:
-        raise LogLineError(f"the target cannot be read: {error.reason}") from None
-
-
 def _prove(files: Sequence[ReadFile], prover: Prover) -> list[ReadFile]:
     """Let TVM load all records of all files at once: starting it is what takes time."""
     outcomes = iter(prover([item.record.line for file in files for item in file.imported]))
     return [_proved(file, [(item, next(outcomes)) for item in file.imported]) for file in files]
 
 
-def _proved(file: ReadFile, found: Sequence[tuple[Imported, Outcome]]) -> ReadFile:
+def _proved(file: ReadFile, found: Sequence[tuple[Imported, Proof]]) -> ReadFile:
     """Leave refuted translations out; a refuted line that was v0.2 already stays, and the report tells."""
     kept: list[Imported] = []
     skipped = list(file.skipped)
@@ -314,7 +158,7 @@ def _origin(items: Iterable[Imported], sources: Iterable[ReadFile]) -> Iterator[
     for item in items:
         if item.original is not None:
             row = {"type": "translated", "file": item.file, "line": item.line, "sha256": item.original}
-            yield _json_line({**row, "from": _OLD, "to": item.record.format})
+            yield _json_line({**row, "from": TRANSLATED_FROM, "to": item.record.format})
 
 
 def _provenance(items: Sequence[Imported], sources: Sequence[ReadFile]) -> Provenance:
@@ -358,18 +202,5 @@ def _publish(built: BuiltPackage, output: Path) -> WrittenPackage:
     )
 
 
-def _version(path: Path, given: str | None) -> str:
-    found = _FILE_VERSION.search(path.name)
-    text = given or (found[1] if found else DEFAULT_VERSION)
-    try:
-        return str(Version(text))
-    except InvalidVersion:
-        raise PackingError(f"{text!r} is not a version; give one such as --version 0.10 (PEP 440)") from None
-
-
 def _json_line(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"
-
-
-def _as_json(remark: Remark) -> dict[str, Any]:
-    return {"line": remark.line, "reason": remark.reason}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from tunehub.templates.divisors import divisors
-from tunehub_builder.logs.autotvm_v01 import UntranslatableError
+from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError
 from tunehub_registry.template_record import KnobValue
 from tunehub_registry.tuning_log import LogRecord
 

@@ -1,0 +1,92 @@
+"""`tunehub check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tunehub_builder.cli.errors import errors, resumable
+from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option, workers_option
+
+
+@click.command()
+@click.argument("path", metavar="DIR|FILE|PACKAGE", type=click.Path(path_type=Path))
+@click.option("--work", type=FOLDER, help="With FILE: the work directory that has the records' workloads.")
+@click.option("--launch-on", metavar="ARCH", help="PACKAGE for CUDA: compile its kernels for this GPU, such as sm_80.")
+@click.option("--end-to-end", is_flag=True, help="Also judge whole networks; PACKAGE is judged by them alone.")
+@click.option("--network", "names", multiple=True, metavar="NAME", help="End to end: only this network.")
+@click.option("--model", "models", multiple=True, type=FILE, help="End to end: an ONNX file, as was tuned in DIR.")
+@threads_option
+@workers_option
+@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
+def check(
+    path: Path,
+    work: Path | None,
+    launch_on: str | None,
+    end_to_end: bool,
+    names: tuple[str, ...],
+    models: tuple[Path, ...],
+    threads: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Decide which records may be published; leave the machine alone meanwhile.
+
+    DIR is a work directory: its three best candidates of each workload are compared with the default schedule, and the
+    verdicts are kept there for `pack`. FILE holds records as `distill -o` writes them: without --work only their format
+    and their traces are checked. With FILE, any rejected record means exit code 1.
+
+    --end-to-end compiles the networks of DIR, or of a PACKAGE (.tunepkg), with TVM's default, with tunehub without
+    records and with the admitted ones, and runs them in turns. `pack` leaves records out that only rejected networks
+    call; a rejected network of a PACKAGE means exit code 1.
+
+    --launch-on sm_80 --work DIR compiles every kernel of a PACKAGE for that GPU, and refuses those that take more
+    threads, shared memory or registers than it has; no GPU is needed.
+
+    With TVM 0.19 and older, the five best records of each workload are compared with the template's default, and then
+    every network is run end to end: with TVM's default, with the best records, and with graph-level records.
+    """
+    from tunehub_builder.gate import report as gate
+
+    _check_usage(path, end_to_end, names, launch_on, work)
+    with errors():
+        resources = resources_of(threads, workers)
+        if launch_on is not None and work is not None:
+            from tunehub_builder.gate.launch_check import check_launches
+
+            outcome = check_launches(path, work, launch_on, sys.stderr)
+        elif path.is_dir():
+            with resumable(path):
+                outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
+        elif end_to_end:
+            from tunehub_builder.gate.network_report import check_package
+
+            outcome = check_package(path, resources, names, models, sys.stderr)
+        else:
+            outcome = gate.check_file(path, work, resources)
+    if as_json:
+        click.echo(json.dumps(outcome.as_json(), indent=2))
+    else:
+        click.echo(outcome.text())
+    refused = outcome.rejected or any(not network.admitted for network in outcome.networks)
+    if refused and not path.is_dir():
+        raise SystemExit(1)
+
+
+def _check_usage(path: Path, end_to_end: bool, names: Sequence[str], launch_on: str | None, work: Path | None) -> None:
+    """Raise UsageError for options that do not go with what is checked."""
+    is_package = path.suffix == ".tunepkg" and not path.is_dir()
+    if launch_on is not None:
+        if not is_package or work is None or end_to_end:
+            raise click.UsageError("--launch-on is for a package (.tunepkg) and --work, without --end-to-end")
+        return
+    if names and not end_to_end:
+        raise click.UsageError("--network is for --end-to-end")
+    if is_package and not end_to_end:
+        raise click.UsageError("a package's records were judged when it was made; --end-to-end judges networks with it")
+    if end_to_end and not is_package and not path.is_dir():
+        raise click.UsageError("--end-to-end is for a work directory or a package (.tunepkg)")

@@ -1,0 +1,66 @@
+"""`tunehub distill`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tunehub_builder.cli.errors import errors
+from tunehub_builder.cli.options import FILE, POSITIVE
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=FILE, help="Write the records to this file, one a line.")
+@click.option("--top", type=POSITIVE, default=1, show_default=True, help="Records of each workload, fastest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: bool) -> None:
+    """Take the best records out of all trials. Their times are those of tuning; `check` measures again.
+
+    PATH is a work directory, or logs of AutoTVM and of the auto-scheduler (TVM <= 0.19), whose lines stay as they are.
+    """
+    from tunehub_builder.logs.best_records import distill_to, logs_in
+
+    with errors():
+        logs = logs_in(paths)
+        found = None if logs is None else distill_to(logs, top, output)
+    if found is None:
+        _distill_trials(paths[0], output, top, as_json)
+        return
+    click.echo(json.dumps(found.as_json(), indent=2) if as_json else found.text())
+
+
+def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
+    from tunehub_builder.gate.finalists import as_record
+    from tunehub_builder.gate.finalists import distill as best_of
+    from tunehub_builder.packing.pack import encoded
+    from tunehub_builder.tuning.journal import write_atomically
+    from tunehub_builder.tuning.work_directory import WorkDirectory
+
+    with errors():
+        work = WorkDirectory(directory)
+        work.existing_run()
+        found = best_of(work, top)
+        if output is not None:
+            records = [as_record(entry.task, trial) for entry in found for trial in entry.best]
+            write_atomically(output, map(encoded, records))
+    rows = [
+        {
+            "exact": entry.task.exact,
+            "name": entry.task.name,
+            "networks": list(entry.task.counts),
+            "trials": entry.trials,
+            "best_s": entry.best[0].mean_s if entry.best else None,
+            "source": entry.best[0].source if entry.best else None,
+        }
+        for entry in found
+    ]
+    if as_json:
+        click.echo(json.dumps({"records": rows}, indent=2))
+        return
+    for entry in found:
+        winner = entry.best[0] if entry.best else None
+        best = "no trial succeeded" if winner is None else f"{winner.mean_s * 1e3:.4g} ms ({winner.source})"
+        click.echo(f"{entry.task.exact[:8]}  {entry.task.name:<48} {entry.trials:>5} trials  {best}")

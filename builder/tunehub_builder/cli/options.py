@@ -1,0 +1,62 @@
+"""Types and options that several of the builder's commands have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from tunehub_builder.tuning.run import Resources
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+COUNT = click.IntRange(min=0)
+POSITIVE = click.IntRange(min=1)
+
+threads_option: Callable[[F], F] = click.option(
+    "--threads", type=POSITIVE, help="Threads that measure.  [physical cores]"
+)
+workers_option: Callable[[F], F] = click.option(
+    "--workers", type=POSITIVE, help="Processes that build.  [physical cores]"
+)
+
+
+def matching(pattern: str, expected: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """A check for an option: its text must look as ``expected`` says."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and not re.match(pattern, text):
+            raise click.BadParameter(f"expected {expected}, got {text!r}")
+        return text
+
+    return check
+
+
+def json_list(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+    """The items of an option that is a JSON list."""
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}") from None
+    if found is not None and not isinstance(found, list):
+        raise click.BadParameter(f'expected a JSON list such as [1, 512, "float32"], got {text}')
+    return None if found is None else tuple(found)
+
+
+def resources_of(threads: int | None, workers: int | None) -> Resources:
+    """Fill the defaults in, and size TVM's pool: it reads the variable once, when it is first used."""
+    from tunehub.target.host import physical_cores
+    from tunehub_builder.tuning.run import Resources
+
+    cores = physical_cores()
+    found = Resources(threads=threads or cores, workers=workers or cores)
+    os.environ["TVM_NUM_THREADS"] = str(found.threads)
+    return found

@@ -1,0 +1,49 @@
+"""`tunehub pack`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tunehub_builder.cli.errors import errors
+from tunehub_builder.cli.options import FILE, FOLDER
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=FOLDER)
+@click.option("--name", help="The package's name, to be sure: it must be that of the target.  [the target's]")
+@click.option("--version", required=True, help="The package's version, such as 0.1.0.")
+@click.option("-o", "--output", type=FOLDER, default=Path("packages"), show_default=True, help="Where to write it.")
+@click.option("--index", type=FILE, help="Add the version to this index; the package goes to `packages` beside it.")
+@click.option("--measured", type=FILE, help="JSON of `tunehub demo --json` with these records, kept as evidence.")
+@click.option("--with", "base", type=FILE, help="A package of the same target: all that it holds goes along.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def pack(
+    directory: Path,
+    name: str | None,
+    version: str,
+    output: Path,
+    index: Path | None,
+    measured: Path | None,
+    base: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the admitted records of DIR, with their evidence, as a package."""
+    from tunehub_builder.packing.network_evidence import read_network_evidence
+    from tunehub_builder.packing.pack import pack_directory, publish_locally
+    from tunehub_builder.tuning.work_directory import WorkDirectory
+
+    with errors(), WorkDirectory(directory).locked() as work:
+        networks_measured = read_network_evidence(measured) if measured else ()
+        built = pack_directory(work, version, name=name, measured=networks_measured, base=base)
+        path = publish_locally(built, output, index)
+    summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    click.echo(f"{path}: {built.counts['records']} records, {len(built.data)} bytes, sha256 {built.sha256}")
+    if base is not None:
+        click.echo(f"taken along from {base.name}: {built.counts['taken_along']} records")
+    click.echo(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")
