@@ -30,7 +30,7 @@ from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirect
 from tunehub_registry.package import open_package  # noqa: E402
 from tunehub_registry.template_record import TemplateRecord, read_template_records  # noqa: E402
 
-from .test_autotvm_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
+from .test_autotvm_to_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
 
 PLACES = (
     os.environ.get("TUNEHUB_TOPHUB_LOGS"),
