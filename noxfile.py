@@ -1,4 +1,7 @@
-"""Test sessions. `nox` runs all of them; `nox -s lint` runs one. Every run builds its environments anew."""
+"""Test sessions. `nox` runs what CI runs, `nox -s fast` what one runs while editing, `nox -s sweep` the long sweeps.
+
+Every run builds its environments anew, by uv where it is installed; only `fast` keeps its own.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,60 @@ import nox
 
 nox.needs_version = ">=2024.4"
 nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy"]
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
+# The tests that each run of pytest takes, by their markers. tests/test_tiers.py reads this table.
+TIERS = {
+    "fast": "fast and not (slow or sweep)",
+    "modern": "(fast or slow) and not (alone or sweep)",
+    "modern, alone": "slow and alone and not sweep",
+    "versions": "tvm_versions and not sweep",
+    "legacy": "legacy and not (alone or sweep)",
+    "legacy, alone": "legacy and alone and not sweep",
+    "sweep": "sweep and (fast or slow)",
+}
 PACKAGES = ("tunehub", "tunehub_builder", "tunehub_registry")
 LEGACY_PACKAGES = ("tunehub.relay", "tunehub_builder.backends.relay")
 TVM_EXTRAS = {"0.27": "tvm", "0.26": "tvm-0-26", "0.25": "tvm-0-25"}
+PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
+MODERN = ".[demo,builder,fleet,dev]"
+STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
 
 
-def _physical_cores(session: nox.Session) -> str:
+def _physical_cores(session: nox.Session) -> int:
     """TVM's pool takes half of the hardware threads by default; measurements use the physical cores instead."""
     code = "import os, psutil; print(psutil.cpu_count(logical=False) or os.cpu_count() or 1)"
-    return str(session.run("python", "-c", code, silent=True)).strip()
+    return int(str(session.run("python", "-c", code, silent=True)).strip())
+
+
+def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool, env: dict[str, str] | None = None) -> None:
+    """One run of pytest over a tier; in parallel, TVM's threads sleep at once instead of taking the cores to wait."""
+    cores = _physical_cores(session)
+    settings = {"TVM_NUM_THREADS": str(cores), **(env or {})}
+    if parallel:
+        settings["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
+        options = ("-n", str(min(cores, 4)), "--dist", "worksteal", *options)
+    session.run(
+        "pytest", "-q", "-m", TIERS[tier], *options, *session.posargs,
+        env=settings, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
+    )  # fmt: skip
+
+
+def _covered(packages: tuple[str, ...], config: str = "pyproject.toml") -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Options of the first and of the last of two runs whose coverage is counted together."""
+    both = (*(f"--cov={package}" for package in packages), f"--cov-config={config}")
+    return (*both, "--cov-report=", "--cov-fail-under=0"), (*both, "--cov-append", "--cov-report=term")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format."""
-    session.install("ruff>=0.9")
+    """Ruff: rules and format; and the rules about how code, documents and tests are laid out."""
+    session.install("ruff>=0.9", "pytest>=8.0", "pytest-timeout>=2.2")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("pytest", "-q", "--noconftest", *STRUCTURE)
 
 
 @nox.session
@@ -35,51 +72,45 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "--strict")
 
 
+@nox.session(reuse_venv=True)
+def fast(session: nox.Session) -> None:
+    """While editing: ruff, mypy and the tests that compile nothing and start no server, in one environment."""
+    session.install("-e", MODERN)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy", "--strict")
+    _pytest(session, "fast", parallel=True)
+
+
 @nox.session(name="tests-modern")
 def tests_modern(session: nox.Session) -> None:
     """All tests against the TVM that the extra `tvm` pins, with the coverage gate."""
-    session.install("-e", ".[demo,builder,fleet,dev]")
-    coverage = [f"--cov={package}" for package in PACKAGES]
-    session.run(
-        "pytest", "-q", "-m", "not tvm_versions", *coverage, "--cov-report=term", *session.posargs,
-        env={"TVM_NUM_THREADS": _physical_cores(session)},
-    )  # fmt: skip
+    session.install("-e", MODERN)
+    first, last = _covered(PACKAGES)
+    _pytest(session, "modern", *first, parallel=True)
+    _pytest(session, "modern, alone", *last, parallel=False)
 
 
 @nox.session(name="tests-tvm-versions")
 @nox.parametrize("tvm", [nox.param(version, id=version) for version in TVM_EXTRAS])
 def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
     """What must hold under every supported TVM: keys, traces and packages."""
-    session.install(
-        "-e",
-        f".[{TVM_EXTRAS[tvm]}]",
-        "pytest>=8.0",
-        "pytest-timeout>=2.2",
-        "hypothesis>=6.100",
-        "psutil",
-        "cloudpickle",
-        "scipy",
-    )
-    session.run(
-        "pytest", "-q", "-m", "tvm_versions", "tests/versions", *session.posargs,
-        env={"TVM_NUM_THREADS": _physical_cores(session)},
-    )  # fmt: skip
+    session.install("-e", f".[{TVM_EXTRAS[tvm]}]", *PYTEST, "cloudpickle", "scipy")
+    _pytest(session, "versions", "tests/versions", parallel=True)
 
 
 @nox.session(name="tests-legacy")
 def tests_legacy(session: nox.Session) -> None:
     """What needs TVM <= 0.19, against the TVM that the extra `legacy` pins, with a coverage gate of its own."""
-    session.install(
-        "-e",
-        ".[legacy]",
-        "pytest>=8.0",
-        "pytest-timeout>=2.2",
-        "pytest-cov>=5.0",
-        "hypothesis>=6.100",
-    )
-    coverage = [f"--cov={package}" for package in LEGACY_PACKAGES]
-    session.run(
-        "pytest", "-q", "tests/legacy", *coverage, "--cov-config=tests/legacy/coverage.toml", "--cov-report=term",
-        *session.posargs,
-        env={"TVM_NUM_THREADS": _physical_cores(session), "TOPHUB_LOCATION": "NONE"},
-    )  # fmt: skip
+    session.install("-e", ".[legacy]", *PYTEST, "pytest-cov>=5.0")
+    first, last = _covered(LEGACY_PACKAGES, "tests/legacy/coverage.toml")
+    env = {"TOPHUB_LOCATION": "NONE"}
+    _pytest(session, "legacy", "tests/legacy", *first, parallel=True, env=env)
+    _pytest(session, "legacy, alone", "tests/legacy", *last, parallel=False, env=env)
+
+
+@nox.session
+def sweep(session: nox.Session) -> None:
+    """The long sweeps, of which `nox` runs the first part: many random shapes, all combinations."""
+    session.install("-e", MODERN)
+    _pytest(session, "sweep", parallel=True)

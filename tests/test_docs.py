@@ -21,7 +21,10 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`(?!tunehub\.lock`)((?:tunehub|tunehub_builder|tunehub_registry|benchmarks)(?:\.\w+)+)")
 _PATH = re.compile(r"`((?:client|builder|registry|benchmarks|tests|docs|packages)/[a-z0-9_./-]+)`")
 
-pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+pytestmark = [
+    pytest.mark.fast,
+    pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))),
+]
 
 
 def slugs(document: Path) -> set[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"client": "client", "builder": "builder", "registry": "registry", "benchmarks": ""}
 MOST_AT_THE_TOP = 8

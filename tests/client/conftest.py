@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
-FAULTS = pytest.StashKey[list[tuple[str, str, str]]]()  # of test_faults.py: fault, situation, outcome
+FAULT = "fault"  # property of the tests of test_faults.py: fault, situation, outcome
 TRACE = Path(__file__).parents[1] / "registry" / "data" / "trace_matmul_llvm.json"
 RECORDS = "records/meta_schedule.jsonl"
 ZNVER5 = TargetDescriptor(
@@ -156,14 +157,18 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Pat
 
 
 @pytest.fixture
-def fault_table(pytestconfig: pytest.Config) -> list[tuple[str, str, str]]:
-    """Rows for the table that the session ends with."""
-    return pytestconfig.stash.setdefault(FAULTS, [])
+def fault_table(request: pytest.FixtureRequest) -> Iterator[list[tuple[str, str, str]]]:
+    """Rows for the table that the session ends with; reports bring them from pytest-xdist's workers."""
+    rows: list[tuple[str, str, str]] = []
+    yield rows
+    request.node.user_properties.extend((FAULT, row) for row in rows)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what each fault came to: `fault × situation: what served`."""
-    rows = config.stash.get(FAULTS, [])
+    reports = [each for some in terminalreporter.stats.values() for each in some if isinstance(each, pytest.TestReport)]
+    ended = [report for report in reports if report.when == "teardown"]
+    rows = [row for report in ended for name, row in report.user_properties if name == FAULT]
     if rows:
         terminalreporter.section("faults and their outcomes")
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]

@@ -13,6 +13,8 @@ from tunehub.hub import Hub
 
 from .conftest import RegistryFolder
 
+pytestmark = pytest.mark.fast
+
 pytest.importorskip("tvm")
 
 

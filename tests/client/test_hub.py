@@ -37,6 +37,8 @@ from tunehub_registry.target import TargetDescriptor
 
 from .conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 
+pytestmark = pytest.mark.fast
+
 TVM = "0.27.0.post1"
 
 

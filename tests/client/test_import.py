@@ -8,6 +8,8 @@ import pytest
 
 import tunehub
 
+pytestmark = pytest.mark.fast
+
 _HEAVY = (
     "tvm",
     "numpy",

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tunehub.exceptions import SettingError
 from tunehub.options import load_settings, with_options
 
+pytestmark = pytest.mark.fast
+
 
 def test_defaults_are_the_platforms_folders() -> None:
     settings = load_settings({})

@@ -15,7 +15,11 @@ onnxruntime = pytest.importorskip("onnxruntime")
 import tunehub  # noqa: E402
 from tunehub_builder import networks  # noqa: E402
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the embedded package is for x86-64")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the embedded package is for x86-64"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tuf.api.metadata import Metadata, Root
 
 from tunehub.registries.embedded import embedded_registry
 from tunehub.registries.trust_store import SHIPPED_ROOT
+
+pytestmark = pytest.mark.fast
 
 
 def test_the_shipped_root_is_signed_by_its_own_keys_two_of_three() -> None:

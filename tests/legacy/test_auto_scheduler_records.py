@@ -18,6 +18,8 @@ from tunehub.target.host import descriptor_of
 
 from .relay_cases import TARGET, build, make_registry, run, write_log
 
+pytestmark = pytest.mark.legacy
+
 SHAPE = (1, 14, 14, 16)
 
 

@@ -17,7 +17,10 @@ from tunehub_builder.tuning.runner.rpc_board import Board
 
 from .test_auto_scheduler_tuner import TARGET, lines, tune
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the sockets of TVM's tracker and server
+pytestmark = [
+    pytest.mark.legacy,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]  # of the sockets of TVM's tracker and server
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,10 @@ WRITTEN = str(tvm.target.Target(TARGET))
 SHAPE = (1, 8, 8, 4)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the sockets of TVM's tracker and server
+pytestmark = [
+    pytest.mark.legacy,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]  # of the sockets of TVM's tracker and server
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.rpc_board import Board, require_boards
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
+pytestmark = pytest.mark.legacy
+
 KEY = "test-device"
 TARGET = "llvm -num-cores=1"
 

@@ -13,6 +13,8 @@ import tvm
 from tunehub_builder.backends.relay.templates import create_template_task, load_template
 from tunehub_builder.exceptions import TuningError
 
+pytestmark = pytest.mark.legacy
+
 MODULE = """
 from tvm import autotvm, te
 

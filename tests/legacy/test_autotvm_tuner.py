@@ -34,6 +34,8 @@ from tunehub_builder.tuning.runner.worker import MeasureOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.legacy
+
 TARGET = f"llvm -mcpu={tvm.target.codegen.llvm_get_system_cpu()} -num-cores=1"
 CHANNELS = 8
 

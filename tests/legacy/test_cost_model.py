@@ -16,6 +16,8 @@ from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
 from tunehub_builder.backends.relay import cost_model
 from tunehub_builder.backends.relay.cost_model import GuardedModel, survives
 
+pytestmark = pytest.mark.legacy
+
 
 @auto_scheduler.register_workload
 def guarded_matmul(n: int) -> list[Any]:

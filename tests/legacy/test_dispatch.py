@@ -23,6 +23,8 @@ from tunehub.exceptions import HubWarning
 
 from .relay_cases import TARGET, build, conv_net, layouts_of, log_line, run, tasks, used_layouts, write_log
 
+pytestmark = pytest.mark.legacy
+
 REPLACED = (
     (BuildModule, "build"), (BuildModule, "optimize"), (VMCompiler, "lower"), (VMCompiler, "optimize"),
     (te_compiler, "select_implementation"), (autotvm.tophub, "context"), (autotvm.tophub, "load_reference_log"),

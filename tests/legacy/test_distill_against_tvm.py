@@ -16,7 +16,7 @@ from tunehub_builder.logs.best_records import distill_logs
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key, parse_line, read_log
 
 # TVM leaves the files that it writes to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [pytest.mark.legacy, pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")]
 
 TOPHUB = Path(__file__).parents[3] / "shared" / "tophub"
 LLVM = "llvm -keys=cpu -mcpu=skylake-avx512"

@@ -15,7 +15,7 @@ from tunehub_builder.backends.relay import networks
 from .relay_cases import build
 
 TARGET = "llvm -mcpu=znver5 -num-cores=2"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.legacy
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,8 @@ from .relay_cases import (
     write_log,
 )  # fmt: skip
 
+pytestmark = pytest.mark.legacy
+
 SETS = "records/graph/net.log"
 
 

@@ -29,6 +29,8 @@ from tunehub_registry.graph_log import parse_graph_header
 
 from .relay_cases import build, log_line, run, tasks, write_log
 
+pytestmark = pytest.mark.legacy
+
 TARGET = str(tvm.target.Target("llvm -mcpu=core-avx2"))  # as TVM writes it into logs
 SHAPE = (1, 16, 14, 14)
 

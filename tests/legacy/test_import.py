@@ -16,6 +16,8 @@ from tunehub_builder.logs.autotvm_v01_to_v02 import RULES, translate
 from tunehub_builder.logs.to_packages import import_as_packages
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.legacy
+
 CONV = [["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"]]
 DIRECT = [
     ["tile_f", "sp", [-1, 2, 8, 4]], ["tile_y", "sp", [-1, 1, 7, 1]], ["tile_x", "sp", [-1, 1, 14, 2]],

@@ -18,6 +18,8 @@ from tunehub_registry.target import TargetDescriptor
 
 from .relay_cases import log_line, make_registry, write_log
 
+pytestmark = pytest.mark.legacy
+
 ARGUMENTS = (
     ("TENSOR", (1, 64, 32, 32), "float32"), ("TENSOR", (64, 64, 3, 3), "float32"), (1, 1), (1, 1, 1, 1), (1, 1),
     "float32",

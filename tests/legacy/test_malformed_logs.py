@@ -17,6 +17,8 @@ import tunehub
 
 from .relay_cases import TARGET, build, conv_net, layouts_of, log_line, run, tasks, used_layouts, write_log
 
+pytestmark = pytest.mark.legacy
+
 GOOD, OTHER = 5, 3
 
 

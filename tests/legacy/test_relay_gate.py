@@ -21,7 +21,7 @@ from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
 from tunehub_registry.tuning_log import parse_line
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.legacy, pytest.mark.alone]
 
 TARGET = "llvm -num-cores=2"
 MODULE = "gated_template"

@@ -18,6 +18,8 @@ from tunehub_builder.backends.relay import networks
 from tunehub_builder.cli.networks import networks as networks_command
 from tunehub_builder.networks import OnnxFileError, UnknownNetworkError
 
+pytestmark = pytest.mark.legacy
+
 LIGHT = ("resnet-18", "mobilenet", "squeezenet_v1.1", "densenet-121", "dcgan", "dqn", "mlp", "lstm", "resnet3d-18")
 
 

@@ -10,6 +10,8 @@ from tunehub_builder.backends.relay.work import RelayTask, RelayWork, failure_na
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
+pytestmark = pytest.mark.legacy
+
 
 def task(key: str, tuner: str = "autotvm", **counts: int) -> RelayTask:
     return RelayTask(tuner=tuner, name=key, key=key, operator=key, workload=[key], counts=counts, flop=1.0)

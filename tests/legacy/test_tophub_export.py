@@ -23,6 +23,8 @@ from tunehub_builder.logs.to_packages import import_as_packages
 
 from .relay_cases import conv_net, log_line, tasks, write_log
 
+pytestmark = pytest.mark.legacy
+
 TARGET = "llvm -mcpu=core-avx2"
 FILE = "llvm_v0.04.log"
 # Everything here is TVM's own; the wrapper only counts what its dispatch answers.

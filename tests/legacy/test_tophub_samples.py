@@ -23,7 +23,7 @@ PLACES = (
     Path(__file__).parents[3] / "shared/tophub",
 )
 LOGS = next((Path(place) for place in PLACES if place and (Path(place) / "llvm_v0.04.log").exists()), None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(LOGS is None, reason="no TopHub logs here (TUNEHUB_TOPHUB_LOGS)")]
+pytestmark = [pytest.mark.legacy, pytest.mark.skipif(LOGS is None, reason="no TopHub logs here (TUNEHUB_TOPHUB_LOGS)")]
 
 CASES = {
     "llvm_v0.04.log": ("llvm -mcpu=skylake-avx512", "llvm-skylake-avx512 0.4"),

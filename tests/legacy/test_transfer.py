@@ -24,6 +24,8 @@ from tunehub_registry.tuning_log import autotvm_key, parse_line
 
 from .relay_cases import TARGET, build, log_line, make_registry, run, tasks, used_layouts, write_log
 
+pytestmark = pytest.mark.legacy
+
 OTHER = (1, 16, 28, 28)
 
 

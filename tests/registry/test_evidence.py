@@ -16,6 +16,8 @@ from tunehub_registry.evidence import (
 )
 from tunehub_registry.exceptions import FormatError
 
+pytestmark = pytest.mark.fast
+
 RECORD = RecordEvidence(
     exact="0" * 32, default_s=0.2, tuned_s=0.1, speedup=2.0, repeats=10, spread=0.01, output_max_rel_diff=1e-6,
     threads=2, admitted=False, reason="slower",

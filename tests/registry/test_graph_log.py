@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header, parse_graph_header
 
+pytestmark = pytest.mark.fast
+
 
 @given(
     st.text(st.characters(codec="utf-8"), min_size=1, max_size=256),

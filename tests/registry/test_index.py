@@ -27,6 +27,8 @@ from tunehub_registry.index import (
 )
 from tunehub_registry.target import TargetDescriptor
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tunehub_registry._index_map import IndexMapError, _evaluate, check_index_map, splits_only
 
+pytestmark = pytest.mark.fast
+
 PACKED = [["//", "v0", 16], "v1", "v2", "v3", ["%", "v0", 16]]
 UNPACK = [["+", ["*", "v0", 16], "v4"], "v1", "v2", "v3"]
 

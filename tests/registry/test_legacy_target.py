@@ -8,6 +8,8 @@ from tunehub_registry.exceptions import FieldError
 from tunehub_registry.legacy_target import LegacyTarget, descriptor_of_legacy, parse_target
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
+pytestmark = pytest.mark.fast
+
 # Text, the keys that TVM 0.19 gives it, its model, and the package that it belongs to with the architecture.
 TARGETS = [
     ("llvm", ("cpu",), "unknown", "llvm-generic", "unknown"),

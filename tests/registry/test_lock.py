@@ -23,6 +23,8 @@ from tunehub_registry.lock import (
 )
 from tunehub_registry.target import TargetDescriptor
 
+pytestmark = pytest.mark.fast
+
 ZNVER5 = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx2", "avx512f"), num_cores=2)
 H200 = TargetDescriptor(kind="cuda", model="h200", arch="sm_90", features=("sm_90",), aliases=("NVIDIA H200",))
 

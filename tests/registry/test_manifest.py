@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tunehub_registry import exceptions
 from tunehub_registry.manifest import Manifest, encode_manifest, parse_manifest
 
+pytestmark = pytest.mark.fast
+
 
 def changed(manifest: Manifest, *path: str | int, value: Any) -> bytes:
     document = json.loads(encode_manifest(manifest))

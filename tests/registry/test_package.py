@@ -13,6 +13,8 @@ from tunehub_registry import exceptions
 from tunehub_registry.manifest import Manifest, encode_manifest
 from tunehub_registry.package import PackageLimits, open_package, pack, package_filename, sha256_of
 
+pytestmark = pytest.mark.fast
+
 RECORDS = "records/meta_schedule.jsonl"
 FILES = {RECORDS: b'{"exact": "x"}\n', "evidence.jsonl": b"{}\n" * 100}
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tunehub_registry.exceptions import FieldError, FormatError
 from tunehub_registry.record import MAX_LINE_BYTES, BadLine, ScheduleRecord, encode_record, parse_record, read_records
 
+pytestmark = pytest.mark.fast
+
 
 def test_round_trip_is_canonical(record: ScheduleRecord) -> None:
     line = encode_record(record)

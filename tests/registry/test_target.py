@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from tunehub_registry.target import Accepted, Rejected, TargetDescriptor, match
 
+pytestmark = pytest.mark.fast
+
 
 def cpu(model: str = "znver5", **changes: object) -> TargetDescriptor:
     base = TargetDescriptor(kind="llvm", model=model, arch="x86_64", features=("avx2", "avx512f"))

@@ -18,6 +18,8 @@ from tunehub_registry.template_record import (
     read_template_records,
 )
 
+pytestmark = pytest.mark.fast
+
 RECORD = TemplateRecord(
     exact="0" * 32,
     anchor="1" * 32,

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tunehub_registry.exceptions import TraceError
 from tunehub_registry.trace_rules import TraceLimits, required_features, validate_trace
 
+pytestmark = pytest.mark.fast
+
 BLOCK = ["GetSBlock", [], ["C", "main"], ["b0"]]
 LOOPS = ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]
 TILE = ["SamplePerfectTile", ["l1"], [2, 64], ["v4", "v5"]]

@@ -21,6 +21,8 @@ from tunehub_registry.tuning_log import (
     read_log,
 )
 
+pytestmark = pytest.mark.fast
+
 TOPHUB = Path(__file__).parents[3] / "shared/tophub"
 EXTENT = st.integers(1, 1 << 16)
 TYPES = st.sampled_from(["float32", "float16", "int8"])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.tvm_versions, pytest.mark.slow]
+pytestmark = pytest.mark.tvm_versions
 tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402

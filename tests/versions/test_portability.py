@@ -12,7 +12,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.tvm_versions,
-    pytest.mark.slow,
     pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the data is for x86-64"),
 ]
 tvm = pytest.importorskip("tvm")

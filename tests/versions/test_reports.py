@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.tvm_versions, pytest.mark.slow]
+pytestmark = pytest.mark.tvm_versions
 tvm = pytest.importorskip("tvm")
 
 from tunehub.exceptions import WorkloadTextError  # noqa: E402

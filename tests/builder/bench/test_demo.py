@@ -13,6 +13,8 @@ from tunehub_builder.bench import comparison, demo
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2
 from tunehub_builder.networks.mobilenet_v2.plan import BottleneckStage, MobileNetV2Config
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 pytest.importorskip("onnxruntime")
 
 

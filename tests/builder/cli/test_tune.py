@@ -22,6 +22,8 @@ from tunehub_builder.cli.networks import networks as networks_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 6
 Command = Callable[..., list[str]]
 

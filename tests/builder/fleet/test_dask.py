@@ -21,6 +21,8 @@ from tunehub_builder.tuning.work_directory import WorkDirectory
 
 from ..fleets import TRIALS, kill, processes, require_planned, trials, tune_until, until
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("--tuner", "template", "--target", "host", "--trials", TRIALS, "--threads", 1, "--no-warm-start", "--json")
 Command = Callable[..., list[str]]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -55,7 +57,6 @@ def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Pop
     return start("distributed.cli.dask_worker", f"tcp://{scheduler}", *given)
 
 
-@pytest.mark.slow
 def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
     command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -74,7 +75,6 @@ def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
     assert scheduler.address not in run.runs[0].command
 
 
-@pytest.mark.slow
 def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     command: Command, blocked_model: Path, tmp_path: Path
 ) -> None:
@@ -94,7 +94,6 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     assert len(trials(work)) == summary["trials"]
 
 
-@pytest.mark.slow
 def test_without_its_scheduler_a_run_ends_and_can_go_on(
     command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
 ) -> None:

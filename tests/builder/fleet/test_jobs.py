@@ -32,6 +32,8 @@ from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_builder.tuning.work_directory import TaskEntry
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = PoolOptions(workers=1, threads=1)
 
 

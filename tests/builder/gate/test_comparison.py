@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tunehub_builder.gate.comparison import Decision, Finalist, Race, Rules
+
+pytestmark = pytest.mark.fast
 
 RULES = Rules(tolerance=1e-4, min_speedup=1.02, min_gain=1.01)
 DEFAULT_S = (1.0, 1.0, 1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.any_record import parse_any_record
 from tunehub_registry.record import encode_record, parse_record
+
+pytestmark = pytest.mark.fast
 
 TIMES = st.one_of(
     st.floats(min_value=1e-9, max_value=10.0),

@@ -15,6 +15,8 @@ from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.launch_check import check_launches, excess, threads_of
 from tunehub_builder.tuning.runner.nvrtc import KernelUse
 
+pytestmark = pytest.mark.slow
+
 FITS = KernelUse(registers=64, stack=0, shared_memory=48 << 10)
 
 

@@ -38,6 +38,8 @@ from tunehub_registry.evidence import NetworkEvidence, read_evidence
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import EVIDENCE, open_package
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 GOOD = {
     "default": Variant(run_s=(1.0, 1.1, 1.0), difference=0.0),
     "plain": Variant(run_s=(0.011, 0.012, 0.011), difference=1e-6),
@@ -134,7 +136,6 @@ def test_a_package_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (result.exit_code, "No such file" in result.output) == (1, True), result.output
 
 
-@pytest.mark.slow
 def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model: Path, target: dict[str, Any]) -> None:
     """Records that cannot be read end the compile, because the gate's hubs are strict."""
     (tmp_path / "records.jsonl").write_bytes(b"no record\n")
@@ -145,7 +146,6 @@ def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model:
     assert "does not build (tuned)" in (verdict.reason or "")
 
 
-@pytest.mark.slow
 def test_from_tuning_to_a_package_with_the_networks_times(
     tmp_path: Path,
     blocked_model: Path,

@@ -18,6 +18,8 @@ from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 
+pytestmark = pytest.mark.slow
+
 ONE_CORE = ["--threads", "1", "--workers", "1"]
 
 

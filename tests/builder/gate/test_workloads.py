@@ -16,6 +16,8 @@ from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.workloads import GateOptions, Verdict, evidence, judge_all
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 Entry = Callable[..., Distilled]
 Judge = Callable[[Distilled], Verdict]
 OPTIONS = GateOptions(rounds=5, sample_s=0.005, default_budget_s=0.1)

@@ -13,6 +13,8 @@ from tunehub_builder.logs.autotvm_to_knobs import PLAIN, ConvLayer, DenseLayer, 
 from tunehub_builder.logs.autotvm_v01_to_v02 import UntranslatableError
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.fast
+
 CPU = "llvm -mcpu=skylake-avx512"
 CONV = {"tile_ic": [-1, 16], "tile_oc": [-1, 32], "tile_ow": [-1, 7], "unroll_kw": True}
 POINTWISE = {"tile_ic": [-1, 16], "tile_oc": [-1, 16], "tile_ow": [-1, 14], "tile_oh": 1}

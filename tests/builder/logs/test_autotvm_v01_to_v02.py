@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tunehub_builder.logs.autotvm_v01_to_v02 import RULES, UntranslatableError, family_of, translate
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.fast
+
 ENTITY = [["tile_f", "sp", [-1, 2, 8, 4]], ["unroll_explicit", "ot", 0]]
 NCHWC = [["tile_ic", "sp", [1, 3]], ["tile_oc", "sp", [2, 32]], ["tile_ow", "sp", [14, 8]], ["unroll_kw", "ot", False]]
 RESULT = [[9.593498664366054e-05], 0, 1.757516860961914, 1539972731.352305]

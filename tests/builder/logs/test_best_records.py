@@ -16,6 +16,8 @@ from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.logs.best_records import device_of, distill_logs
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.fast
+
 TITAN, V100 = "cuda -model=titanx", "cuda -model=v100"
 
 

@@ -18,6 +18,8 @@ from tunehub_builder.logs.to_packages import IMPORTED_FROM, import_as_packages
 from tunehub_registry.exceptions import VersionConflictError
 from tunehub_registry.package import open_package
 
+pytestmark = pytest.mark.fast
+
 ENTITY = [["tile_f", "sp", [-1, 2, 8, 4]], ["unroll_explicit", "ot", 0]]
 CONV = [["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"], [1, 1], [1, 1, 1, 1], [1, 1]]
 COST = 0.001

@@ -32,6 +32,8 @@ from tunehub_registry.template_record import TemplateRecord, read_template_recor
 
 from .test_autotvm_to_knobs import CONV, conv_line, dense_line, depthwise_line, pointwise_line  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 PLACES = (
     os.environ.get("TUNEHUB_TOPHUB_LOGS"),
     Path.home() / ".tvm/tophub",
@@ -234,7 +236,6 @@ def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
         import_as_templates([log], tmp_path / "records", work.path)
 
 
-@pytest.mark.slow
 def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Path) -> None:
     """Knobs of a log are measured by the tuner, judged by the gate, and packed with times of this machine."""
     host = str(tvm.target.codegen.llvm_get_system_cpu())

@@ -16,6 +16,8 @@ from tunehub_builder.networks.mobilenet_v2 import plan as mobilenet_plan
 from tunehub_builder.networks.vit import ViT, ViTConfig
 from tunehub_builder.networks.vit import plan as vit_plan
 
+pytestmark = pytest.mark.slow
+
 SMALL_MOBILENET = MobileNetV2Config(
     image=16,
     stem=8,

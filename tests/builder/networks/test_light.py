@@ -10,6 +10,8 @@ import pytest
 
 from tunehub_builder.networks import Network, get
 
+pytestmark = pytest.mark.slow
+
 onnx = pytest.importorskip("onnx")
 
 # The files with few weights. All the transformations (folded Unsqueeze and Reshape, residual sums, per-channel scales,

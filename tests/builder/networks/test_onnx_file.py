@@ -19,6 +19,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - only if there
 
 from tunehub_builder.networks import onnx_model  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 Dims = tuple["int | str | None", ...]
 
 

@@ -15,6 +15,8 @@ from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 from tunehub_builder.networks.bert import Bert, BertConfig  # noqa: E402
 from tunehub_builder.networks.network import Network  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SMALL = BertConfig(layers=2, sequence=13, hidden=64, heads=4, feed_forward=96)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from tunehub_builder import networks
 
+pytestmark = pytest.mark.fast
+
 EXPECTED = {
     *("squeezenet", "resnet50", "shufflenet", "inception_v1", "inception_v2", "densenet121"),
     *("vgg19", "alexnet", "zfnet512", "mobilenet_v2", "bert_base", "vit_b16", "bert_base_fp16", "resnet50_fp16"),

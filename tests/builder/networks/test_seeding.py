@@ -9,6 +9,8 @@ import pytest
 
 from tunehub_builder.networks import seeding
 
+pytestmark = pytest.mark.fast
+
 
 def test_each_name_has_its_own_stream() -> None:
     first = seeding.normal(0, "a", (100,), 1.0)

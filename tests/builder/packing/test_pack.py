@@ -24,6 +24,8 @@ from tunehub_registry.package import open_package
 from tunehub_registry.record import ScheduleRecord, read_records
 from tunehub_registry.template_record import TemplateRecord, read_template_records
 
+pytestmark = pytest.mark.fast
+
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
 
 

@@ -27,6 +27,8 @@ from tunehub_registry.package import open_package, pack
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_log import parse_line
 
+pytestmark = pytest.mark.fast
+
 AUTOTVM_SET = RecordSet(tuner="autotvm", file="records/autotvm.log", tvm="<0.20", key_scheme="k", count=1)
 TARGET = "llvm -keys=cpu -mcpu=znver5 -num-cores=2"
 

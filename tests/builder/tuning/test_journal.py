@@ -10,6 +10,8 @@ import pytest
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import Journal, Trial
 
+pytestmark = pytest.mark.fast
+
 
 def trial(number: int) -> Trial:
     return Trial(task="a" * 32, trace=[[["GetSBlock", [], [str(number)], ["b0"]]], []], source="sketch", run_s=(1e-3,))

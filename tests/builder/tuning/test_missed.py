@@ -21,7 +21,10 @@ from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.missed import missed_workloads, targets_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
-pytestmark = pytest.mark.filterwarnings("ignore::tunehub.exceptions.HubWarning")  # no package is asked for
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::tunehub.exceptions.HubWarning"),
+]  # no package is asked for
 Command = Callable[..., list[str]]
 NO_PACKAGE = ("--layout", "auto", "--require", "llvm-nothing")
 
@@ -49,7 +52,6 @@ def explained(model: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.slow
 def test_misses_become_records_that_serve(
     misses: Path, blocked_model: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ from tunehub_builder.tuning.progress import (
 )
 from tunehub_builder.tuning.tasks import TuningTask
 
+pytestmark = pytest.mark.fast
+
 
 def step(**changes: Any) -> Progress:
     task = TuningTask(name="fused_conv2d", exact="a" * 32, anchor=None, count=1, networks=("net",), mod=None)

@@ -7,6 +7,8 @@ import pytest
 from tunehub_builder.exceptions import RecipeError
 from tunehub_builder.tuning.recipe import Recipe, jobs, parse_shape, read_recipe
 
+pytestmark = pytest.mark.fast
+
 GOOD = """
 targets = ["host", "llvm-znver5"]
 networks = ["squeezenet"]

@@ -14,6 +14,8 @@ from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner import cuda_worker
 
+pytestmark = pytest.mark.fast
+
 
 def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
     found = find_target("host")

@@ -17,6 +17,8 @@ from tunehub_builder.tuning.work_directory import (
     write_atomically,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def run(**changes: Any) -> RunFile:
     fields: dict[str, Any] = {

@@ -15,6 +15,8 @@ from tunehub_registry.index import encode_index, yank_version
 
 from ..conftest import A76, SKYLAKE, RegistryFolder
 
+pytestmark = pytest.mark.fast
+
 
 class Result:
     def __init__(self, code: int, out: str, err: str) -> None:

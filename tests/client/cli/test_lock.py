@@ -29,6 +29,8 @@ from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
 from ..registries.test_lock_files import open_quietly, pin_of, serves, write_lock, yank
 from ..signing import BucketPlace, SigningRegistry
 
+pytestmark = pytest.mark.slow
+
 TVM = ("--tvm", "0.27.0")
 
 

@@ -17,6 +17,8 @@ from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
 from tunehub_registry.target import TargetDescriptor
 
+pytestmark = pytest.mark.fast
+
 RECORDS = "records/meta_schedule.jsonl"
 Run = Callable[..., Result]
 

@@ -15,6 +15,8 @@ from tvm.s_tir import Schedule
 from tunehub.cuda.limits import SM_80, LaunchLimits, excess_shared_memory, excess_threads, limits_of
 from tunehub.relax.schedule.guard import GuardError, check_function
 
+pytestmark = pytest.mark.slow
+
 CUDA = {"kind": "cuda", "arch": "sm_90"}
 
 

@@ -16,6 +16,8 @@ from tunehub.cuda.default import checked
 from tunehub.cuda.locals import foreign_read
 from tunehub.relax.schedule.guard import GuardError, check_function
 
+pytestmark = pytest.mark.slow
+
 TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 )

@@ -13,6 +13,8 @@ from tunehub.cuda import cost as cuda_cost
 from tunehub.cuda.cost import COSTS, Operand, Problem, Term, as_tiles, counts, default_s, matrix_shape, shared_bytes
 from tunehub.cuda.rule import NoTileError, ranked, tile_for
 
+pytestmark = pytest.mark.fast
+
 LIMITS = {"shared_memory": 48 << 10, "threads": 1024}
 EXTENTS = st.sampled_from([1, 2, 3, 7, 13, 16, 28, 31, 56, 64, 97, 128, 1009])
 

@@ -24,6 +24,8 @@ from tunehub_registry.evidence import RecordEvidence
 
 from ..relax.outputs import difference
 
+pytestmark = pytest.mark.slow
+
 TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 )

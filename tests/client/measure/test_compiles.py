@@ -37,6 +37,8 @@ from tunehub_registry.template_record import TemplateRecord
 
 from ..relax.conftest import Nets
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 
 @pytest.fixture(scope="module")
 def net(module_nets: Nets) -> Any:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tunehub.measure.difference import difference, difference_reason, tolerance
 
+pytestmark = pytest.mark.fast
+
 GOOD = np.array([1.0, -4.0], dtype="float32")
 
 

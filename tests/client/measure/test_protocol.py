@@ -10,6 +10,8 @@ import pytest
 
 from tunehub.measure.protocol import MeasuringPlan, Timer, fastest, in_turns, is_faster, is_lost_in_noise, wall_timer
 
+pytestmark = pytest.mark.fast
+
 Call = tuple[str, int]
 
 

@@ -22,6 +22,8 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 
 from ..conftest import ZNVER5, RegistryFolder, key, lines, make_record
 
+pytestmark = pytest.mark.slow
+
 TVM = "0.27.0.post1"
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from tunehub.measure.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 CALLS_OF_OS = partial(importlib.import_module, "os")  # a session whose requests are functions of the module os
 
 

@@ -29,6 +29,8 @@ from tunehub_registry.tuning_log import parse_line
 
 from ..conftest import key, lines, make_record
 
+pytestmark = pytest.mark.fast
+
 SET = SetInfo(id=0, tuner="meta_schedule", tvm=">=0.25", key_scheme=KEY_SCHEME)
 
 

@@ -15,6 +15,8 @@ from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from ..conftest import RegistryFolder, key, lines, make_record
 from .test_template_lookup import opened, template_lines, template_record
 
+pytestmark = pytest.mark.fast
+
 
 def line(number: int = 1, **changes: Any) -> RecordEvidence:
     return msgspec.structs.replace(

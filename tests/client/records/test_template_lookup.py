@@ -17,6 +17,8 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 from .. import conftest
 from ..conftest import RECORDS, ZNVER5, RegistryFolder, key, lines, make_package, make_record
 
+pytestmark = pytest.mark.fast
+
 TVM = "0.27.0.post1"
 TEMPLATES = "records/template.jsonl"
 

@@ -17,6 +17,8 @@ from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
 from ..conftest import RegistryFolder
 
+pytestmark = pytest.mark.fast
+
 SKYLAKE = "llvm -mcpu=skylake-avx512"
 ZNVER5 = "llvm -mcpu=znver5"
 RK3399 = "llvm -device=arm_cpu -model=rk3399 -mtriple=aarch64-linux-gnu"

@@ -14,6 +14,8 @@ from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from ..conftest import ZNVER5, RegistryFolder, key
 
+pytestmark = pytest.mark.fast
+
 
 def line(number: int, untuned_s: float, **changes: object) -> RecordEvidence:
     return msgspec.structs.replace(

@@ -13,6 +13,8 @@ from tunehub.exceptions import RegistryUnreadableError
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
 from tunehub_registry.stores.port import Deadline
 
+pytestmark = pytest.mark.fast
+
 DATA = b"package"
 SHA = hashlib.sha256(DATA).hexdigest()
 

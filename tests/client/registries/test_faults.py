@@ -33,6 +33,8 @@ from tunehub_registry.stores.open import normalise_address
 from ..conftest import ZNVER5, RegistryFolder, lines, make_record
 from ..signing import FolderPlace, SigningRegistry
 
+pytestmark = pytest.mark.slow
+
 TVM = "0.27.0.post1"
 BUDGET = 4.0
 SLACK = 20.0  # for a busy machine; without a budget the slow faults would take minutes

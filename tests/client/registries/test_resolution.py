@@ -24,6 +24,8 @@ from tunehub_registry.target import Accepted, Rejected, TargetDescriptor
 
 from ..conftest import A76, SKYLAKE, ZNVER5
 
+pytestmark = pytest.mark.fast
+
 ANY = parse_requirement(None)
 
 

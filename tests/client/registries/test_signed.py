@@ -27,6 +27,8 @@ from tunehub_registry.stores.port import Content, Deadline, UnreachableError
 from ..conftest import A76, SKYLAKE, ZNVER5, key, lines, make_record
 from ..signing import FolderPlace, SigningRegistry
 
+pytestmark = pytest.mark.fast
+
 TVM = "0.27.0.post1"
 
 

@@ -11,6 +11,8 @@ from tunehub_registry.index import ShardEntry
 
 from ..conftest import RegistryFolder
 
+pytestmark = pytest.mark.fast
+
 
 def first_entry(folder: RegistryFolder) -> ShardEntry:
     registry = open_registry(str(folder.root))

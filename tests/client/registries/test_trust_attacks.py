@@ -28,6 +28,8 @@ from tunehub_registry.trust.layout import TIMESTAMP_PATH, versioned_path
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_package, make_record
 from ..signing import BucketPlace, SigningRegistry, edit_signed
 
+pytestmark = pytest.mark.slow
+
 TVM = "0.27.0.post1"
 GOOD, EVIL, EMBEDDED = 1, 666, 9  # which records came from where
 _numbers = itertools.count()

@@ -19,6 +19,8 @@ from tunehub.registries.trust_store import TrustStore
 from ..conftest import SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
 from ..signing import FolderPlace, SigningRegistry, edit_signed
 
+pytestmark = pytest.mark.fast
+
 TVM = "0.27.0.post1"
 HOST = "https://host/registry"
 

@@ -11,6 +11,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tunehub.relax.database import HubDatabase
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hub(nets: Any, record_for: Any, make_hub: Any) -> Any:

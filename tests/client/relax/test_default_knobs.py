@@ -14,6 +14,8 @@ from tunehub.relax.pipeline import compile_module
 
 from .conftest import Nets
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 Shape = tuple[int, ...]
 

@@ -15,6 +15,8 @@ from tunehub.relax.pipeline import compile_module, explain_module
 from tunehub.relax.workload import workload_of
 from tunehub.report.misses import read_misses
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def _no_code(monkeypatch: pytest.MonkeyPatch) -> None:

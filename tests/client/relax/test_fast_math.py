@@ -18,6 +18,8 @@ from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
 from tunehub.relax.fast_math import fast_math  # noqa: E402
 from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 Array = np.ndarray[Any, Any]
 CPUS = {"avx512": "skylake-avx512", "avx2": "core-avx2", "generic": "x86-64"}

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tunehub.relax.keys import _rename, anchor_key, workload_key
 
+pytestmark = pytest.mark.slow
+
 
 def keys(tasks_of: Any, mod: Any) -> tuple[str, str | None]:
     (task,) = tasks_of(mod)

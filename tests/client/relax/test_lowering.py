@@ -12,6 +12,8 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
 from tunehub.relax.pipeline import activate, compile_module, prepare
 
+pytestmark = pytest.mark.slow
+
 CLEANING = {"tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern"}
 
 

@@ -16,6 +16,8 @@ from tvm import relax  # noqa: E402
 
 from tunehub.relax.names import name_of, with_identifiers  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 TARGET = {"kind": "cuda", "arch": "sm_90"}
 
 

@@ -15,6 +15,8 @@ from tvm import te  # noqa: E402
 from tunehub.relax.kernels import Kernels  # noqa: E402
 from tunehub.relax.nodes import constant_array, constant_like, static_shape  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 4), (2, 1, 5), (300, 1000)])
 def test_a_constant_is_what_was_written(shape: tuple[int, ...]) -> None:

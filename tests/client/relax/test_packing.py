@@ -17,6 +17,8 @@ from tunehub.relax.pipeline import prepare
 from tunehub.relax.schedule.ladder import apply_exact
 from tunehub.relax.traces import import_trace
 
+pytestmark = pytest.mark.slow
+
 WEIGHT = (16, 8, 3, 3)
 
 

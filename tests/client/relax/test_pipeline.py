@@ -17,6 +17,8 @@ from tunehub.relax import pipeline as relax_pipeline
 from tunehub.relax.lowering import PIPELINE
 from tunehub.relax.pipeline import activate, build_pipeline, call_counts, compile_module, install, prepare, uninstall
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 
 

@@ -17,6 +17,8 @@ from tunehub.relax import profile as relax_profile
 from tunehub.relax.profile import time_calls
 from tunehub.target.host import descriptor_of
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 
 

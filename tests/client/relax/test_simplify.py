@@ -13,6 +13,8 @@ from tvm import relax
 from tunehub.relax.pipeline import _simplifying_passes, prepare
 from tunehub.relax.simplify import simplify
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 
 

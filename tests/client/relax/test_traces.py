@@ -19,6 +19,8 @@ from tunehub.relax.schedule.ladder import apply_exact
 from tunehub.relax.traces import export_trace, import_trace
 from tunehub_registry.trace_rules import validate_trace
 
+pytestmark = pytest.mark.slow
+
 
 def check(task: Any, schedule: Any, target: Any) -> Any:
     """Export, validate, import and replay: the same module comes out. Returns the portable trace."""

@@ -18,6 +18,8 @@ from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.pipeline import prepare
 from tunehub.relax.workload import check_text, workload_of, workload_text
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[list[dict[str, Any]]], None]
 
 

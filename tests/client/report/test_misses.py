@@ -18,6 +18,8 @@ from tunehub.report.model import Report, WorkloadReport
 
 from ..conftest import key
 
+pytestmark = pytest.mark.fast
+
 REPORT = Report(
     target="llvm-znver5",
     package=None,

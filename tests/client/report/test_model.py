@@ -10,6 +10,8 @@ from tunehub.report.model import OtherCalls, Profile, Report, TunedRatio, Worklo
 
 from ..conftest import key
 
+pytestmark = pytest.mark.fast
+
 WORKLOADS = (
     WorkloadReport(name="conv", op="conv2d", rung="exact", package="llvm-znver5 0.1.0", exact=key(1), run_s=0.001,
                    default_s=0.05, count=4),

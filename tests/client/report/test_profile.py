@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tunehub.report.model import WorkloadReport
 from tunehub.report.profile import CallTime, RunTimes, measured, module_of
+
+pytestmark = pytest.mark.fast
 
 WORKLOADS = tuple(
     WorkloadReport(name=name, op=name, rung="default", module=module)

@@ -15,6 +15,8 @@ from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import ZNVER5
 
+pytestmark = pytest.mark.fast
+
 CPUINFO = """processor\t: 0
 physical id\t: 0
 core id\t\t: 0

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tunehub.target import nvidia
 from tunehub.target.nvidia import Gpu, find_gpus, parse_gpus
 
+pytestmark = pytest.mark.fast
+
 H200 = "NVIDIA H200, 9.0, 143771, 580.159.04, 1980, 3201, 700.00"
 
 

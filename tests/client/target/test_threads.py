@@ -9,6 +9,8 @@ import pytest
 from tunehub.target import host
 from tunehub.target.threads import size_pool
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def without_hyper_threading(monkeypatch: pytest.MonkeyPatch) -> None:

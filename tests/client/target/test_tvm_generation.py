@@ -9,6 +9,8 @@ from tunehub.exceptions import UnsupportedTVMError
 from tunehub.target import tvm_generation
 from tunehub.target.tvm_generation import InstalledTVM, check_pair, find_tvm, require_relax
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("version", "ffi"),

@@ -15,6 +15,8 @@ from tunehub.relax.schedule.template_fit import TemplateFit, with_short_indices
 from tunehub.templates import elementwise
 from tunehub.templates.base import Machine
 
+pytestmark = pytest.mark.slow
+
 MACHINE = Machine(vector=16, registers=32, cores=2)
 Make = Callable[..., Any]
 

@@ -16,6 +16,8 @@ from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.relax.schedule.guard import check_function  # noqa: E402
 from tunehub.templates import KnobError, Machine  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 MACHINE = Machine(vector=16, registers=32, cores=2)
 
 

@@ -18,6 +18,8 @@ from tunehub.relax.schedule.guard import GuardError, check_function, check_tiles
 from tunehub.templates import KnobError, Machine, loops, machine_of  # noqa: E402
 from tunehub.templates.base import blocks_of  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 Array = np.ndarray[Any, Any]
 MACHINE = Machine(vector=16, registers=32, cores=2)
 EXTENTS = (1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 19, 23, 32, 37, 64, 67)

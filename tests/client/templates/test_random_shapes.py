@@ -14,6 +14,8 @@ tvm = pytest.importorskip("tvm")
 from tunehub import templates  # noqa: E402
 from tunehub.relax.schedule.guard import GuardError, check_function, check_tiles  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def test_equal_to_the_unscheduled_function(cpu: Any, shapes_to_try: int, support: Any) -> None:
     _, target, machine = cpu

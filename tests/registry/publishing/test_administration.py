@@ -28,6 +28,8 @@ from .fakes import (
     package,
 )
 
+pytestmark = pytest.mark.fast
+
 NAME = "llvm-znver5"
 new_key = CryptoSigner.generate_ed25519
 

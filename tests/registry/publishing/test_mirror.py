@@ -30,6 +30,8 @@ from .fakes import (
     package,
 )
 
+pytestmark = pytest.mark.fast
+
 NAME = "llvm-znver5"
 
 

@@ -22,6 +22,8 @@ from tunehub_registry.stores.port import UnreachableError
 
 from .fakes import FAULTS, QUICK, Fault, FaultyStore, Killed, MemoryStore, Signed, Unsigned, count_writes, package
 
+pytestmark = pytest.mark.fast
+
 Registry = Signed | Unsigned
 NAME = "llvm-znver5"
 

@@ -16,6 +16,8 @@ from tunehub_registry.stores.address import (
 )
 from tunehub_registry.stores.open import is_folder, open_store, open_writable_store
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("address", "normal"),

@@ -32,6 +32,8 @@ from tunehub_registry.stores.port import (
 from ...seaweed import Seaweed
 from .conftest import Backend
 
+pytestmark = pytest.mark.slow
+
 DATA = bytes(range(256)) * 1024  # 256 KiB
 
 

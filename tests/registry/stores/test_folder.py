@@ -25,6 +25,8 @@ from tunehub_registry.stores.port import (
     UnreachableError,
 )
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:

@@ -28,6 +28,8 @@ from tunehub_registry.stores.port import (
 from ...seaweed import Seaweed
 from .web_server import Handler, Script, Serve, answering, status
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 0.4  # of a deadline
 MARGIN_S = 1.5  # on a busy machine
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.fast
+
 CHECK = """
 import sys
 from tunehub_registry.stores.open import open_store

@@ -13,6 +13,8 @@ from tunehub_registry.stores.probe import probe_conditional_writes
 
 from .web_server import Handler, Serve, status
 
+pytestmark = pytest.mark.fast
+
 
 class SmallServer:
     """An S3 server as many are: it stores and gives files, and keeps the conditions that `keeps` names."""

@@ -31,6 +31,8 @@ from ...seaweed import PRIVATE, PUBLIC, Seaweed
 from .web_server import Handler, Request, Script, Serve, answering
 from .web_server import status as answer
 
+pytestmark = pytest.mark.slow
+
 
 def _store(address: str) -> S3Store:
     parsed = parse_address(address)

@@ -23,6 +23,8 @@ from tunehub_registry.trust.keys import (
     public_text,
 )
 
+pytestmark = pytest.mark.fast
+
 SECRET = {"TUNEHUB_KEY_PASSPHRASE": "correct horse"}
 
 

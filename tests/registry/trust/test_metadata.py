@@ -19,6 +19,8 @@ from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
 from tunehub_registry.trust.layout import CATALOGUE_FIELD, ROOT_FIELD
 from tunehub_registry.trust.metadata import Grant, Publisher
 
+pytestmark = pytest.mark.fast
+
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
 KEYS = [CryptoSigner.generate_ed25519() for _ in range(3)]
 WORDS = ["".join(letters) for length in range(7) for letters in product("ab", repeat=length)]

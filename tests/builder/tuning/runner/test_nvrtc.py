@@ -18,6 +18,8 @@ from tunehub_builder.tuning.runner.nvrtc import (
     split_source,
 )
 
+pytestmark = pytest.mark.slow
+
 PLAIN = "#include <cuda/std/cstdint>\nusing namespace cuda::std;\n"
 KERNEL = 'extern "C" __global__ void k(float* x) { x[0] = 1.0f; }\n'
 

@@ -14,6 +14,8 @@ from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, Worker, WorkerPool
 from tunehub_builder.tuning.work_directory import TaskEntry
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pool(target: dict[str, Any], task: TaskEntry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:

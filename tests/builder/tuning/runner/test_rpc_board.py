@@ -22,6 +22,8 @@ from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
 from ...fleets import TRIALS, kill_family, require_planned, tune_until, until
 
+pytestmark = pytest.mark.slow
+
 EM_AARCH64 = 183  # ELF
 SIZE = 128  # of the product
 KEY = "test-board"
@@ -44,7 +46,6 @@ def servers() -> Iterator[tuple[Board, list[Any]]]:
     tracker.terminate()
 
 
-@pytest.mark.slow
 def test_what_a_killed_board_had_is_measured_on_the_other(
     command: Callable[..., list[str]], servers: tuple[Board, list[Any]], blocked_model: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from tunehub_builder.tuning.scheduler.cuda import CudaOptions, TaskRecord, defau
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_registry.record import ScheduleRecord
 
+pytestmark = pytest.mark.slow
+
 TARGET = {"kind": "cuda", "arch": "sm_80"}
 OPTIONS = CudaOptions(batch=2, searchers=1, trials=6)
 COUNTS = {"a": {"net": 1}, "b": {"net": 3}}

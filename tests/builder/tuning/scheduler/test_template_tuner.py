@@ -18,6 +18,8 @@ from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.package import open_package
 from tunehub_registry.template_record import TemplateRecord, read_template_records
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., list[str]]
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
 TRIALS = 3
@@ -57,7 +59,6 @@ def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
     return journal.read_bytes().rpartition(b"\n")[0]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("tvm")
 def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: Path, tmp_path: Path) -> None:
     work, registry = tmp_path / "work", tmp_path / "registry"

@@ -20,6 +20,8 @@ from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, Search
 from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_registry.record import ScheduleRecord
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "kind": "cuda",
     "arch": "sm_80",

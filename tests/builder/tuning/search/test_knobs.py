@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.search.knobs import PATIENCE, WHOLE, asked_choices, choice_id, next_choices
+
+pytestmark = pytest.mark.fast
 
 BATCH = 8
 

@@ -35,6 +35,8 @@ from tunehub_registry.record import ScheduleRecord
 
 from ...conftest import tile
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., list[str]]
 PACKAGE = "llvm-nothing 1.0"
 
@@ -256,7 +258,6 @@ def test_a_warm_start_that_cannot_be_is_refused(
         assert "llvm-nothing" in result.output
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("tvm")
 @pytest.mark.parametrize("tuner", ["meta_schedule", "template"])
 def test_another_directory_starts_from_the_records_of_the_first(

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tunehub.cuda.rule import Tile
 from tunehub_builder.tuning.space import cuda_tiles
 
+pytestmark = pytest.mark.fast
+
 EXTENTS = st.lists(st.integers(1, 600), min_size=1, max_size=4)
 
 

@@ -24,6 +24,8 @@ from tunehub_builder.tuning.space import tensor_core as tensor_sketch
 from tunehub_builder.tuning.space.split_k import Side, SplitTile, apply, product_of, sides, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
+pytestmark = pytest.mark.slow
+
 TARGET = {
     "kind": "cuda",
     "arch": "sm_90",

@@ -20,6 +20,8 @@ from tunehub_builder.tuning.space.matmul import Axis
 from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, product_of, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
+pytestmark = pytest.mark.slow
+
 TARGET = {"kind": "cuda", "arch": "sm_90"}
 SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), steps=2, vectors=(8, 8))
 

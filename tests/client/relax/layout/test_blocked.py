@@ -13,6 +13,8 @@ from tvm import te, topi  # noqa: E402
 
 from tunehub.relax.layout import blocked  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 Array = np.ndarray[Any, Any]
 
 

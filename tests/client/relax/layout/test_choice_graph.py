@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tunehub.relax.layout.choice_graph import ChoiceGraph
 
+pytestmark = pytest.mark.fast
+
 
 def _random_graph(seed: int, sizes: list[int], edges: list[tuple[int, int]], *, forbidden: bool = False) -> ChoiceGraph:
     rng = np.random.default_rng(seed)

@@ -16,6 +16,8 @@ from tunehub.relax.layout.dense import pack_dense  # noqa: E402
 from tunehub.relax.nodes import static_shape  # noqa: E402
 from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 Nets = Any
 

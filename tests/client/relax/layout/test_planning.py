@@ -19,6 +19,8 @@ from tunehub.relax.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: 
 from tunehub.relax.layout.planning import plan_layouts  # noqa: E402
 from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 Array = np.ndarray[Any, Any]
 Nets = Any

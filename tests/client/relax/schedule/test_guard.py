@@ -16,6 +16,8 @@ from tunehub_registry.trace_rules import validate_trace
 
 from ..outputs import difference
 
+pytestmark = pytest.mark.slow
+
 CONV = ["GetSBlock", [], ["conv2d_nchw", "main"], ["b90"]]
 LAST = ["GetSBlock", [], ["compute", "main"], ["b91"]]
 CONV_LOOPS = ["GetLoops", ["b90"], [], [f"l{i}" for i in range(91, 98)]]  # n, c, y, x, and the reduction

@@ -12,6 +12,8 @@ from tunehub.relax.schedule.ladder import schedule_function, schedule_module
 
 from ..outputs import difference
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 EPILOGUES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "none": lambda b, x, y, bias: y,

@@ -25,6 +25,8 @@ from .test_transfer import conv2d, searched_trace, sketched_trace
 from .test_transfer import record_of as traced
 from .transfer_cases import case, outputs
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 
 

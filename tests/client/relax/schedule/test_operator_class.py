@@ -15,6 +15,8 @@ from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of
 from ..conftest import Nets
 from .transfer_cases import KINDS, case
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 NETS = Nets()
 sizes = st.integers(2, 40)  # an extent of 1 may change how TVM broadcasts

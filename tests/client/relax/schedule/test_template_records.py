@@ -24,6 +24,8 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 
 from ..conftest import Nets
 
+pytestmark = pytest.mark.slow
+
 op = relax.op
 KNOBS = {"columns": 7, "blocks": 2, "row": 14, "order": "rows", "padding": "whole", "parallel": True}
 
@@ -227,7 +229,6 @@ def test_a_schedule_that_the_guard_refuses_is_not_used(
     assert any("unrolled" in reason for w in hub.workloads for reason in w.skipped)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["auto", "keep"])
 def test_squeezenet_computes_the_same_on_default_knobs(layout: Any, run: Any, make_hub: Any) -> None:
     pytest.importorskip("onnx")

@@ -26,6 +26,8 @@ from tunehub_registry.trace_rules import validate_trace
 
 from .transfer_cases import KINDS, Case, case, outputs
 
+pytestmark = pytest.mark.slow
+
 PAIRS = int(os.environ.get("TUNEHUB_TRANSFER_PAIRS", "42"))  # 1000 before a release
 TARGETS = 3  # shapes for each source
 

@@ -22,6 +22,8 @@ from tunehub.relax.schedule.transfer_sources import (
     promising,
 )
 
+pytestmark = pytest.mark.fast
+
 OWN = OperatorClass(key="0" * 32, shape=((1, 64, 30, 30), (1, 64, 28, 28, 64, 3, 3)))
 shapes = st.tuples(*[st.integers(1, 512)] * 11)
 

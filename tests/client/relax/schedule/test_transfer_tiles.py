@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
 from tunehub.templates.divisors import divisors
+
+pytestmark = pytest.mark.fast
 
 tiles = st.lists(st.integers(1, 64), min_size=2, max_size=5).map(tuple)
 
