@@ -1,8 +1,9 @@
-"""Documents: every link leads somewhere, every ADR is in the index, and no module is named that is not there."""
+"""Documents: links lead somewhere, every ADR is in the index, and modules, paths, commands and options exist."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,29 @@ def test_every_decision_is_in_the_index_once(document: Path) -> None:
         number = int(document.name.split("-")[0])
         assert index.count(f"[{number}]({document.name})") == 1, "docs/adr/README.md has a line for each file"
         assert document.read_text().startswith(f"# {number}. ")
+
+
+def test_every_command_and_option_of_the_command_line_exists(document: Path) -> None:
+    click = pytest.importorskip("click")
+    from tunehub.cli.group import cli
+
+    for words in commands(document):
+        command, context = cli, click.Context(cli)
+        while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z]+", words[0]):
+            name = words.pop(0)
+            command = command.get_command(context, name)
+            assert command is not None, f"tunehub {name}"
+        known = {option for parameter in command.get_params(context) for option in parameter.opts}
+        known |= {option for parameter in command.get_params(context) for option in parameter.secondary_opts}
+        assert not {word.partition("=")[0] for word in words if word.startswith("--")} - known, (command.name, words)
+
+
+def commands(document: Path) -> Iterator[list[str]]:
+    """The words after `tunehub` of each call in code blocks and spans of a document."""
+    text = document.read_text().replace("\\\n", " ")
+    blocks = re.findall(r"^```.*?^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"^ {4,}.*", text, flags=re.MULTILINE) + re.findall(r"`(tunehub [^`\n]+)`", text)
+    for line in lines:
+        for call in re.split(r"\s#|&&", line):
+            yield from (found.split() for found in re.findall(r"(?:^|[\s/])tunehub ([a-z]+\b.*)", call))
