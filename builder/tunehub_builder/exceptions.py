@@ -22,7 +22,7 @@ class TuningError(BuilderError):
     """Tuning cannot start or go on."""
 
 
-class UnknownTargetError(TuningError):
+class NoSuchTargetError(TuningError):
     """No target has this name. Fields: `name`, `alike` (names that exist)."""
 
     def __init__(self, name: str, alike: Sequence[str]) -> None:

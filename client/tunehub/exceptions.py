@@ -8,7 +8,7 @@ class TunehubError(Exception):
 
 
 class HubWarning(UserWarning):
-    """Something in the hub went wrong and the compile goes on with the next rung. In strict mode it is an error."""
+    """Something in the hub went wrong and the compile goes on with what is left. In strict mode it is an error."""
 
 
 class UnsupportedTVMError(TunehubError):

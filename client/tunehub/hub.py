@@ -26,7 +26,8 @@ from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLoo
 from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
 from tunehub.registries.blob_cache import BlobCache
-from tunehub.registries.configured import Chain, configured_chain
+from tunehub.registries.configured import configured_registries
+from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
 from tunehub.report.model import Profile, Report, TunedRatio, WorkloadReport
 from tunehub.target.host import descriptor_of, missing_mcpu, small_pool
@@ -35,7 +36,7 @@ from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
 
 if TYPE_CHECKING:
-    from tunehub.registries.source import Registry
+    from tunehub.registries.port import Registry
 
 
 class Policy:
@@ -289,8 +290,8 @@ def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDe
     try:
         return descriptor_of(target)
     except UnknownTargetError:
-        chain = _open_chain(settings, policy)
-        published = next((offer.target for offer in chain.offers() if offer.name == str(target).lower()), None)
+        registries = _open_registries(settings, policy)
+        published = next((offer.target for offer in registries.offers() if offer.name == str(target).lower()), None)
         if published is None:
             raise
         return published
@@ -298,17 +299,17 @@ def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDe
 
 def resolve_host(
     host: TargetDescriptor, settings: Settings, policy: Policy, tvm_version: str | None
-) -> tuple[Chain, Resolution]:
+) -> tuple[Registries, Resolution]:
     """Resolve without opening the package. Raises as `open_hub`."""
-    chain = _open_chain(settings, policy)
+    registries = _open_registries(settings, policy)
     requirement = parse_requirement(settings.require, settings.require_place)
-    return chain, chain.resolve(host, requirement, tvm_version)
+    return registries, registries.resolve(host, requirement, tvm_version)
 
 
-def _open_chain(settings: Settings, policy: Policy, deadline: Deadline | None = None) -> Chain:
+def _open_registries(settings: Settings, policy: Policy, deadline: Deadline | None = None) -> Registries:
     """The lock file's packages alone when there is one, else all registries'."""
     deadline = deadline or Deadline(settings.budget)
-    return configured_chain(settings, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
+    return configured_registries(settings, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
 
 
 def _open(
@@ -333,11 +334,11 @@ def _open(
     read_tuning = None
     try:
         opened.add(_open_user(settings, cache, host, policy, opened.relay))
-        chain = _open_chain(settings, policy, deadline)
-        resolution, package = _open_nearest(chain, host, requirement, tvm_version, cache, policy)
+        registries = _open_registries(settings, policy, deadline)
+        resolution, package = _open_nearest(registries, host, requirement, tvm_version, cache, policy)
         opened.add(package)
         if resolution.chosen is not None:
-            chosen, registry = resolution.chosen, chain.registries[resolution.chosen.position]
+            chosen, registry = resolution.chosen, registries.sources[resolution.chosen.position]
             read_tuning = partial(_tuned_ratios, chosen, registry, cache)
     except TunehubError:
         raise
@@ -403,26 +404,26 @@ def _open_user(
 
 
 def _open_nearest(
-    chain: Chain,
+    registries: Registries,
     host: TargetDescriptor,
     requirement: Requirement,
     tvm_version: str | None,
     cache: BlobCache,
     policy: Policy,
 ) -> tuple[Resolution, IndexLookup | IndexLogs | None]:
-    """Go down the ladder until a package opens; one that does not is a problem, and the next is tried."""
+    """Open the nearest package; one that cannot be opened is a problem, and the next is tried."""
     opener = open_package_logs if is_relay(tvm_version) else open_package_records
     unusable: dict[tuple[str, str, str], str] = {}
     while True:
-        resolution = chain.resolve(host, requirement, tvm_version, unusable)
+        resolution = registries.resolve(host, requirement, tvm_version, unusable)
         chosen = resolution.chosen
         if chosen is None:
-            policy.problem(chain.nothing_found(resolution, requirement, tvm_version, unusable))
+            policy.problem(registries.nothing_found(resolution, requirement, tvm_version, unusable))
             return resolution, None
-        registry = chain.registries[chosen.position]
+        registry = registries.sources[chosen.position]
         try:
             package = opener(chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem)
-            remark = chain.bind(chosen)
+            remark = registries.bind(chosen)
             if remark is not None:
                 policy.note(remark)
             return resolution, package

@@ -20,7 +20,7 @@ from tunehub_registry._tuning_log_keys import LogLineError
 from tunehub_registry.exceptions import FormatError
 
 
-class Result(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+class MeasureResult(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """`[costs in s, error number, seconds spent, time stamp]`, the same in all formats."""
 
     costs: tuple[float, ...]
@@ -34,7 +34,7 @@ class AutotvmLine(Struct, gc=False):
 
     input: Raw
     config: Raw
-    result: Result
+    result: MeasureResult
     tvm_version: str | None = None
 
 
@@ -71,7 +71,7 @@ class OldLine(Struct):
     """AutoTVM 0.1."""
 
     i: OldInput
-    r: Result
+    r: MeasureResult
 
 
 class AnsorInput(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -103,13 +103,13 @@ class AnsorLine(Struct, gc=False):
     """Auto-scheduler 0.6."""
 
     i: AnsorInput
-    r: Result
+    r: MeasureResult
 
 
 Line = AutotvmLine | OldLine | AnsorLine
 # The shape, the bytes that say what was tuned, the result, the configuration's bytes, and TVM's version.
-Parts = tuple[type[Line], bytes, Result, bytes, str | None]
-Scanned = tuple[type[Line], bytes, Result]
+Parts = tuple[type[Line], bytes, MeasureResult, bytes, str | None]
+Scanned = tuple[type[Line], bytes, MeasureResult]
 
 autotvm_input = msgspec.json.Decoder(AutotvmInput).decode
 ansor_task = msgspec.json.Decoder(AnsorTask).decode

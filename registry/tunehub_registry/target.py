@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Rung = Literal["exact", "family", "generic"]
-RUNGS: tuple[Rung, ...] = ("exact", "family", "generic")
+Fit = Literal["exact", "family", "generic"]
+FITS: tuple[Fit, ...] = ("exact", "family", "generic")
 
 Kind = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._]{0,31}\Z")]
 # Hyphens are allowed here (LLVM says "skylake-avx512"): a name is split at its first hyphen, and a kind has none.
@@ -47,9 +47,9 @@ class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The package serves the host on this rung; among packages of one rung the smallest distance is nearest."""
+    """The package serves the host, so well; among packages of the same fit the smallest distance is nearest."""
 
-    rung: Rung
+    fit: Fit
     distance: int
 
 
@@ -62,7 +62,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def match(package: TargetDescriptor, host: TargetDescriptor) -> Accepted | Rejected:
     """Decide whether the records of `package` may be used on `host`.
 
-    Legality (required features, GPU limits) holds on every rung: a virtual machine can hide features of the very
+    Legality (required features, GPU limits) holds for every fit: a virtual machine can hide features of the very
     model. Then: the same model is `exact`; the same architecture with no feature that the host lacks is `family`;
     what is left, of the same architecture (CPU) or kind (GPU), is `generic`.
     """
@@ -92,21 +92,21 @@ class Matcher:
         if illegal is not None:
             return Rejected(reason=illegal)
         if self._same_model(package):
-            return Accepted(rung="exact", distance=0)
+            return Accepted(fit="exact", distance=0)
         package_sm = _sm(package.arch)
         if package_sm is None or self._sm is None:
             known = self._by_arch.get((package.arch, package.features))
             return known or self._by_arch.setdefault((package.arch, package.features), self._match_by_arch(package))
         distance = self._distance(package) + abs(self._sm - package_sm)
         family = package_sm <= self._sm and package_sm // 10 == self._sm // 10 and not self._missing(package.features)
-        return Accepted(rung="family" if family else "generic", distance=distance)
+        return Accepted(fit="family" if family else "generic", distance=distance)
 
     def _match_by_arch(self, package: TargetDescriptor) -> Accepted | Rejected:
         if package.arch.lower() != self._arch:
             reason = f"the package is for architecture {package.arch!r}, this machine is {self._host.arch!r}"
             return Rejected(reason=reason)
-        rung: Rung = "generic" if self._missing(package.features) else "family"
-        return Accepted(rung=rung, distance=self._distance(package))
+        fit: Fit = "generic" if self._missing(package.features) else "family"
+        return Accepted(fit=fit, distance=self._distance(package))
 
     def _distance(self, package: TargetDescriptor) -> int:
         return len(self._features.symmetric_difference(package.features))

@@ -97,7 +97,7 @@ def test_another_model_is_served_by_family(registry: RegistryFolder) -> None:
     assert serves(hub)
     chosen = hub.resolution.chosen
     assert chosen is not None
-    assert (chosen.label, chosen.match.rung) == ("llvm-skylake 0.1.0", "family")
+    assert (chosen.label, chosen.match.fit) == ("llvm-skylake 0.1.0", "family")
 
 
 def test_requirement_pins_a_version(registry: RegistryFolder) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 def publish(plan: dict[str, Any]) -> None:
     """Publish the packages of `plan["packages"]` one by one; `plan["log"]` gets the name of each when it is done."""
-    from tunehub_registry.publishing.ledger import Patience
+    from tunehub_registry.publishing.ledger import RetryPolicy
     from tunehub_registry.publishing.packages import publish as publish_packages
     from tunehub_registry.publishing.packages import read_package
     from tunehub_registry.publishing.signed import SignedLedger
@@ -33,7 +33,7 @@ def publish(plan: dict[str, Any]) -> None:
     with Path(plan["log"]).open("a") as log:
         for file in map(Path, plan["packages"]):
             if file.name not in done:
-                publish_packages(ledger, [read_package(file)], patience=Patience(total_s=240.0))
+                publish_packages(ledger, [read_package(file)], retry=RetryPolicy(total_s=240.0))
                 log.write(f"{file.name}\n")
                 log.flush()
 
@@ -44,7 +44,8 @@ def read(plan: dict[str, Any]) -> None:
     A view is wrong when a name, shard or package in it cannot be had or has another hash, or when it lacks what an
     earlier view had.
     """
-    from tunehub.registries.source import Access, open_registry
+    from tunehub.registries.opening import open_registry
+    from tunehub.registries.port import Access
     from tunehub.registries.trust_store import TrustStore
     from tunehub_registry.index import ShardEntry
     from tunehub_registry.package import open_package

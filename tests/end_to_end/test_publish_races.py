@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tunehub.registries.source import Access, open_registry
+from tunehub.registries.opening import open_registry
+from tunehub.registries.port import Access
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.publishing.administration import Administration

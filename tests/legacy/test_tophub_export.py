@@ -18,7 +18,7 @@ from tvm import autotvm
 
 from tunehub.records.tophub_export import export_tophub
 from tunehub.registries.blob_cache import BlobCache
-from tunehub.registries.configured import open_chain
+from tunehub.registries.configured import open_registries
 from tunehub_builder.logs.to_packages import import_as_packages
 
 from .relay_cases import conv_net, log_line, tasks, write_log
@@ -69,9 +69,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert found
     report = import_as_packages([log], folder / "hub")
     assert report.files[0].lines == len(report.files[0].imported)
-    chain = open_chain([str(folder / "hub")], offline=True, on_problem=_raise)
+    registries = open_registries([str(folder / "hub")], offline=True, on_problem=_raise)
     done = export_tophub(
-        chain, folder / "out", targets=["llvm -mcpu=core-avx2"], cache=BlobCache(folder / "c"), on_problem=_raise
+        registries, folder / "out", targets=["llvm -mcpu=core-avx2"], cache=BlobCache(folder / "c"), on_problem=_raise
     )
     assert {file.backend: file.records for file in done.files}["llvm"] == len(found)
     return folder / "out"

@@ -79,7 +79,7 @@ def test_a_package_serves_the_machine_that_llvm_calls_by_the_usual_name() -> Non
     package = descriptor_of_legacy(parse_target("llvm -mcpu=core-avx2"))
     assert package.aliases == ("core-avx2",)
     host = TargetDescriptor(kind="llvm", model="haswell", arch="x86_64", features=package.features)
-    assert match(package, host) == Accepted(rung="exact", distance=0)
+    assert match(package, host) == Accepted(fit="exact", distance=0)
 
 
 @pytest.mark.parametrize(

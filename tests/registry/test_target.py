@@ -35,18 +35,18 @@ def test_names_cannot_escape(field: str, value: str) -> None:
 
 
 def test_exact_by_model_and_by_alias_in_either_direction() -> None:
-    assert match(cpu(), cpu(features=())) == Accepted(rung="exact", distance=0)
-    assert match(cpu(aliases=("EPYC-9005",)), cpu("epyc-9005")) == Accepted(rung="exact", distance=0)
-    assert match(cpu(), cpu("other", aliases=("ZnVer5",))) == Accepted(rung="exact", distance=0)
+    assert match(cpu(), cpu(features=())) == Accepted(fit="exact", distance=0)
+    assert match(cpu(aliases=("EPYC-9005",)), cpu("epyc-9005")) == Accepted(fit="exact", distance=0)
+    assert match(cpu(), cpu("other", aliases=("ZnVer5",))) == Accepted(fit="exact", distance=0)
 
 
 def test_family_counts_the_unused_features() -> None:
     host = cpu("znver6", features=("avx2", "avx512f", "avx512vnni", "avx512bf16"))
-    assert match(cpu(), host) == Accepted(rung="family", distance=2)
+    assert match(cpu(), host) == Accepted(fit="family", distance=2)
 
 
 def test_generic_when_the_host_lacks_features_that_are_not_required() -> None:
-    assert match(cpu(), cpu("haswell", features=("avx2",))) == Accepted(rung="generic", distance=1)
+    assert match(cpu(), cpu("haswell", features=("avx2",))) == Accepted(fit="generic", distance=1)
 
 
 def test_required_features_hold_on_every_rung_and_are_named() -> None:
@@ -69,11 +69,11 @@ def test_other_kind_and_other_architecture() -> None:
 @pytest.mark.parametrize(
     ("package", "host", "expected"),
     [
-        ("sm_80", "sm_86", Accepted(rung="family", distance=6)),
-        ("sm_86", "sm_80", Accepted(rung="generic", distance=6)),
-        ("sm_80", "sm_90", Accepted(rung="generic", distance=10)),
-        ("sm_90a", "sm_90", Accepted(rung="family", distance=0)),
-        ("sm_100", "sm_103", Accepted(rung="family", distance=3)),
+        ("sm_80", "sm_86", Accepted(fit="family", distance=6)),
+        ("sm_86", "sm_80", Accepted(fit="generic", distance=6)),
+        ("sm_80", "sm_90", Accepted(fit="generic", distance=10)),
+        ("sm_90a", "sm_90", Accepted(fit="family", distance=0)),
+        ("sm_100", "sm_103", Accepted(fit="family", distance=3)),
     ],
 )
 def test_gpu_family_is_the_same_major_architecture(package: str, host: str, expected: Accepted) -> None:
@@ -82,11 +82,11 @@ def test_gpu_family_is_the_same_major_architecture(package: str, host: str, expe
 
 def test_a_required_sm_means_that_or_later() -> None:
     package = gpu("a", "sm_90", required_features=("sm_80",))
-    assert match(package, gpu("b", "sm_86")) == Accepted(rung="generic", distance=4)
+    assert match(package, gpu("b", "sm_86")) == Accepted(fit="generic", distance=4)
     assert isinstance(match(package, gpu("b", "sm_75")), Rejected)
     special = gpu("a", "sm_90a", required_features=("sm_90a",))
     assert isinstance(match(special, gpu("b", "sm_100")), Rejected)
-    assert match(special, gpu("b", "sm_90a", features=("sm_90a",))) == Accepted(rung="family", distance=1)
+    assert match(special, gpu("b", "sm_90a", features=("sm_90a",))) == Accepted(fit="family", distance=1)
 
 
 def test_gpu_limits_are_legal_on_every_rung() -> None:

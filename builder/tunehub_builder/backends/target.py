@@ -9,7 +9,7 @@ def find_target(name: str, *, remote: bool = False) -> TuningTarget:
     """The target called ``name``: ``host``, ``llvm-`` and LLVM's name of a CPU, or a GPU of this machine.
 
     With TVM <= 0.19 also TVM's own text of any target, such as ``cuda -model=titanx``; ``remote``: another machine
-    measures. Raises UnknownTargetError, or UnsuitableTargetError for a device that this machine is or has not.
+    measures. Raises NoSuchTargetError, or UnsuitableTargetError for a device that this machine is or has not.
     """
     if generation() == "relay":
         from tunehub_builder.backends.relay.target import find_relay_target

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tunehub_builder.exceptions import BuilderError, UnknownTargetError
+from tunehub_builder.exceptions import BuilderError, NoSuchTargetError
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def _as_click_error(error: Exception) -> click.ClickException | None:
     from tunehub_builder.networks import NetworkError, UnknownNetworkError
     from tunehub_registry.exceptions import RegistryError
 
-    if isinstance(error, (UnknownTargetError, UnknownNetworkError, UsageError)):
+    if isinstance(error, (NoSuchTargetError, UnknownNetworkError, UsageError)):
         return click.UsageError(str(error))
     if isinstance(error, (BuilderError, NetworkError, RegistryError)):
         return click.ClickException(str(error))

@@ -45,7 +45,7 @@ class JobSession:
         self._archive: Archive | None = None
 
     def facts(self, target_name: str) -> Facts:
-        """What this machine is. Raises UnknownTargetError or UnsuitableTargetError when it is none for the target."""
+        """What this machine is. Raises NoSuchTargetError or UnsuitableTargetError when it is none for the target."""
         from tunehub.target.host import physical_cores
 
         target = find_relax_target(target_name)

@@ -49,7 +49,7 @@ def check_package(
 ) -> Outcome:
     """Judge networks with the records of a package for this machine.
 
-    Raises BuilderError for a package without records for current TVM, and as :func:`check_networks`; UnknownTargetError
+    Raises BuilderError for a package without records for current TVM, and as :func:`check_networks`; NoSuchTargetError
     and UnsuitableTargetError for a package of another machine, PackageError and FormatError for a damaged one.
     """
     with tempfile.TemporaryDirectory() as folder:

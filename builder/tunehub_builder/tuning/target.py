@@ -14,7 +14,7 @@ from typing import Any
 
 from tunehub.target.host import physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
-from tunehub_builder.exceptions import TuningError, UnknownTargetError, UnsuitableTargetError
+from tunehub_builder.exceptions import TuningError, NoSuchTargetError, UnsuitableTargetError
 
 HOST = "host"
 NO_FFI = "none"
@@ -51,7 +51,7 @@ def generation() -> Generation:
 def find_board_cpu(name: str, cores: int) -> TuningTarget:
     """The CPU with ``cores`` of a board: as :func:`find_cpu`, but of any architecture that boards run Linux on.
 
-    Raises UnknownTargetError. What only LLVM's name tells is not asked of the board.
+    Raises NoSuchTargetError. What only LLVM's name tells is not asked of the board.
     """
     from tvm.target import codegen
 
@@ -62,7 +62,7 @@ def find_board_cpu(name: str, cores: int) -> TuningTarget:
         known[triple] = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm("", triple))]
     found = [triple for triple, models in known.items() if model in models]
     if not found or not (name == HOST or name.startswith("llvm-")):
-        raise UnknownTargetError(name, _alike(name, [cpu for models in known.values() for cpu in models], host))
+        raise NoSuchTargetError(name, _alike(name, [cpu for models in known.values() for cpu in models], host))
     config = {"kind": "llvm", "mcpu": model, "num-cores": cores, **({"mtriple": found[0]} if found[0] else {})}
     cpu = Cpu(model, frozenset(_extensions(model, found[0])))
     return TuningTarget(name=f"llvm-{model}", config=config, vector=cpu.vector)
@@ -86,7 +86,7 @@ class Cpu:
 def find_cpu(name: str, *, remote: bool = False) -> Cpu:
     """The CPU that ``host`` or ``llvm-`` and LLVM's name mean.
 
-    Raises UnknownTargetError, and UnsuitableTargetError when this machine lacks its extensions (``remote``: it need not
+    Raises NoSuchTargetError, and UnsuitableTargetError when this machine lacks its extensions (``remote``: it need not
     have them).
     """
     from tvm.target import codegen
@@ -95,7 +95,7 @@ def find_cpu(name: str, *, remote: bool = False) -> Cpu:
     model = host if name == HOST else name.removeprefix("llvm-")
     known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm(host))]
     if not (name == HOST or name.startswith("llvm-")) or model not in known:
-        raise UnknownTargetError(name, _alike(name, known, host))
+        raise NoSuchTargetError(name, _alike(name, known, host))
     features = _extensions(model)
     missing = sorted(features - _extensions(host))
     if missing and not remote:

@@ -17,11 +17,13 @@ from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError, last_line
 from tunehub.options import Settings, load_settings, with_options
-from tunehub.registries.configured import EMBEDDED, configured_chain
+from tunehub.registries.configured import configured_registries
+from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.failures import plain_age
 from tunehub.registries.plain import PlainRegistry
+from tunehub.registries.port import Registry
 from tunehub.registries.root_file import read_root
 from tunehub.registries.signed import SignedRegistry
-from tunehub.registries.source import Registry, plain_age
 from tunehub_registry.stores.port import Deadline
 
 State = Literal["ok", "warning", "error"]
@@ -165,13 +167,13 @@ def _examine_cache(settings: Settings) -> Finding:
 def _examine_registries(settings: Settings) -> list[Finding]:
     problems: list[HubError] = []
     warned: list[str] = []
-    chain = configured_chain(
+    registries = configured_registries(
         replace(settings, lock=None),
         on_problem=problems.append,
         on_warning=warned.append,
         deadline=Deadline(settings.budget),
     )
-    findings = [_examine_registry(registry) for registry in chain.registries]
+    findings = [_examine_registry(registry) for registry in registries.sources]
     unsigned = [Finding(name="registry", state="warning", text=text, remedy=_SIGN) for text in warned]
     return [*(_registry_error(problem) for problem in problems), *unsigned, *findings]
 

@@ -41,7 +41,7 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
     from tunehub.options import load_settings, with_options
     from tunehub.records.tophub_export import export_tophub
     from tunehub.registries.blob_cache import BlobCache
-    from tunehub.registries.configured import configured_chain
+    from tunehub.registries.configured import configured_registries
 
     settings = with_options(load_settings(), registry=registry or None)
     problems: dict[str, HubError] = {}
@@ -49,8 +49,8 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
     def note(problem: HubError) -> None:
         problems.setdefault(str(problem), problem)
 
-    chain = configured_chain(settings, on_problem=note)
-    done = export_tophub(chain, folder, targets=targets, cache=BlobCache(settings.cache), on_problem=note)
+    registries = configured_registries(settings, on_problem=note)
+    done = export_tophub(registries, folder, targets=targets, cache=BlobCache(settings.cache), on_problem=note)
     for problem in problems:
         click.echo(f"Error: {problem}", err=True)
     if as_json:

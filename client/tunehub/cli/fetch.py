@@ -14,7 +14,8 @@ from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
 from tunehub.options import Settings, load_settings, with_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError
-from tunehub.registries.configured import Published, configured_chain
+from tunehub.registries.configured import configured_registries
+from tunehub.registries.ordered import Published
 from tunehub.registries.resolution import Requirement, parse_requirement
 
 _PLACE = "NAME[==VERSION]"
@@ -48,8 +49,8 @@ def fetch(package: str, registry: Sequence[str], as_json: bool) -> None:
 def _choose(require: Requirement, settings: Settings) -> Published:
     """The first registry's newest version that fits. Raises ClickException when there is none."""
     problems: list[HubError] = []
-    chain = configured_chain(settings, on_problem=problems.append)
-    named = list(chain.published({str(require.name).lower()}))
+    registries = configured_registries(settings, on_problem=problems.append)
+    named = list(registries.published({str(require.name).lower()}))
     fitting = [
         item
         for item in named

@@ -14,7 +14,7 @@ from tunehub.exceptions import HubWarning, TunehubError, UsageError
 
 COMMANDS = {
     "cache": "tunehub.cli.cache:cache",
-    "delegate": "tunehub.cli.owners:delegate",
+    "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
     "explain": "tunehub.cli.explain:explain",
@@ -26,9 +26,9 @@ COMMANDS = {
     "lock": "tunehub.cli.lock:lock",
     "mirror": "tunehub.cli.mirror:mirror",
     "publish": "tunehub.cli.publish:publish",
-    "refresh": "tunehub.cli.owners:refresh",
+    "refresh": "tunehub.cli.delegations:refresh",
     "resolve": "tunehub.cli.resolve:resolve",
-    "rotate": "tunehub.cli.owners:rotate",
+    "rotate": "tunehub.cli.delegations:rotate",
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
     "trust": "tunehub.cli.trust:trust",

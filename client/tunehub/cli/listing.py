@@ -13,7 +13,8 @@ from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
 from tunehub.options import Settings, load_settings, with_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.registries.configured import Chain, Published, configured_chain
+from tunehub.registries.configured import configured_registries
+from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.resolution import parse_requirement
 
 
@@ -24,14 +25,14 @@ from tunehub.registries.resolution import parse_requirement
 def list_packages(target: str | None, registry: Sequence[str], as_json: bool) -> None:
     """List published packages; TARGET keeps those whose name begins with it (llvm, llvm-znver5)."""
     problems: list[HubError] = []
-    chain = _chain(_settings(registry), problems)
-    found = [item for item in chain.published() if _begins_with(item.name, target)]
+    registries = _registries(_settings(registry), problems)
+    found = [item for item in registries.published() if _begins_with(item.name, target)]
     _report(problems)
     if as_json:
         print_json({"packages": [_row(item) for item in found], "problems": [str(problem) for problem in problems]})
     else:
         where = f" for {target}" if target else ""
-        empty = f"no packages{where} in {', '.join(item.address for item in chain.registries)}"
+        empty = f"no packages{where} in {', '.join(item.address for item in registries.sources)}"
         headings = ("NAME", "VERSION", "TVM", "SIZE", "PUBLISHED", "REGISTRY", "")
         print_table(headings, (_cells(item) for item in found), empty=empty)
     sys.exit(1 if problems else 0)
@@ -50,8 +51,8 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
         )
     settings = _settings(registry)
     problems: list[HubError] = []
-    chain = _chain(settings, problems)
-    named = [item for item in chain.published() if item.name == require.name.lower()]
+    registries = _registries(settings, problems)
+    named = [item for item in registries.published() if item.name == require.name.lower()]
     fitting = [item for item in named if require.specifier.contains(item.entry.version, prereleases=True)]
     _report(problems)
     if not fitting:
@@ -166,12 +167,12 @@ def _settings(registry: Sequence[str]) -> Settings:
     return with_options(load_settings(), registry=registry or None)
 
 
-def _chain(settings: Settings, problems: list[HubError]) -> Chain:
+def _registries(settings: Settings, problems: list[HubError]) -> Registries:
     def note(problem: HubError) -> None:
         if str(problem) not in {str(known) for known in problems}:
             problems.append(problem)
 
-    return configured_chain(settings, on_problem=note)
+    return configured_registries(settings, on_problem=note)
 
 
 def _report(problems: Sequence[HubError]) -> None:

@@ -17,7 +17,7 @@ from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError
 from tunehub.options import load_settings, with_options
-from tunehub.registries.configured import configured_chain
+from tunehub.registries.configured import configured_registries
 from tunehub.registries.locked import read_lock
 from tunehub.registries.locking import Demands, Locker, parse_demands, presign
 from tunehub.target.host import descriptor_of, gpu_descriptor, host_descriptor
@@ -62,8 +62,8 @@ def lock(
     before = read_lock(path, "--output") if path.exists() else None
     versions = _tvm_versions(tvm, before)
     names = frozenset(before.names if before and upgrade_all else (name.lower() for name in upgrade))
-    chain = configured_chain(replace(settings, lock=None), on_problem=_stop)
-    locker = Locker(chain, before, versions, names)
+    registries = configured_registries(replace(settings, lock=None), on_problem=_stop)
+    locker = Locker(registries, before, versions, names)
     try:
         demands, hosts = _demands(wanted, before, locker)
         after = locker.lock(demands, hosts)

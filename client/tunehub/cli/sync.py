@@ -18,8 +18,10 @@ from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError
 from tunehub.options import Settings, load_settings, with_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
-from tunehub.registries.configured import EMBEDDED, Published, configured_chain
+from tunehub.registries.configured import configured_registries
+from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
+from tunehub.registries.ordered import Published
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
 from tunehub_registry.stores.port import Deadline
@@ -70,10 +72,10 @@ def look_around(lock: Lock, settings: Settings) -> list[str]:
     known = {EMBEDDED, *(split_unsigned(address)[0] for address in settings.registries)}
     origins = dict.fromkeys(item.registry for item in lock.packages if item.registry not in known)
     asked = replace(settings, lock=None, registries=(*settings.registries, *origins))
-    chain = configured_chain(
+    registries = configured_registries(
         asked, on_problem=lambda error: remarks.append(str(error)), deadline=Deadline(settings.budget)
     )
-    found = list(chain.published(lock.names))
+    found = list(registries.published(lock.names))
     for pin in lock.packages:
         remarks += _remarks_on(pin, [item for item in found if item.name == pin.name], lock.tvm)
     return list(dict.fromkeys(remarks))

@@ -68,7 +68,7 @@ def _check_machine(host: TargetDescriptor) -> None:
     if host.kind != "llvm":
         raise MeasureError(f"candidates are measured on CPUs only, not on {host.kind}", remedy=_REMEDY)
     found = match(host, host_descriptor())
-    if not isinstance(found, Accepted) or found.rung == "generic":
+    if not isinstance(found, Accepted) or found.fit == "generic":
         raise MeasureError(f"candidates for {host.name} cannot be measured on this machine", remedy=_REMEDY)
 
 

@@ -104,7 +104,7 @@ class SetInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class RecordStream:
     """A file of records to index. `kind` of target leaves out lines of tuning logs that were measured on another."""
 
     info: SetInfo
@@ -312,7 +312,9 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
         raise
 
 
-def write_index(path: Path, stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence] = ()) -> None:
+def write_index(
+    path: Path, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
+) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
 
     What the streams raise goes through.
@@ -326,7 +328,9 @@ def write_index(path: Path, stamp: str, sources: Iterable[Source], evidence: Ite
         raise OSError(f"{path}: {error}") from error
 
 
-def index_in_memory(stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence] = ()) -> RecordIndex:
+def index_in_memory(
+    stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
+) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
     _fill(connection, stamp, sources, evidence)
@@ -334,7 +338,7 @@ def index_in_memory(stamp: str, sources: Iterable[Source], evidence: Iterable[Re
 
 
 def _fill(
-    connection: sqlite3.Connection, stamp: str, sources: Iterable[Source], evidence: Iterable[RecordEvidence]
+    connection: sqlite3.Connection, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence]
 ) -> None:
     connection.executescript(_SCHEMA)
     connection.execute("BEGIN")
@@ -379,7 +383,7 @@ class _Tally:
         self.first_bad = self.first_bad or f"line {self.line}: {reason}"
 
 
-def _schedule_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
+def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
     of_template = source.info.tuner == "template"
     decoder = msgspec.json.Decoder(_Keys)
@@ -406,7 +410,7 @@ def _class(key: str | None, extents: tuple[int, ...]) -> tuple[str | None, str |
     return (key, " ".join(map(str, extents))) if is_key(key) and extents else (None, None)
 
 
-def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
+def _log_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     """Rows of a tuning log of TVM: `anchor` is the operator. Failed trials have no row."""
     for tally.line, line in enumerate(_lines(source.stream), 1):
         if line.startswith(b"#") or not line.strip():
@@ -426,7 +430,7 @@ def _log_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
         yield (source.info.id, *columns, tally.line, zlib.compress(line, 1), *own, *_NO_CLASS[2:])
 
 
-def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
+def _graph_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     """The one row of a graph-level set: all its lines, under the network's fingerprint."""
     header = parse_graph_header(source.stream.readline(MAX_LINE_BYTES))
     records = [line for line in _lines(source.stream) if line and not line.startswith(b"#")]
@@ -439,7 +443,7 @@ def _graph_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
     yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, 1, body, *_NO_CLASS)
 
 
-def _no_rows(source: Source, tally: _Tally) -> Iterator[_Row]:
+def _no_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
     return iter(())
 
 
@@ -452,7 +456,7 @@ def _is_of_kind(target: str, kind: str | None) -> bool:
     return target.split(maxsplit=1)[:1] == [kind]
 
 
-_ROWS: Mapping[str, Callable[[Source, _Tally], Iterator[_Row]]] = MappingProxyType(
+_ROWS: Mapping[str, Callable[[RecordStream, _Tally], Iterator[_Row]]] = MappingProxyType(
     {
         "meta_schedule": _schedule_rows,
         "template": _schedule_rows,

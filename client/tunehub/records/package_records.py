@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -14,8 +14,8 @@ from tunehub.records.index import (
     INDEX_FORMAT,
     IndexDamagedError,
     RecordIndex,
+    RecordStream,
     SetInfo,
-    Source,
     index_in_memory,
     open_index,
     write_index,
@@ -31,9 +31,8 @@ from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 
 if TYPE_CHECKING:
-    from tunehub.registries.source import Registry
+    from tunehub.registries.port import OnProblem, Registry
 
-OnProblem = Callable[[HubError], None]
 _SCHEMES = " ".join(KEY_SCHEMES.values())
 
 
@@ -78,7 +77,7 @@ def open_package_logs(
         index,
         sets=usable,
         package=chosen.label,
-        rung="exact" if chosen.match.rung == "exact" else "family",
+        rung="exact" if chosen.match.fit == "exact" else "family",
         reopen=lambda: opener.open(rebuild=True),
         on_problem=on_problem,
     )
@@ -267,14 +266,14 @@ class _PackageOpener:
 
 
 @contextmanager
-def _record_sets(package: Package) -> Iterator[list[Source]]:
+def _record_sets(package: Package) -> Iterator[list[RecordStream]]:
     """The record files that this client has keys for, open. Others are listed without their lines."""
     with ExitStack() as stack:
-        sources: list[Source] = []
+        sources: list[RecordStream] = []
         for number, item in enumerate(package.manifest.record_sets):
             info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
             stream = stack.enter_context(package.open(item.file)) if info.known else _nothing()
-            sources.append(Source(info=info, stream=stream))
+            sources.append(RecordStream(info=info, stream=stream))
         yield sources
 
 
@@ -342,7 +341,7 @@ def _open_user_index(
             except (OSError, IndexDamagedError):
                 pass
             sources = [
-                Source(info=info, stream=stack.enter_context(file.open("rb")), kind=kind)
+                RecordStream(info=info, stream=stack.enter_context(file.open("rb")), kind=kind)
                 for info, file in zip(infos, files, strict=True)
             ]
             try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from packaging.version import Version
 
 from tunehub.exceptions import HubError, PackageUnusableError, TunehubError, UnknownTargetError
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.registries.configured import Chain, Published
+from tunehub.registries.ordered import Published, Registries
+from tunehub.registries.port import OnProblem
 from tunehub.registries.resolution import NameOffer, parse_requirement, rank_names
 from tunehub.target.host import descriptor_of
 from tunehub_registry.exceptions import FieldError, RegistryError
@@ -45,7 +46,6 @@ _ALIASES = {"vtacpu": "vta", "webgpu": "opencl", "vulkan": "opencl", "nvptx": "c
 _FORMAT = "autotvm 0.2"
 # The backend whose records TVM tells apart by nothing: it compares `-model`, never `-mcpu`.
 _CPU = "llvm"
-OnProblem = Callable[[HubError], None]
 
 
 class ExportError(TunehubError):
@@ -92,7 +92,7 @@ class _Lines:
 
 
 def export_tophub(
-    chain: Chain, folder: Path, *, targets: Sequence[str] = (), cache: BlobCache, on_problem: OnProblem
+    registries: Registries, folder: Path, *, targets: Sequence[str] = (), cache: BlobCache, on_problem: OnProblem
 ) -> Export:
     """Write TopHub's files into `folder`, from the newest version of every package with AutoTVM records.
 
@@ -100,7 +100,7 @@ def export_tophub(
     the nearest to the target, or to this machine. Packages that cannot be read go to `on_problem`.
     Raises UnknownTargetError for a target that is none, ExportError when the folder cannot be written.
     """
-    published, left_out = _newest(chain)
+    published, left_out = _newest(registries)
     if targets:
         published, others = _serving(published, targets)
         left_out += others
@@ -123,11 +123,11 @@ def backend_of(target: LegacyTarget) -> str | None:
     return next((name for name in aliased if name in FILE_VERSIONS), None)
 
 
-def _newest(chain: Chain) -> tuple[list[Published], list[LeftOut]]:
+def _newest(registries: Registries) -> tuple[list[Published], list[LeftOut]]:
     """Of each name the newest version that is not yanked, from the first registry that has one; final before pre."""
     chosen: dict[str, Published] = {}
     without: dict[str, LeftOut] = {}
-    for item in chain.published():
+    for item in registries.published():
         if item.entry.yanked is not None:
             continue
         label = f"{item.name} {item.entry.version}"

@@ -16,8 +16,8 @@ from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.package import EVIDENCE, open_package
 
 if TYPE_CHECKING:
+    from tunehub.registries.port import Registry
     from tunehub.registries.resolution import Chosen
-    from tunehub.registries.source import Registry
 
 MIN_WORKLOADS = 5  # fewer say little about another one
 

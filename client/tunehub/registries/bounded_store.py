@@ -104,12 +104,12 @@ def run_until(deadline: Deadline, work: Callable[[], T]) -> T:
         return work()
     if left == 0.0:
         raise TimeoutError
-    task = _Task(work)
+    task = _BackgroundCall(work)
     threading.Thread(target=task.run, name="tunehub-network", daemon=True).start()
     return task.result(left)
 
 
-class _Task(Generic[T]):
+class _BackgroundCall(Generic[T]):
     """Work of another thread, and what came of it."""
 
     def __init__(self, work: Callable[[], T]) -> None:

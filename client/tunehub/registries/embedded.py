@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+EMBEDDED = "embedded"  # what messages and lock files call it
+
 
 def embedded_registry() -> Path:
     """The folder with `index.json` and `packages/` that comes with tunehub.

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tunehub.exceptions import HubError, LockedPackageMissingError, LockError, LockFileError, RequirementError
-from tunehub.registries.configured import Chain, OnProblem
+from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Requirement, Resolution, Unusable
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import Shard, ShardEntry
@@ -22,6 +22,7 @@ from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:
     from tunehub.options import Settings
+    from tunehub.registries.port import OnProblem
     from tunehub_registry.stores.port import OnBytes
 
 _MAX_REASONS = 5
@@ -125,7 +126,7 @@ class LockedRegistry:
         return next((item.url or item.registry for item in self.lock.packages if path in item.paths), path)
 
 
-class LockedChain(Chain):
+class LockedRegistries(Registries):
     """A lock file as the only registry."""
 
     def __init__(self, registry: LockedRegistry, settings: Settings, on_problem: OnProblem) -> None:
@@ -160,15 +161,15 @@ class LockedChain(Chain):
         return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
 
 
-def open_locked(settings: Settings, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedChain:
-    """The chain of a lock file; by default the settings' time budget begins now. Raises LockFileError."""
+def open_locked(settings: Settings, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedRegistries:
+    """The registries of a lock file; by default the settings' time budget begins now. Raises LockFileError."""
     assert settings.lock is not None
     lock = read_lock(settings.lock, settings.lock_place)
     registry = LockedRegistry(
         lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline,
         deadline=deadline or Deadline(settings.budget),
     )  # fmt: skip
-    return LockedChain(registry, settings, on_problem)
+    return LockedRegistries(registry, settings, on_problem)
 
 
 def _missing(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from tunehub.registries.configured import EMBEDDED
-from tunehub.registries.embedded import embedded_registry
+from tunehub.registries.embedded import EMBEDDED, embedded_registry
 from tunehub_registry.lock import LockedPackage
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError

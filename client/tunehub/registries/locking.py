@@ -14,7 +14,8 @@ from packaging.specifiers import SpecifierSet
 
 from tunehub import __version__
 from tunehub.exceptions import RequirementError
-from tunehub.registries.configured import EMBEDDED, Chain
+from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Decision, Requirement, parse_requirement, version_problem
 from tunehub_registry.lock import Lock, LockedPackage
 from tunehub_registry.stores.open import open_store, split_unsigned
@@ -72,12 +73,14 @@ def parse_demands(words: Iterable[str]) -> Demands:
 class Locker:
     """Finds a pin for everything that is asked for. What `before` pins stays, unless it is in `upgrade`."""
 
-    def __init__(self, chain: Chain, before: Lock | None, tvm: Sequence[str], upgrade: frozenset[str]) -> None:
+    def __init__(
+        self, registries: Registries, before: Lock | None, tvm: Sequence[str], upgrade: frozenset[str]
+    ) -> None:
         """`tvm`: the TVM versions that every target has to be served with; none stands for any.
 
         Raises RequirementError when `upgrade` has a name that is not pinned.
         """
-        self._chain = chain
+        self._registries = registries
         self._before = before
         self._tvm = tuple(tvm)
         self._versions: tuple[str | None, ...] = self._tvm or (None,)
@@ -111,7 +114,7 @@ class Locker:
         """Every name of the registries, the nearest registry's target."""
         if self._offers is None:
             self._offers = {}
-            for offer in self._chain.offers():
+            for offer in self._registries.offers():
                 self._offers.setdefault(offer.name, offer.target)
         return self._offers
 
@@ -119,7 +122,7 @@ class Locker:
         """Pin the nearest package; a pinned version of it that fits stays."""
         found = self._exact(host, specifier, tvm)
         if found is None:
-            resolution = self._chain.resolve(host, Requirement(name=None, specifier=specifier), tvm)
+            resolution = self._registries.resolve(host, Requirement(name=None, specifier=specifier), tvm)
             chosen = resolution.chosen
             if chosen is None:
                 self.holes.append(Hole(wanted=host.name, tvm=tvm, reason=_reasons(resolution.trace)))
@@ -142,7 +145,7 @@ class Locker:
         if target is None:
             self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason="no registry has it"))
             return
-        resolution = self._chain.resolve(target, Requirement(name=name, specifier=specifier), tvm)
+        resolution = self._registries.resolve(target, Requirement(name=name, specifier=specifier), tvm)
         if resolution.chosen is not None:
             self._pins.append(self._pin(resolution.chosen))
         elif asked or not self._served(name, tvm):
@@ -153,7 +156,7 @@ class Locker:
         """A pin made for this very model: nothing can be nearer, so that no registry need be asked."""
         for name, pins in self._kept.items():
             outcome = match(pins[-1].target, host)
-            if isinstance(outcome, Accepted) and outcome.rung == "exact":
+            if isinstance(outcome, Accepted) and outcome.fit == "exact":
                 return self._keep(name, tvm, specifier)
         return None
 
@@ -175,7 +178,7 @@ class Locker:
         self._requires[name] = specifier & self._requires.get(name, _ANY)
 
     def _pin(self, chosen: Chosen) -> LockedPackage:
-        registry, entry = self._chain.registries[chosen.position], chosen.entry
+        registry, entry = self._registries.sources[chosen.position], chosen.entry
         return LockedPackage(
             name=chosen.name,
             version=entry.version,

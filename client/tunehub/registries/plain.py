@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Mapping
 
 from tunehub.exceptions import RegistryUnreadableError
+from tunehub.registries.failures import format_failure, last_known
+from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache
-from tunehub.registries.source import Access, format_failure, last_known, read_shard, store_failure
 from tunehub.registries.store_packages import StorePackages
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, Shard, parse_index
-from tunehub_registry.stores.port import Store, StoreError
+from tunehub_registry.stores.port import Store
 from tunehub_registry.target import TargetDescriptor
 
 
@@ -38,14 +39,16 @@ class PlainRegistry(StorePackages):
             raise RegistryUnreadableError(self.address, f"it has no {name}", remedy="`tunehub list` shows its names")
         data = self.cache.shard(known.shard)
         if data is None:
-            data = self._get_shard(known.shard_path, known.shard_size)
+            content = self._get(known.shard_path, known.shard_size)
+            assert content is not None  # no entity tag was given
+            data = content.data
             if hashlib.sha256(data).hexdigest() != known.shard:
                 raise RegistryUnreadableError(
                     self.address, f"{known.shard_path} does not have the hash that index.json states",
                     remedy="the registry is damaged: publish it again or restore the file",
                 )  # fmt: skip
             self.cache.keep_shard(known.shard, data)
-        return read_shard(self.address, known.shard_path, data, name)
+        return self._parse_shard(known.shard_path, data, name)
 
     def _read_index(self) -> Index:
         if self._index is None:
@@ -62,10 +65,7 @@ class PlainRegistry(StorePackages):
 
     def _present_index(self) -> Index:
         kept = self.cache.index()
-        try:
-            content = self._store.get(INDEX_PATH, max_bytes=MAX_INDEX_BYTES, etag=kept.etag if kept else None)
-        except StoreError as error:
-            raise store_failure(error, self.address) from error
+        content = self._get(INDEX_PATH, MAX_INDEX_BYTES, kept.etag if kept else None)
         if content is not None:
             index = self._parse(content.data)
             self.cache.keep_index(content)
@@ -79,11 +79,3 @@ class PlainRegistry(StorePackages):
             return parse_index(data, f"{self.address}/{INDEX_PATH}")
         except RegistryError as error:
             raise format_failure(error, self.address) from error
-
-    def _get_shard(self, path: str, size: int) -> bytes:
-        try:
-            content = self._store.get(path, max_bytes=size)
-        except StoreError as error:
-            raise store_failure(error, self.address) from error
-        assert content is not None  # no entity tag was given
-        return content.data

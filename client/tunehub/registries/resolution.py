@@ -16,11 +16,11 @@ from tunehub.exceptions import RequirementError
 from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
-from tunehub_registry.target import RUNGS, Accepted, Matcher, Rejected, TargetDescriptor
+from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
 
 _REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
 _REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
-_RUNG_ORDER = {rung: order for order, rung in enumerate(RUNGS)}
+_FIT_ORDER = {fit: order for order, fit in enumerate(FITS)}
 
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
 
@@ -34,7 +34,7 @@ class Requirement:
 
 
 class NameOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A package name in a registry; `position` is the registry's place in the chain, 0 first.
+    """A package name in a registry; `position` is the registry's place in their order, 0 first.
 
     `embedded`: the registry is the one that comes with tunehub.
     """
@@ -97,7 +97,7 @@ class Resolution:
         if self.chosen is None:
             lines = [f"{head}: no package serves it"]
         else:
-            lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_rung_text(self.chosen.match)}"]
+            lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_fit_text(self.chosen.match)}"]
         lines += [f"  {_decision_text(decision)}" for decision in self.trace]
         return "\n".join(lines if self.trace else [*lines, "  the registries offer no packages"])
 
@@ -132,21 +132,21 @@ def rank_names(
     offers: Iterable[NameOffer],
     host: TargetDescriptor,
     require: Requirement,
-    owners: Mapping[str, str] = MappingProxyType({}),
+    bound: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[RankedName], list[Decision]]:
-    """Order the names that serve `host`: rung, then distance, then the registry's place; and say why others do not.
+    """Order the names that serve `host`: fit, then distance, then the registry's place; and say why others do not.
 
-    `owners`: the names that only one registry may serve, and that registry's address; the embedded one may always.
+    `bound`: the names that only one registry may serve, and that registry's address; the embedded one may always.
     """
     ranked: list[RankedName] = []
     rejected: list[Decision] = []
     matcher = Matcher(host)  # registries may have ten thousand names
     asked = None if require.name is None else require.name.lower()
     for offer in offers:
-        owner = owners.get(offer.name, offer.registry)
+        registry = bound.get(offer.name, offer.registry)
         outcome: Accepted | Rejected
-        if owner != offer.registry and not offer.embedded:
-            outcome = _not_owner(offer, owner)
+        if registry != offer.registry and not offer.embedded:
+            outcome = _bound_elsewhere(offer, registry)
         elif asked is not None and offer.name != asked:
             outcome = Rejected(reason=f"the requirement asks for {require.name}")
         else:
@@ -216,14 +216,14 @@ def tvm_allowed(specifier: str, version: str) -> bool:
     return SpecifierSet(specifier).contains(Version(version), prereleases=True)
 
 
-def _not_owner(offer: NameOffer, owner: str) -> Rejected:
+def _bound_elsewhere(offer: NameOffer, registry: str) -> Rejected:
     change = f"`tunehub trust bind {offer.name} {offer.registry}` changes that"
-    return Rejected(reason=f"the name is bound to {owner}, from where it was first used ({change})")
+    return Rejected(reason=f"the name is bound to {registry}, from where it was first used ({change})")
 
 
 def _nearness(ranked: RankedName) -> tuple[int, int, int, str]:
     match, offer = ranked.match, ranked.offer
-    return (_RUNG_ORDER[match.rung], match.distance, offer.position, offer.name)
+    return (_FIT_ORDER[match.fit], match.distance, offer.position, offer.name)
 
 
 def _version_order(entry: ShardEntry) -> tuple[bool, _Reversed]:
@@ -241,10 +241,10 @@ class _Reversed:
         return other.version < self.version
 
 
-def _rung_text(accepted: Accepted) -> str:
-    if accepted.rung == "exact":
+def _fit_text(accepted: Accepted) -> str:
+    if accepted.fit == "exact":
         return "made for this model"
-    kind = "same architecture family" if accepted.rung == "family" else "same kind of machine"
+    kind = "same architecture family" if accepted.fit == "family" else "same kind of machine"
     return f"{kind}, distance {accepted.distance}"
 
 
@@ -252,14 +252,14 @@ def _decision_text(decision: Decision) -> str:
     name = f"{decision.name} {decision.version} [{decision.registry}]"
     if isinstance(decision.outcome, Rejected):
         return f"- {name}: {decision.outcome.reason}"
-    return f"+ {name}: {_rung_text(decision.outcome)}"
+    return f"+ {name}: {_fit_text(decision.outcome)}"
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:
     row: dict[str, Any] = {"name": decision.name, "version": decision.version, "registry": decision.registry}
     if isinstance(decision.outcome, Rejected):
         return {**row, "accepted": False, "reason": decision.outcome.reason}
-    return {**row, "accepted": True, "rung": decision.outcome.rung, "distance": decision.outcome.distance}
+    return {**row, "accepted": True, "rung": decision.outcome.fit, "distance": decision.outcome.distance}
 
 
 def _chosen_json(chosen: Chosen) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _chosen_json(chosen: Chosen) -> dict[str, Any]:
         "name": chosen.name,
         "version": chosen.entry.version,
         "registry": chosen.registry,
-        "rung": chosen.match.rung,
+        "rung": chosen.match.fit,
         "distance": chosen.match.distance,
         "sha256": chosen.entry.sha256,
     }

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.failures import last_known
+from tunehub.registries.port import Access
 from tunehub.registries.registry_cache import RegistryCache, ShardRef, VerifiedState
-from tunehub.registries.source import Access, last_known, read_shard, store_failure
 from tunehub.registries.store_packages import StorePackages
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import MAX_SHARD_BYTES, Shard, shard_path
-from tunehub_registry.stores.port import Store, StoreError, TooLargeError
+from tunehub_registry.stores.port import Store, TooLargeError
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.catalogue import decode_catalogue
 
@@ -192,11 +193,11 @@ class SignedRegistry(StorePackages):
 
     def _get_shard(self, path: str, ref: ShardRef) -> bytes:
         try:
-            content = self._store.get(path, max_bytes=min(ref.length, MAX_SHARD_BYTES))
-        except TooLargeError as error:
-            raise self._forged(f"{path} is larger than what is signed") from error
-        except StoreError as error:
-            raise store_failure(error, self.address) from error
+            content = self._get(path, min(ref.length, MAX_SHARD_BYTES))
+        except RegistryUnreadableError as error:
+            if isinstance(error.__cause__, TooLargeError):
+                raise self._forged(f"{path} is larger than what is signed") from error.__cause__
+            raise
         assert content is not None  # no entity tag was given
         if len(content.data) != ref.length or hashlib.sha256(content.data).hexdigest() != ref.sha256:
             raise self._forged(f"{path} does not have the hash that is signed")
@@ -204,7 +205,7 @@ class SignedRegistry(StorePackages):
 
     def _parse(self, path: str, data: bytes, name: str) -> Shard:
         try:
-            return read_shard(self.address, path, data, name)
+            return self._parse_shard(path, data, name)
         except RegistryUnreadableError as error:
             raise self._forged(error.reason.removeprefix(f"registry {self.address}: ")) from error
 

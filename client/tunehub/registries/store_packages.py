@@ -1,13 +1,15 @@
-"""Package files of a registry, from its store."""
+"""What every registry over a store has in common: reading small files, and packages by their hashes."""
 
 from __future__ import annotations
 
 from io import BytesIO
 from typing import BinaryIO
 
-from tunehub.registries.source import store_failure
-from tunehub_registry.index import ShardEntry
-from tunehub_registry.stores.port import Store, StoreError
+from tunehub.exceptions import RegistryUnreadableError
+from tunehub.registries.failures import format_failure, store_failure
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.index import Shard, ShardEntry, parse_shard
+from tunehub_registry.stores.port import Content, Store, StoreError
 
 
 class StorePackages:
@@ -39,3 +41,21 @@ class StorePackages:
     def url(self, path: str) -> str:
         """As the port says."""
         return self._store.url(path)
+
+    def _get(self, path: str, max_bytes: int, etag: str | None = None) -> Content | None:
+        """A small file; None when it still has the tag. Raises RegistryUnreadableError, caused by the StoreError."""
+        try:
+            return self._store.get(path, max_bytes=max_bytes, etag=etag)
+        except StoreError as error:
+            raise store_failure(error, self.address) from error
+
+    def _parse_shard(self, path: str, data: bytes, name: str) -> Shard:
+        """The shard in these bytes, which have the right hash. Raises RegistryUnreadableError."""
+        try:
+            shard = parse_shard(data, f"{self.address}/{path}")
+        except RegistryError as error:
+            raise format_failure(error, self.address) from error
+        if shard.name != name:
+            reason = f"{path} is the shard of {shard.name}, but it is published as that of {name}"
+            raise RegistryUnreadableError(self.address, reason, remedy="publish the registry again")
+        return shard

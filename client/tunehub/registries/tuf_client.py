@@ -20,8 +20,8 @@ from tuf.api.exceptions import (
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
+from tunehub.registries.failures import store_failure
 from tunehub.registries.registry_cache import ShardRef
-from tunehub.registries.source import store_failure
 from tunehub_registry.stores.port import AccessDeniedError, FileMissingError, Store, StoreError, TooLargeError
 from tunehub_registry.trust.layout import (
     CATALOGUE_FIELD,

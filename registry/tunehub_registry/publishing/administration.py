@@ -1,4 +1,4 @@
-"""What the owners of a signed registry do: who may publish what, other keys, new dates.
+"""What those who hold the keys of a signed registry do: who may publish what, other keys, new dates.
 
 Everything is written so that a reader finds the registry valid at each moment. A key of a top-level role is replaced in
 three steps: a root with the old and the new key, the role's metadata signed by the new one, a root with the new key
@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Root, Targets
 
-from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Patience, persist
+from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
 from tunehub_registry.publishing.signed import Draft, MetadataWriter
 from tunehub_registry.stores.port import IfAbsent
 from tunehub_registry.trust import metadata as rules
@@ -34,7 +34,7 @@ _ALL: frozenset[Excuse] = frozenset({"root", "targets", "snapshot", "timestamp"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NearExpiry:
-    """A role that its owner has to renew soon, or that is past its date already."""
+    """A role that has to be renewed soon, or that is past its date already."""
 
     role: str
     expires: datetime
@@ -43,10 +43,10 @@ class NearExpiry:
 class Administration:
     """The changes of one registry. Not to be shared between threads."""
 
-    def __init__(self, writer: MetadataWriter, *, patience: Patience = DEFAULT_PATIENCE) -> None:
+    def __init__(self, writer: MetadataWriter, *, retry: RetryPolicy = DEFAULT_RETRY) -> None:
         self._writer = writer
         self._reader = writer.reader
-        self._patience = patience
+        self._retry = retry
 
     def delegate(self, publisher: Publisher, targets_keys: Sequence[Signer]) -> None:
         """Let a publisher publish names, or give a known one other keys, threshold or patterns.
@@ -287,7 +287,7 @@ class Administration:
         return self._reader.renew_root().version
 
     def _persist(self, attempt: Callable[[], R]) -> R:
-        return persist(attempt, address=self._writer.store.address, patience=self._patience)
+        return persist(attempt, address=self._writer.store.address, retry=self._retry)
 
 
 def _both(before: Grant, new: Grant) -> Grant:

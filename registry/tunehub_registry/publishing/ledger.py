@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a transaction is tried again after an obstacle: in all, and while the store is not reached; seconds."""
 
     total_s: float = 300.0
@@ -30,7 +30,7 @@ class Patience:
     longest_pause_s: float = 2.0
 
 
-DEFAULT_PATIENCE = Patience()
+DEFAULT_RETRY = RetryPolicy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Ledger(Protocol):
 
 
 def transact(
-    ledger: Ledger, change: Change, *, patience: Patience = DEFAULT_PATIENCE, upload: Callable[[], None] | None = None
+    ledger: Ledger, change: Change, *, retry: RetryPolicy = DEFAULT_RETRY, upload: Callable[[], None] | None = None
 ) -> dict[str, NameState]:
     """Commit a change; returns the new states of the names that were touched.
 
@@ -76,7 +76,7 @@ def transact(
 
     Raises UnfinishedError when time is over, what the change raises, and what the ledger raises.
     """
-    persist(ledger.begin, address=ledger.store.address, patience=patience)
+    persist(ledger.begin, address=ledger.store.address, retry=retry)
 
     def attempt() -> dict[str, NameState]:
         state = ledger.read(change.names)
@@ -87,10 +87,10 @@ def transact(
             ledger.commit(state, changed)
         return {**{name: known for name, known in state.names.items() if known is not None}, **changed}
 
-    return persist(attempt, address=ledger.store.address, patience=patience)
+    return persist(attempt, address=ledger.store.address, retry=retry)
 
 
-def persist(attempt: Callable[[], T], *, address: str, patience: Patience = DEFAULT_PATIENCE) -> T:
+def persist(attempt: Callable[[], T], *, address: str, retry: RetryPolicy = DEFAULT_RETRY) -> T:
     """Call `attempt` until it neither loses a race nor misses the store; pauses have jitter and grow.
 
     Raises UnfinishedError when time is over, and what else `attempt` raises.
@@ -109,14 +109,14 @@ def persist(attempt: Callable[[], T], *, address: str, patience: Patience = DEFA
             obstacle: StoreError = error
         except UnreachableError as error:
             misses += 1
-            pause = patience.first_pause_s * 2.0 ** min(misses, 16)
+            pause = retry.first_pause_s * 2.0 ** min(misses, 16)
             obstacle = error
         now = time.monotonic()
         first = now if first is None else first
         first_miss = now if misses <= 1 else first_miss
-        if now - first > patience.total_s or now - first_miss > patience.unreachable_s:
+        if now - first > retry.total_s or now - first_miss > retry.unreachable_s:
             raise _unfinished(obstacle, address, now - first) from obstacle
-        time.sleep(random.uniform(0, min(pause, patience.longest_pause_s)))
+        time.sleep(random.uniform(0, min(pause, retry.longest_pause_s)))
 
 
 def _unfinished(error: StoreError, address: str, seconds: float) -> UnfinishedError:

@@ -22,7 +22,7 @@ from tunehub_registry.package import sha256_of
 from tunehub_registry.publishing.blobs import Uploads, exists
 from tunehub_registry.publishing.changes import AddVersions, NameState, NewVersion
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
-from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Ledger, Patience, persist, transact
+from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, persist, transact
 from tunehub_registry.publishing.packages import PackageFile, new_transaction, read_package
 from tunehub_registry.publishing.source import SignedSource, Source, fetch_package, fetch_small, first_root
 from tunehub_registry.stores.port import (
@@ -62,7 +62,7 @@ def copy_registry(
     source: SignedSource,
     destination: WritableStore,
     *,
-    patience: Patience = DEFAULT_PATIENCE,
+    retry: RetryPolicy = DEFAULT_RETRY,
     on_bytes: OnBytes | None = None,
 ) -> Mirrored:
     """Copy a signed registry as it is; clients verify the copy with the original's root.
@@ -71,7 +71,7 @@ def copy_registry(
     what stores raise.
     """
     copy = _Copy(source, destination, on_bytes)
-    return persist(copy.run, address=destination.address, patience=patience)
+    return persist(copy.run, address=destination.address, retry=retry)
 
 
 def republish(
@@ -79,7 +79,7 @@ def republish(
     ledger: Ledger,
     wanted: Mapping[str, SpecifierSet] | None,
     *,
-    patience: Patience = DEFAULT_PATIENCE,
+    retry: RetryPolicy = DEFAULT_RETRY,
     on_bytes: OnBytes | None = None,
 ) -> Mirrored:
     """Publish versions of another registry in one commit, yanked or not as there; all versions when `wanted` is None.
@@ -109,7 +109,7 @@ def republish(
                 uploads.ensure(entry.file, file.data, sha256=entry.sha256, size=entry.size)
 
         if versions:
-            transact(ledger, AddVersions(versions=tuple(versions), copy_yanks=True), patience=patience, upload=upload)
+            transact(ledger, AddVersions(versions=tuple(versions), copy_yanks=True), retry=retry, upload=upload)
     return Mirrored(copied=len(packages), total=len(found), size=sum(file.size for file, _ in packages))
 
 

@@ -16,7 +16,7 @@ from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 from tunehub_registry.publishing.blobs import Uploads
 from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetYanked, find_version
-from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Ledger, Patience, transact
+from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, transact
 from tunehub_registry.stores.port import OnBytes
 from tunehub_registry.trust.state import utc_now
 
@@ -80,7 +80,7 @@ def publish(
     ledger: Ledger,
     packages: Sequence[PackageFile],
     *,
-    patience: Patience = DEFAULT_PATIENCE,
+    retry: RetryPolicy = DEFAULT_RETRY,
     on_bytes: OnBytes | None = None,
     transaction: str | None = None,
 ) -> tuple[PublishedVersion, ...]:
@@ -101,7 +101,7 @@ def publish(
             entry = version.entry
             uploads.ensure(entry.file, package.data, sha256=entry.sha256, size=entry.size, on_bytes=on_bytes)
 
-    after = transact(ledger, AddVersions(versions=tuple(versions)), patience=patience, upload=upload)
+    after = transact(ledger, AddVersions(versions=tuple(versions)), retry=retry, upload=upload)
     found = [find_version(after[version.target.name].shard, version.entry.version) for version in versions]
     return tuple(
         PublishedVersion(
@@ -111,14 +111,14 @@ def publish(
     )
 
 
-def yank(ledger: Ledger, name: str, version: str, reason: str, *, patience: Patience = DEFAULT_PATIENCE) -> ShardEntry:
+def yank(ledger: Ledger, name: str, version: str, reason: str, *, retry: RetryPolicy = DEFAULT_RETRY) -> ShardEntry:
     """Hide a version from new resolutions; locks still get it. Raises NotFoundError, and as `transact`."""
-    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=reason), patience)
+    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=reason), retry)
 
 
-def unyank(ledger: Ledger, name: str, version: str, *, patience: Patience = DEFAULT_PATIENCE) -> ShardEntry:
+def unyank(ledger: Ledger, name: str, version: str, *, retry: RetryPolicy = DEFAULT_RETRY) -> ShardEntry:
     """Take back a yank. Raises NotFoundError, and as `transact`."""
-    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=None), patience)
+    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=None), retry)
 
 
 def new_transaction() -> str:
@@ -131,8 +131,8 @@ def date_text(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _set_yanked(ledger: Ledger, change: SetYanked, patience: Patience) -> ShardEntry:
-    after = transact(ledger, change, patience=patience)
+def _set_yanked(ledger: Ledger, change: SetYanked, retry: RetryPolicy) -> ShardEntry:
+    after = transact(ledger, change, retry=retry)
     return find_version(after[change.name].shard, change.version)
 
 

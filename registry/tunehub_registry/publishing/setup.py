@@ -11,7 +11,7 @@ from tuf.api.metadata import Root, Targets
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.publishing.blobs import exists
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
-from tunehub_registry.publishing.ledger import DEFAULT_PATIENCE, Patience, persist
+from tunehub_registry.publishing.ledger import DEFAULT_RETRY, RetryPolicy, persist
 from tunehub_registry.stores.port import ConflictError, IfAbsent, WritableStore
 from tunehub_registry.stores.probe import probe_conditional_writes
 from tunehub_registry.trust import metadata as rules
@@ -30,7 +30,7 @@ def init_signed(
     threshold: int,
     targets_key: Signer,
     online_key: Signer,
-    patience: Patience = DEFAULT_PATIENCE,
+    retry: RetryPolicy = DEFAULT_RETRY,
     now: Clock = utc_now,
 ) -> bytes:
     """Make a signed registry without publishers; returns its first root.
@@ -59,10 +59,10 @@ def init_signed(
             _expect_ours(store, data, now)
         return data
 
-    return persist(attempt, address=store.address, patience=patience)
+    return persist(attempt, address=store.address, retry=retry)
 
 
-def init_unsigned(store: WritableStore, *, patience: Patience = DEFAULT_PATIENCE) -> None:
+def init_unsigned(store: WritableStore, *, retry: RetryPolicy = DEFAULT_RETRY) -> None:
     """Make an unsigned registry without packages. Raises AlreadyInitialisedError, UnfitStoreError."""
     _check_empty(store)
     probe_conditional_writes(store)
@@ -73,7 +73,7 @@ def init_unsigned(store: WritableStore, *, patience: Patience = DEFAULT_PATIENCE
         ):  # it was not there before: an answer was lost, or somebody else asked for the same
             store.put(INDEX_PATH, encode_index(Index()), IfAbsent())
 
-    persist(attempt, address=store.address, patience=patience)
+    persist(attempt, address=store.address, retry=retry)
 
 
 def _check_empty(store: WritableStore) -> None:

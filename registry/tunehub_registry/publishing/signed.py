@@ -197,39 +197,39 @@ class SignedLedger:
             data, sha256 = shard_bytes(after.shard)
             self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
             self._reader.remember_shard(after.shard, data)
-            shards[self._owner(token, name)][name] = data
+            shards[self._role_of(token, name)][name] = data
         drafts = [self._draft(token, role, theirs) for role, theirs in shards.items()]
         self._writer.commit(token, drafts, catalogue=self._catalogue(token, changed))
 
     def _state(self, state: SignedState, name: str) -> NameState | None:
-        owner = self._owner(state, name)
-        self._signers(state, owner)
-        shard = self._reader.shard(self._reader.role(state, owner), name)
+        role = self._role_of(state, name)
+        self._signers(state, role)
+        shard = self._reader.shard(self._reader.role(state, role), name)
         if shard is None:
             return None
         target = state.catalogue.get(name)
         if target is None:
             raise UntrustedError(
-                f"its catalogue lacks {name}, which {owner} published",
+                f"its catalogue lacks {name}, which {role} published",
                 address=self.store.address,
                 path=versioned_path(rules.SNAPSHOT, state.snapshot.version),
                 remedy="replace the online key, which hid it, with `tunehub rotate`; restore the snapshot",
             )
         return NameState(target=target, shard=shard)
 
-    def _owner(self, state: SignedState, name: str) -> str:
-        owner = rules.publisher_for(state.targets, name)
-        if owner is None:
+    def _role_of(self, state: SignedState, name: str) -> str:
+        role = rules.publisher_for(state.targets, name)
+        if role is None:
             remedy = f"who has the targets key delegates it: `tunehub delegate STORE PUBLISHER --names {name} …`"
             raise RoleError(f"nobody may publish {name} in {self.store.address}", remedy=remedy)
-        if self._role not in (None, owner):
-            remedy = f"publish it as {owner}, or leave --role out"
-            raise RoleError(f"{name} belongs to the publisher {owner}, not to {self._role}", remedy=remedy)
-        return owner
+        if self._role not in (None, role):
+            remedy = f"publish it as {role}, or leave --role out"
+            raise RoleError(f"{name} belongs to the publisher {role}, not to {self._role}", remedy=remedy)
+        return role
 
-    def _signers(self, state: SignedState, owner: str) -> list[Signer]:
-        grant = rules.publishers_of(state.targets)[owner].grant
-        return rules.signers_for(f"the publisher {owner}", grant, self._keys, "--key")
+    def _signers(self, state: SignedState, role: str) -> list[Signer]:
+        grant = rules.publishers_of(state.targets)[role].grant
+        return rules.signers_for(f"the publisher {role}", grant, self._keys, "--key")
 
     def _draft(self, state: SignedState, role: str, shards: Mapping[str, bytes]) -> Draft[Targets]:
         before = self._reader.role(state, role)

@@ -63,11 +63,11 @@ class SignedSource:
 
     def state(self, name: str) -> NameState | None:
         """As the port says."""
-        owner = rules.publisher_for(self.present.targets, name)
+        role = rules.publisher_for(self.present.targets, name)
         target = self.present.catalogue.get(name)
-        if owner is None or target is None:
+        if role is None or target is None:
             return None
-        shard = self.reader.shard(self.reader.role(self.present, owner), name)
+        shard = self.reader.shard(self.reader.role(self.present, role), name)
         return None if shard is None else NameState(target=target, shard=shard)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tunehub.registries.configured import open_chain
+from tunehub.registries.configured import open_registries
 from tunehub_builder.cli.import_logs import import_logs as command
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.logs.read import read_file
@@ -84,8 +84,8 @@ def test_the_folder_is_a_registry(tmp_path: Path) -> None:
     import_as_packages([write(tmp_path / "cuda_v0.10.log", new())], tmp_path / "hub")
     import_as_packages([write(tmp_path / "llvm_v0.04.log", ansor())], tmp_path / "hub")
     problems: list[Exception] = []
-    chain = open_chain([str(tmp_path / "hub")], offline=True, on_problem=problems.append)
-    found = {(item.name, item.entry.version, item.entry.tuners) for item in chain.published()}
+    registries = open_registries([str(tmp_path / "hub")], offline=True, on_problem=problems.append)
+    found = {(item.name, item.entry.version, item.entry.tuners) for item in registries.published()}
     assert {("cuda-titanx", "0.10", ("autotvm",)), ("llvm-skylake-avx512", "0.4", ("auto_scheduler",))} <= found
     assert not problems
 

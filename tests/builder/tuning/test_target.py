@@ -10,7 +10,7 @@ import pytest
 from tunehub.target import host
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.backends.target import find_target
-from tunehub_builder.exceptions import UnknownTargetError, UnsuitableTargetError
+from tunehub_builder.exceptions import NoSuchTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner import cuda_worker
 
@@ -28,7 +28,7 @@ def test_the_host_is_the_cpu_that_llvm_finds(target: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["", "llvm", "llvm-", "znver5", "llvm-nonsense", "llvm-../../x"])
 @pytest.mark.usefixtures("tvm")
 def test_unknown_targets_are_refused(name: str) -> None:
-    with pytest.raises(UnknownTargetError, match="expected 'host'"):
+    with pytest.raises(NoSuchTargetError, match="expected 'host'"):
         find_target(name)
 
 

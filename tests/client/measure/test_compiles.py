@@ -276,9 +276,9 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 import tvm
 import tunehub
-from tunehub.registries import configured as chain
+from tunehub.registries import configured as registries
 warnings.simplefilter("ignore")
-chain.embedded_registry = lambda: Path({none!r})
+registries.embedded_registry = lambda: Path({none!r})
 net = tvm.ir.load_json(Path({net!r}).read_text())
 target = tvm.target.Target({{"kind": "llvm", "num-cores": 2}})
 with tunehub.context(target) as hub:

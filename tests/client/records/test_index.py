@@ -16,8 +16,8 @@ from tunehub.records.index import (
     MAX_MEMBERS,
     IndexDamagedError,
     RecordIndex,
+    RecordStream,
     SetInfo,
-    Source,
     index_in_memory,
     is_key,
     open_index,
@@ -35,14 +35,14 @@ SET = SetInfo(id=0, tuner="meta_schedule", tvm=">=0.25", key_scheme=KEY_SCHEME)
 
 
 def in_memory(data: bytes) -> RecordIndex:
-    return index_in_memory("stamp", [Source(info=SET, stream=io.BytesIO(data))])
+    return index_in_memory("stamp", [RecordStream(info=SET, stream=io.BytesIO(data))])
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "with space#?%.sqlite"
     data = lines(*(make_record(number) for number in range(50)))
-    write_index(path, "stamp", [Source(info=SET, stream=io.BytesIO(data))])
+    write_index(path, "stamp", [RecordStream(info=SET, stream=io.BytesIO(data))])
     return path
 
 
@@ -201,7 +201,7 @@ def test_opening_does_not_read_the_records(tmp_path: Path) -> None:
         )
         return io.BytesIO(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
 
-    write_index(path, "stamp", [Source(info=SET, stream=stream())])
+    write_index(path, "stamp", [RecordStream(info=SET, stream=stream())])
     times = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -223,7 +223,7 @@ def test_members_of_a_class_of_a_tuning_log() -> None:
     """Fastest first; TVM's lines do not say how long the default takes."""
     data = autotvm_line(512, 2e-3) + autotvm_line(64, 1e-3) + autotvm_line(64, 1e-4, "dense_nopack.x86")
     info = SetInfo(id=3, tuner="autotvm", tvm="<0.20", key_scheme="autotvm-1")
-    index = index_in_memory("stamp", [Source(info=info, stream=io.BytesIO(data))])
+    index = index_in_memory("stamp", [RecordStream(info=info, stream=io.BytesIO(data))])
     known = parse_line(autotvm_line(7, 1.0)).operator_class
     assert known is not None
     found = index.members(known.key, [3])
@@ -241,7 +241,7 @@ def test_members_of_a_class_of_a_tuning_log() -> None:
 def test_lines_of_an_operator_whatever_its_implementation() -> None:
     data = autotvm_line(64, 1e-3) + autotvm_line(64, 1e-4, "dense_nopack.x86") + autotvm_line(512, 1e-5)
     info = SetInfo(id=0, tuner="autotvm", tvm="<0.20", key_scheme="autotvm-1")
-    index = index_in_memory("stamp", [Source(info=info, stream=io.BytesIO(data))])
+    index = index_in_memory("stamp", [RecordStream(info=info, stream=io.BytesIO(data))])
     operator = parse_line(autotvm_line(64, 1.0)).operator
     assert [line.task for line in index.of_operator(operator, [0])] == ["dense_nopack.x86", "dense_pack.x86"]
     assert index.of_operator(operator, [1]) == index.of_operator("nonsense", [0]) == []

@@ -12,7 +12,7 @@ from tunehub.cli.export import export as command
 from tunehub.exceptions import HubError, UnknownTargetError
 from tunehub.records.tophub_export import Export, ExportError, backend_of, export_tophub
 from tunehub.registries.blob_cache import BlobCache
-from tunehub.registries.configured import open_chain
+from tunehub.registries.configured import open_registries
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
 from ..conftest import RegistryFolder
@@ -50,9 +50,9 @@ def publish(
 
 def run(root: Path, *targets: str) -> tuple[Export, list[HubError]]:
     problems: list[HubError] = []
-    chain = open_chain([str(root / "registry")], offline=True, on_problem=problems.append)
+    registries = open_registries([str(root / "registry")], offline=True, on_problem=problems.append)
     cache = BlobCache(root / "cache")
-    done = export_tophub(chain, root / "out", targets=targets, cache=cache, on_problem=problems.append)
+    done = export_tophub(registries, root / "out", targets=targets, cache=cache, on_problem=problems.append)
     return done, problems
 
 

@@ -306,10 +306,10 @@ _PROBE = (
     + """
 import json, sys, warnings
 from pathlib import Path
-from tunehub.registries import configured as chain
+from tunehub.registries import configured as registries
 from tunehub.hub import open_hub
 from tunehub_registry.target import TargetDescriptor
-chain.embedded_registry = lambda: Path(sys.argv[2])
+registries.embedded_registry = lambda: Path(sys.argv[2])
 target = TargetDescriptor(kind="llvm", model="znver5", arch="x86_64", features=("avx", "avx2", "avx512f", "avx512vnni"))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

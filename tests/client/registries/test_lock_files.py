@@ -316,6 +316,6 @@ def test_a_locked_and_cached_hub_imports_nothing_for_networks_or_people(two: Reg
     assert "tomllib" in modules or "tomli" in modules
     heavy = {"tvm", "numpy", "requests", "urllib3", "boto3", "tuf", "securesystemslib", "cryptography", "rich", "click",
              "psutil", "filelock", "tomli_w", "http", "ssl", "socket", "email", "asyncio",
-             "tunehub.registries.bounded_store", "tunehub.registries.source", "tunehub.registries.trust_store",
+             "tunehub.registries.bounded_store", "tunehub.registries.opening", "tunehub.registries.trust_store",
              "tunehub.registries.locked_files", "tunehub_registry.stores.open"}  # fmt: skip
     assert not heavy & modules

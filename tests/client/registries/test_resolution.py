@@ -54,7 +54,7 @@ def choose(*entries: Any, require: str | None = None, tvm: str | None = "0.27.0.
 def test_ladder_exact_then_family_then_generic_and_reasons() -> None:
     bare = TargetDescriptor(kind="llvm", model="nehalem", arch="x86_64", features=("avx512fp16",))
     ranked, rejected = rank_names([offer(bare), offer(A76), offer(SKYLAKE), offer(ZNVER5)], ZNVER5, ANY)
-    assert [(item.offer.name, item.match.rung) for item in ranked] == [
+    assert [(item.offer.name, item.match.fit) for item in ranked] == [
         ("llvm-znver5", "exact"), ("llvm-skylake", "family"), ("llvm-nehalem", "generic")
     ]  # fmt: skip
     assert [item.name for item in rejected] == ["llvm-cortex-a76"]
@@ -154,7 +154,7 @@ def test_names_and_specifiers_come_apart(name: str, version: tuple[int, int]) ->
 
 
 def test_explain_and_json_say_everything() -> None:
-    accepted = Accepted(rung="family", distance=2)
+    accepted = Accepted(fit="family", distance=2)
     chosen = Chosen(name="llvm-znver5", registry="here", position=0, entry=entry("0.1.0"), match=accepted)
     trace = (
         Decision(name="llvm-znver5", version="0.1.0", registry="here", outcome=accepted),

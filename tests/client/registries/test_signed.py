@@ -18,8 +18,9 @@ import pytest
 
 from tunehub.exceptions import HubWarning, RegistryUnreadableError, TrustError
 from tunehub.hub import Hub, open_hub
+from tunehub.registries.opening import open_registry
+from tunehub.registries.port import Access
 from tunehub.registries.signed import SignedRegistry
-from tunehub.registries.source import Access, open_registry
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import Content, Deadline, UnreachableError

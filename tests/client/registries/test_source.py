@@ -6,7 +6,7 @@ import pytest
 
 from tunehub.exceptions import RegistryUnreadableError, UnsupportedRegistryError
 from tunehub.registries.embedded import embedded_registry
-from tunehub.registries.source import open_registry
+from tunehub.registries.opening import open_registry
 from tunehub_registry.index import ShardEntry
 
 from ..conftest import RegistryFolder

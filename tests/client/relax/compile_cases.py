@@ -17,12 +17,12 @@ import tvm
 from tvm import relax
 
 from tunehub.hub import open_hub
-from tunehub.registries import configured as chain
+from tunehub.registries import configured as registries
 from tunehub.relax import pipeline as relax_pipeline
 
 
 def main(folder: Path) -> None:
-    chain.embedded_registry = lambda: folder / "none"
+    registries.embedded_registry = lambda: folder / "none"
     mod = tvm.ir.load_json((folder / "net.json").read_text())
     data = np.load(folder / "data.npy")
     target = tvm.target.Target(json.loads((folder / "target.json").read_text()))

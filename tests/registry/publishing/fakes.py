@@ -22,7 +22,7 @@ from tunehub_registry.index import Shard, parse_shard, shard_path
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
 from tunehub_registry.publishing.administration import Administration
-from tunehub_registry.publishing.ledger import Patience
+from tunehub_registry.publishing.ledger import RetryPolicy
 from tunehub_registry.publishing.setup import init_signed, init_unsigned
 from tunehub_registry.publishing.signed import MetadataWriter, SignedLedger
 from tunehub_registry.publishing.unsigned import UnsignedLedger
@@ -41,7 +41,7 @@ from tunehub_registry.stores.port import (
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.metadata import Grant, Publisher
 
-QUICK = Patience(total_s=5, unreachable_s=2, first_pause_s=0.001, longest_pause_s=0.01)
+QUICK = RetryPolicy(total_s=5, unreachable_s=2, first_pause_s=0.001, longest_pause_s=0.01)
 RECORDS = "records/meta_schedule.jsonl"
 
 
@@ -245,7 +245,7 @@ class Signed:
             threshold=len(self.root_keys),
             targets_key=self.targets_key,
             online_key=self.online_key,
-            patience=QUICK,
+            retry=QUICK,
             now=self.clock,
         )
         self.delegate("acme", "llvm-*", key=self.acme_key)
@@ -259,7 +259,7 @@ class Signed:
         writer = MetadataWriter(
             self.store if store is None else store, self.root, online=online or self.online_key, now=self.clock
         )
-        return Administration(writer, patience=QUICK)
+        return Administration(writer, retry=QUICK)
 
     def ledger(self, store: Any = None, **options: Any) -> SignedLedger:
         given = {"keys": [self.acme_key], "online": self.online_key, "now": self.clock, **options}
@@ -276,7 +276,7 @@ class Unsigned:
     store: Any
 
     def init(self) -> Unsigned:
-        init_unsigned(self.store, patience=QUICK)
+        init_unsigned(self.store, retry=QUICK)
         return self
 
     def ledger(self, store: Any = None) -> UnsignedLedger:

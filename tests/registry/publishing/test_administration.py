@@ -37,7 +37,7 @@ new_key = CryptoSigner.generate_ed25519
 def put(registry: Signed, version: str, *, store: Any = None, model: str = "znver5", **options: Any) -> None:
     kind = options.pop("kind", "llvm")
     item = read_package(package(model, version, kind=kind))
-    publish(registry.ledger(store, **options), [item], patience=QUICK)
+    publish(registry.ledger(store, **options), [item], retry=QUICK)
 
 
 def versions(registry: Signed, store: Any = None, name: str = NAME) -> list[str]:
@@ -89,7 +89,7 @@ def test_init_can_be_cut_off_anywhere(fault: Fault) -> None:
     def init(store: Any) -> bytes:
         return init_signed(
             store, root_keys=registry.root_keys, threshold=1, targets_key=registry.targets_key,
-            online_key=registry.online_key, patience=QUICK, now=registry.clock,
+            online_key=registry.online_key, retry=QUICK, now=registry.clock,
         )  # fmt: skip
 
     init(probe)
@@ -312,7 +312,7 @@ def test_tampered_metadata_is_never_built_upon(signed: Signed, part: str) -> Non
 def test_a_rolled_back_timestamp_is_noticed_by_who_saw_the_newer_one(signed: Signed) -> None:
     old = signed.store.files["metadata/timestamp.json"]
     ledger = signed.ledger()
-    publish(ledger, [read_package(package())], patience=QUICK)
+    publish(ledger, [read_package(package())], retry=QUICK)
     signed.store.files["metadata/timestamp.json"] = old
     with pytest.raises(UntrustedError, match="after version"):
         ledger.read([NAME])
@@ -320,8 +320,8 @@ def test_a_rolled_back_timestamp_is_noticed_by_who_saw_the_newer_one(signed: Sig
 
 def test_a_commit_asks_for_little(signed: Signed) -> None:
     ledger = signed.ledger()
-    publish(ledger, [read_package(package(version="0.1"))], patience=QUICK)
+    publish(ledger, [read_package(package(version="0.1"))], retry=QUICK)
     signed.store.requests.clear()
-    publish(ledger, [read_package(package(version="0.2"))], patience=QUICK)
+    publish(ledger, [read_package(package(version="0.2"))], retry=QUICK)
     kinds = [request.partition(" ")[0] for request in signed.store.requests]
     assert (kinds.count("get"), kinds.count("put")) == (2, 5)

@@ -43,7 +43,7 @@ def filled(signed: Signed) -> Signed:
 
 
 def add(registry: Signed | Unsigned, version: str, model: str = "znver5", **options: Any) -> None:
-    publish(registry.ledger(**options), [read_package(package(model, version))], patience=QUICK)
+    publish(registry.ledger(**options), [read_package(package(model, version))], retry=QUICK)
 
 
 def source(registry: Signed) -> SignedSource:
@@ -60,7 +60,7 @@ def versions(store: Any, root: bytes, name: str = NAME) -> list[str]:
 
 def test_a_whole_mirror_is_verbatim(filled: Signed) -> None:
     mirror = MemoryStore()
-    done = copy_registry(source(filled), mirror, patience=QUICK)
+    done = copy_registry(source(filled), mirror, retry=QUICK)
     assert (done.copied, done.total) == (3, 3)
     assert versions(mirror, filled.root) == ["1.0", "2.0"]
     assert versions(mirror, filled.root, "llvm-skylake") == ["0.5"]
@@ -69,11 +69,11 @@ def test_a_whole_mirror_is_verbatim(filled: Signed) -> None:
 
 def test_a_later_run_copies_only_what_is_new(filled: Signed) -> None:
     mirror = MemoryStore()
-    copy_registry(source(filled), mirror, patience=QUICK)
-    assert copy_registry(source(filled), mirror, patience=QUICK).total == 0
+    copy_registry(source(filled), mirror, retry=QUICK)
+    assert copy_registry(source(filled), mirror, retry=QUICK).total == 0
     add(filled, "3.0")
     mirror.requests.clear()
-    done = copy_registry(source(filled), mirror, patience=QUICK)
+    done = copy_registry(source(filled), mirror, retry=QUICK)
     assert done.copied == 1
     assert sum(request.startswith("put packages/") for request in mirror.requests) == 2
     assert versions(mirror, filled.root) == ["1.0", "2.0", "3.0"]
@@ -83,36 +83,36 @@ def test_a_mirror_never_goes_back(filled: Signed) -> None:
     old = source(filled)
     mirror = MemoryStore()
     add(filled, "3.0")
-    copy_registry(source(filled), mirror, patience=QUICK)
+    copy_registry(source(filled), mirror, retry=QUICK)
     before = dict(mirror.files)
-    assert copy_registry(old, mirror, patience=QUICK).copied == 0
+    assert copy_registry(old, mirror, retry=QUICK).copied == 0
     assert mirror.files == before
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_mirror_cut_off_anywhere(filled: Signed, fault: Fault) -> None:
     first = MemoryStore()
-    copy_registry(source(filled), first, patience=QUICK)
+    copy_registry(source(filled), first, retry=QUICK)
     new = CryptoSigner.generate_ed25519()
     filled.owner(online=new).rotate("online", new, filled.root_keys)
     add(filled, "3.0", online=new)
     probe = MemoryStore(first.files)
-    copy_registry(source(filled), probe, patience=QUICK)
+    copy_registry(source(filled), probe, retry=QUICK)
     for position in range(1, count_writes(probe) + 1):
         store = FaultyStore(first.files, position, fault)
         with suppress(Killed):
-            copy_registry(source(filled), store, patience=QUICK)
+            copy_registry(source(filled), store, retry=QUICK)
         assert versions(store, filled.root) in (["1.0", "2.0"], ["1.0", "2.0", "3.0"])
-        copy_registry(source(filled), store, patience=QUICK)
+        copy_registry(source(filled), store, retry=QUICK)
         assert store.files == probe.files
         assert versions(store, filled.root) == ["1.0", "2.0", "3.0"]
 
 
 def test_a_mirror_of_another_registry_is_refused(filled: Signed) -> None:
     with pytest.raises(AlreadyInitialisedError, match="another root"):
-        copy_registry(source(filled), Signed(MemoryStore()).init().store, patience=QUICK)
+        copy_registry(source(filled), Signed(MemoryStore()).init().store, retry=QUICK)
     with pytest.raises(AlreadyInitialisedError, match="unsigned"):
-        copy_registry(source(filled), Unsigned(MemoryStore()).init().store, patience=QUICK)
+        copy_registry(source(filled), Unsigned(MemoryStore()).init().store, retry=QUICK)
 
 
 def test_damaged_sources_are_not_copied(filled: Signed) -> None:
@@ -121,29 +121,29 @@ def test_damaged_sources_are_not_copied(filled: Signed) -> None:
     filled.store.files[path] = bytes(len(data))
     mirror = MemoryStore()
     with pytest.raises(PublishError, match="does not have the hash"):
-        copy_registry(source(filled), mirror, patience=QUICK)
+        copy_registry(source(filled), mirror, retry=QUICK)
     assert "metadata/timestamp.json" not in mirror.files
     with pytest.raises(UntrustedError):
         SignedSource(filled.store, Signed(MemoryStore()).init().root)
 
 
 def test_chosen_versions_under_other_keys(filled: Signed) -> None:
-    yank(filled.ledger(), NAME, "2.0", "slow", patience=QUICK)
+    yank(filled.ledger(), NAME, "2.0", "slow", retry=QUICK)
     own = Signed(MemoryStore()).init()
-    done = republish(source(filled), own.ledger(), {NAME: SpecifierSet(">=1.0")}, patience=QUICK)
+    done = republish(source(filled), own.ledger(), {NAME: SpecifierSet(">=1.0")}, retry=QUICK)
     assert (done.copied, done.total) == (2, 2)
     assert versions(own.store, own.root) == ["1.0", "2.0"]
     state = own.ledger().read([NAME]).names[NAME]
     assert state is not None
     assert [entry.yanked for entry in state.shard.versions] == [None, "slow"]
-    assert republish(source(filled), own.ledger(), {NAME: SpecifierSet()}, patience=QUICK).copied == 0
+    assert republish(source(filled), own.ledger(), {NAME: SpecifierSet()}, retry=QUICK).copied == 0
 
 
 def test_a_mirror_follows_yanks(filled: Signed) -> None:
     own = Unsigned(MemoryStore()).init()
-    republish(source(filled), own.ledger(), None, patience=QUICK)
-    yank(filled.ledger(), NAME, "1.0", "wrong", patience=QUICK)
-    republish(source(filled), own.ledger(), None, patience=QUICK)
+    republish(source(filled), own.ledger(), None, retry=QUICK)
+    yank(filled.ledger(), NAME, "1.0", "wrong", retry=QUICK)
+    republish(source(filled), own.ledger(), None, retry=QUICK)
     state = own.ledger().read([NAME]).names[NAME]
     assert state is not None
     assert [entry.yanked for entry in state.shard.versions] == ["wrong", None]
@@ -151,12 +151,12 @@ def test_a_mirror_follows_yanks(filled: Signed) -> None:
 
 def test_an_unsigned_source(filled: Signed) -> None:
     plain = Unsigned(MemoryStore()).init()
-    republish(source(filled), plain.ledger(), None, patience=QUICK)
+    republish(source(filled), plain.ledger(), None, retry=QUICK)
     found = open_source(plain.store, None)
     assert isinstance(found, UnsignedSource)
     own = Signed(MemoryStore()).init()
-    assert republish(found, own.ledger(), None, patience=QUICK).copied == 3
+    assert republish(found, own.ledger(), None, retry=QUICK).copied == 3
     with pytest.raises(NotFoundError, match="llvm-none"):
-        republish(found, own.ledger(), {"llvm-none": SpecifierSet()}, patience=QUICK)
+        republish(found, own.ledger(), {"llvm-none": SpecifierSet()}, retry=QUICK)
     with pytest.raises(NotFoundError, match=r"there is 1\.0, 2\.0"):
-        republish(found, own.ledger(), {NAME: SpecifierSet(">9")}, patience=QUICK)
+        republish(found, own.ledger(), {NAME: SpecifierSet(">9")}, retry=QUICK)

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from tunehub_registry.exceptions import NotFoundError, PackageError, VersionConflictError
 from tunehub_registry.publishing.exceptions import UnfinishedError
-from tunehub_registry.publishing.ledger import Patience, persist
+from tunehub_registry.publishing.ledger import RetryPolicy, persist
 from tunehub_registry.publishing.packages import publish, read_package, unyank, yank
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import UnreachableError
@@ -30,7 +30,7 @@ NAME = "llvm-znver5"
 
 def put(registry: Registry, *versions: str, store: Any = None, model: str = "znver5", **options: Any) -> list[str]:
     packages = [read_package(package(model, version)) for version in versions]
-    done = publish(registry.ledger(store), packages, patience=QUICK, **options)
+    done = publish(registry.ledger(store), packages, retry=QUICK, **options)
     return [item.outcome for item in done]
 
 
@@ -57,7 +57,7 @@ def test_other_bytes_are_refused_before_anything_is_uploaded(any_registry: Regis
     before = dict(any_registry.store.files)
     other = read_package(package(version="0.1.0", content=b"{} \n"))
     with pytest.raises(VersionConflictError, match="never changes"):
-        publish(any_registry.ledger(), [other], patience=QUICK)
+        publish(any_registry.ledger(), [other], retry=QUICK)
     assert any_registry.store.files == before
 
 
@@ -65,7 +65,7 @@ def test_a_refused_version_keeps_back_the_whole_transaction(any_registry: Regist
     put(any_registry, "0.1.0")
     other = read_package(package(version="0.1.0", content=b"{} \n"))
     with pytest.raises(VersionConflictError):
-        publish(any_registry.ledger(), [read_package(package(version="0.2.0")), other], patience=QUICK)
+        publish(any_registry.ledger(), [read_package(package(version="0.2.0")), other], retry=QUICK)
     client = any_registry.client()
     assert client.versions(NAME) == ["0.1.0"]
     client.close()
@@ -74,20 +74,20 @@ def test_a_refused_version_keeps_back_the_whole_transaction(any_registry: Regist
 def test_two_packages_of_one_version_are_refused(any_registry: Registry) -> None:
     pair = [read_package(package(content=content)) for content in (b"{}\n", b"{} \n")]
     with pytest.raises(PackageError, match=r"two different packages are llvm-znver5 0\.1\.0"):
-        publish(any_registry.ledger(), pair, patience=QUICK)
+        publish(any_registry.ledger(), pair, retry=QUICK)
 
 
 def test_yank_and_unyank(any_registry: Registry) -> None:
     put(any_registry, "0.1.0", "0.2.0")
-    assert yank(any_registry.ledger(), NAME, "0.1", "wrong results", patience=QUICK).yanked == "wrong results"
+    assert yank(any_registry.ledger(), NAME, "0.1", "wrong results", retry=QUICK).yanked == "wrong results"
     before = any_registry.ledger().read([NAME]).names[NAME]
     assert before is not None
     assert [entry.yanked for entry in before.shard.versions] == ["wrong results", None]
-    assert unyank(any_registry.ledger(), NAME, "0.1.0", patience=QUICK).yanked is None
+    assert unyank(any_registry.ledger(), NAME, "0.1.0", retry=QUICK).yanked is None
     with pytest.raises(NotFoundError, match=r"no version 9\.9"):
-        yank(any_registry.ledger(), NAME, "9.9", "why", patience=QUICK)
+        yank(any_registry.ledger(), NAME, "9.9", "why", retry=QUICK)
     with pytest.raises(NotFoundError, match="llvm-none is not in the registry"):
-        yank(any_registry.ledger(), "llvm-none", "9.9", "why", patience=QUICK)
+        yank(any_registry.ledger(), "llvm-none", "9.9", "why", retry=QUICK)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -131,7 +131,7 @@ def test_racing_publishers_on_a_folder(kind: Callable[[Any], Registry], tmp_path
             ledger = registry.ledger()
             for number in range(4):
                 item = read_package(package(f"w{writer % 2}", f"{writer}.{number}"))
-                publish(ledger, [item], patience=Patience(total_s=60))
+                publish(ledger, [item], retry=RetryPolicy(total_s=60))
         except BaseException as error:
             errors.append(error)
 
@@ -162,9 +162,9 @@ def test_versions_never_change_and_are_sorted(published: list[tuple[str, bytes]]
         item = read_package(package(version=version, content=content))
         if expected.setdefault(version, content) != content:
             with pytest.raises(VersionConflictError):
-                publish(registry.ledger(), [item], patience=QUICK)
+                publish(registry.ledger(), [item], retry=QUICK)
         else:
-            publish(registry.ledger(), [item], patience=QUICK)
+            publish(registry.ledger(), [item], retry=QUICK)
     state = registry.ledger().read([NAME]).names[NAME]
     entries = () if state is None else state.shard.versions
     assert [entry.version for entry in entries] == sorted(expected, key=Version)
@@ -177,7 +177,7 @@ def test_a_store_that_stays_away_ends_the_transaction() -> None:
         raise UnreachableError("503", address="x", path="y", remedy="later")
 
     with pytest.raises(UnfinishedError, match=r"503.*run it again"):
-        persist(attempt, address="x", patience=Patience(total_s=1, unreachable_s=0.05, longest_pause_s=0.01))
+        persist(attempt, address="x", retry=RetryPolicy(total_s=1, unreachable_s=0.05, longest_pause_s=0.01))
 
 
 def test_a_blob_with_other_bytes_is_refused(any_registry: Registry) -> None:
@@ -185,7 +185,7 @@ def test_a_blob_with_other_bytes_is_refused(any_registry: Registry) -> None:
     path = item.version(transaction="t", published="2026-01-01").entry.file
     any_registry.store.files[path] = b"something else"
     with pytest.raises(Exception, match="does not have the content that its name says"):
-        publish(any_registry.ledger(), [item], patience=QUICK)
+        publish(any_registry.ledger(), [item], retry=QUICK)
 
 
 def test_a_damaged_package_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tunehub_builder.tuning.target import TuningTarget, find_cpu
 def find_relax_target(name: str) -> TuningTarget:
     """The target called ``name``: ``host``, ``llvm-`` and LLVM's name of a CPU, or a GPU (:func:`find_gpu`).
 
-    Raises UnknownTargetError, or UnsuitableTargetError for a device that this machine is or has not.
+    Raises NoSuchTargetError, or UnsuitableTargetError for a device that this machine is or has not.
     """
     if name == "cuda" or name.startswith("cuda-"):
         return find_gpu(name)

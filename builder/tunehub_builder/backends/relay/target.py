@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.target.host import physical_cores
-from tunehub_builder.exceptions import TuningError, UnknownTargetError, UnsuitableTargetError
+from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
 from tunehub_builder.tuning.target import HOST, TuningTarget, find_cpu
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
@@ -14,7 +14,7 @@ from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 def find_relay_target(name: str, *, remote: bool) -> TuningTarget:
     """The target called ``name``: ``host``, ``llvm-`` and LLVM's name of a CPU, or TVM's own text of a target.
 
-    Raises UnknownTargetError for a name that is none of these, and UnsuitableTargetError for a device that neither is
+    Raises NoSuchTargetError for a name that is none of these, and UnsuitableTargetError for a device that neither is
     this machine nor in it (``remote``: it need not be).
     """
     if name != HOST and not name.startswith("llvm-"):
@@ -31,7 +31,7 @@ def _from_text(text: str, remote: bool) -> TuningTarget:
         name = descriptor_of_legacy(parse_target(text)).name
         target = tvm.target.Target(text)
     except (RegistryError, ValueError, tvm.error.TVMError) as error:
-        raise UnknownTargetError(text, [HOST, "llvm-CPU", "cuda -model=titanx"]) from error
+        raise NoSuchTargetError(text, [HOST, "llvm-CPU", "cuda -model=titanx"]) from error
     if not remote and not _is_here(target):
         reason = "TVM finds no such device on this machine"
         raise UnsuitableTargetError(text, reason)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tunehub_builder.cli.tune import tune as tune_command
-from tunehub_builder.exceptions import TuningError, UnknownTargetError
+from tunehub_builder.exceptions import TuningError, NoSuchTargetError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.rpc_board import Board, board_at, registered, require_boards
 from tunehub_builder.tuning.runner.worker import TraceSession
@@ -98,7 +98,7 @@ def test_boards_may_have_other_cpus() -> None:
     triple = {"mtriple": "aarch64-linux-gnu"}
     assert (found.config, found.vector) == ({"kind": "llvm", "mcpu": "cortex-a72", "num-cores": 4, **triple}, 4)
     assert "mtriple" not in machine.find_board_cpu("host", 2).config
-    with pytest.raises(UnknownTargetError, match="llvm-cortex-a72"):
+    with pytest.raises(NoSuchTargetError, match="llvm-cortex-a72"):
         machine.find_board_cpu("llvm-cortex-a729", 4)
 
 

@@ -1,4 +1,4 @@
-"""`tunehub delegate`, `tunehub rotate` and `tunehub refresh`: what the owners of a signed registry do."""
+"""`tunehub delegate`, `tunehub rotate` and `tunehub refresh`: what those who hold the keys of a signed registry do."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def delegate(
     if remove == bool(keys or names):
         raise click.UsageError("give --key and --names, or --remove alone")
     with registry_errors():
-        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
         signers = private_keys([targets_key] if targets_key else [], "--targets-key")
         if remove:
-            lost = owner.remove(publisher, signers)
+            lost = administration.remove(publisher, signers)
             text = f"{publisher} removed; {', '.join(lost) or 'no name'} disappeared"
         else:
             lost = ()
-            _delegate(owner, publisher, keys, threshold, names, signers)
+            _delegate(administration, publisher, keys, threshold, names, signers)
             text = f"{publisher} may publish {', '.join(names)}"
     if as_json:
         print_json({"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)})
@@ -84,7 +84,7 @@ def delegate(
 
 
 def _delegate(
-    owner: Administration,
+    administration: Administration,
     name: str,
     keys: Sequence[str],
     threshold: int,
@@ -97,7 +97,7 @@ def _delegate(
     if not keys:
         raise click.UsageError("give the publisher's public key: --key FILE.pub")
     grant = Grant(keys=tuple(map(load_public_key, keys)), threshold=threshold)
-    owner.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant), signers)
+    administration.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant), signers)
 
 
 @click.command()
@@ -151,17 +151,17 @@ def _rotate(
     root_file: Path | None,
 ) -> None:
     if role == "root":
-        owner = _administration(store, root_file, None)
-        owner.rotate_root(private_keys(root_keys, "--root-key"), new, threshold=threshold or len(new) // 2 + 1)
+        administration = _administration(store, root_file, None)
+        administration.rotate_root(private_keys(root_keys, "--root-key"), new, threshold=threshold or len(new) // 2 + 1)
     elif role == "online":
         _administration(store, root_file, new[0]).rotate("online", new[0], private_keys(root_keys, "--root-key"))
     else:
-        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
         if role == "targets":
-            owner.rotate("targets", new[0], private_keys(root_keys, "--root-key"))
+            administration.rotate("targets", new[0], private_keys(root_keys, "--root-key"))
         else:
             signer = private_key(targets_key, "--targets-key")
-            owner.rotate_publisher(role, new, [signer], threshold=threshold or 1)
+            administration.rotate_publisher(role, new, [signer], threshold=threshold or 1)
 
 
 @click.command()
@@ -187,8 +187,8 @@ def refresh(
     --targets-key, --key for a publisher. Other roles that are near their end are named.
     """
     with registry_errors():
-        owner = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
-        near = owner.refresh(
+        administration = _administration(store, root_file, private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE))
+        near = administration.refresh(
             root_keys=[private_key(uri, "--root-key") for uri in root_keys],
             targets_keys=[private_key(targets_key, "--targets-key")] if targets_key else [],
             publisher_keys=[private_key(uri, "--key") for uri in keys],

@@ -1,0 +1,33 @@
+"""What cannot be read of a registry, as the client's errors."""
+
+from __future__ import annotations
+
+from tunehub.exceptions import RegistryUnreadableError
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.stores.port import StoreError
+
+
+def store_failure(error: StoreError, address: str) -> RegistryUnreadableError:
+    """What a store could not do, as the client's error."""
+    return RegistryUnreadableError(address, f"{error.path}: {error.reason}", remedy=error.remedy)
+
+
+def format_failure(error: RegistryError, address: str) -> RegistryUnreadableError:
+    """What is wrong with a file's format, as the client's error."""
+    remedy = str(getattr(error, "remedy", "publish it again"))
+    return RegistryUnreadableError(address, f"{error}".removesuffix(f" ({remedy})"), remedy=remedy)
+
+
+def last_known(error: RegistryUnreadableError, address: str, age: float | None) -> RegistryUnreadableError:
+    """The problem when what the cache has of a registry is used, because the registry cannot be read."""
+    reason = error.reason.removeprefix(f"registry {address}: ")
+    known = "before" if age is None else f"{plain_age(age)} ago"
+    return RegistryUnreadableError(address, f"{reason}: what was read {known} is used", remedy=error.remedy)
+
+
+def plain_age(seconds: float) -> str:
+    """A length of time for people."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

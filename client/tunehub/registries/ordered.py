@@ -1,0 +1,189 @@
+"""Registries in order of preference, resolved as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError
+from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.resolution import (
+    Chosen,
+    Decision,
+    NameOffer,
+    RankedName,
+    Requirement,
+    Resolution,
+    Unusable,
+    choose_version,
+    rank_names,
+)
+from tunehub_registry.index import Shard, ShardEntry
+from tunehub_registry.target import Rejected, TargetDescriptor
+
+if TYPE_CHECKING:
+    from tunehub.registries.port import OnProblem, Registry
+    from tunehub.registries.trust_store import Binding, TrustStore
+
+_NO_PACKAGE_REMEDY = (
+    "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
+    "`tunehub resolve` explains"
+)
+_MAX_REASONS = 5
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """One version of one name in one registry."""
+
+    registry: Registry
+    name: str
+    target: TargetDescriptor
+    entry: ShardEntry
+
+
+class Registries:
+    """Registries in order of preference. A registry that cannot be read is reported and left out."""
+
+    def __init__(
+        self,
+        registries: Sequence[Registry],
+        on_problem: OnProblem,
+        *,
+        configured: Iterable[str] = (),
+        trust: TrustStore | None = None,
+    ) -> None:
+        """`on_problem` gets every RegistryUnreadableError; what it raises goes through.
+
+        `configured` are the normalised addresses that `trust` may bind names to, also those that cannot be opened.
+        """
+        self.sources = tuple(registries)
+        self._on_problem = on_problem
+        self._configured = frozenset(configured)
+        self._trust = trust
+        self._bindings: Mapping[str, Binding] | None = None
+        self._left_out: set[int] = set()
+
+    def offers(self) -> Iterator[NameOffer]:
+        """Every name of every readable registry."""
+        for position, registry in enumerate(self.sources):
+            names = self._attempt(position, registry.names) or {}
+            address = registry.address
+            embedded = address == EMBEDDED
+            for name in sorted(names):
+                yield NameOffer(
+                    name=name, target=names[name], registry=address, position=position, embedded=embedded
+                )  # fmt: skip
+
+    def published(self, names: Container[str] | None = None) -> Iterator[Published]:
+        """Every version of every name (of `names`, where they are given), newest first, for listings."""
+        for offer in self.offers():
+            if names is not None and offer.name not in names:
+                continue
+            shard = self._shard(offer)
+            for entry in reversed(shard.versions) if shard else ():
+                registry = self.sources[offer.position]
+                yield Published(registry=registry, name=offer.name, target=offer.target, entry=entry)
+
+    def resolve(
+        self,
+        host: TargetDescriptor,
+        require: Requirement,
+        tvm_version: str | None,
+        unusable: Unusable = MappingProxyType({}),
+    ) -> Resolution:
+        """Take the nearest package that has a version to use; shards are read only until a version is found."""
+        ranked, trace = rank_names(self.offers(), host, require, self._bound())
+        chosen: Chosen | None = None
+        for position, candidate in enumerate(ranked):
+            shard = self._shard(candidate.offer)
+            entries = shard.versions if shard else ()
+            chosen, decisions = choose_version(candidate, entries, require, tvm_version, unusable)
+            trace.extend(decisions or [_no_versions(candidate)])
+            if chosen is not None:
+                trace.extend(_not_needed(ranked[position + 1 :], chosen))
+                break
+        return Resolution(host=host, chosen=chosen, trace=tuple(trace))
+
+    def nothing_found(
+        self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable
+    ) -> HubError:
+        """The error for a resolution that chose nothing; the rest is what `resolve` was given."""
+        rejected = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
+        shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
+        more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""
+        reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
+        return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
+
+    def bind(self, chosen: Chosen) -> str | None:
+        """Bind the name of a package that is used to its registry, if that is configured; a remark when it moves."""
+        if self._trust is None or chosen.registry not in self._configured:
+            return None
+        before = self._known_bindings().get(chosen.name)
+        if before is not None and before.registry == chosen.registry:
+            return None
+        if before is not None and before.explicit:
+            return f"{chosen.name} is bound to {before.registry}, which is not configured: {chosen.registry} serves it"
+        try:
+            bind = self._trust.bind_first if before is None else self._trust.bind
+            bind(chosen.name, chosen.registry)
+        except (OSError, ValueError, HubError) as error:
+            from tunehub.registries.trust_store import not_kept
+
+            self._on_problem(not_kept(self._trust, error))
+        if before is None:
+            return None
+        return f"{chosen.name} was bound to {before.registry}, which is no longer configured: now to {chosen.registry}"
+
+    def _bound(self) -> dict[str, str]:
+        """The names that only one of the configured registries may serve."""
+        bound = self._known_bindings() if self._configured else {}
+        return {name: item.registry for name, item in bound.items() if item.registry in self._configured}
+
+    def _known_bindings(self) -> Mapping[str, Binding]:
+        if self._bindings is None:
+            try:
+                self._bindings = self._trust.bindings() if self._trust else {}
+            except HubError as error:
+                self._bindings = {}
+                self._on_problem(error)
+        return self._bindings
+
+    def _shard(self, offer: NameOffer) -> Shard | None:
+        registry = self.sources[offer.position]
+        return self._attempt(offer.position, lambda: registry.shard(offer.name))
+
+    def _attempt(self, position: int, read: Callable[[], T]) -> T | None:
+        """What `read` gives, None when it fails. After a trust failure nothing of a registry is used any more."""
+        if position in self._left_out:
+            return None
+        try:
+            return read()
+        except RegistryUnreadableError as error:
+            if isinstance(error, TrustError) or read == self.sources[position].names:
+                self._left_out.add(position)
+            self._on_problem(error)
+            return None
+
+
+def _not_needed(candidates: Iterable[RankedName], chosen: Chosen) -> Iterator[Decision]:
+    """Why each candidate after the chosen one was not looked at; there may be ten thousand, of few kinds."""
+    outcomes: dict[tuple[str, int], Rejected] = {}
+    for candidate in candidates:
+        offer, place = candidate.offer, (candidate.match.fit, candidate.match.distance)
+        outcome = outcomes.get(place)
+        if outcome is None:
+            reason = f"{chosen.label} is nearer (this one: {place[0]}, distance {place[1]})"
+            if place == (chosen.match.fit, chosen.match.distance):
+                reason = f"{chosen.label} from {chosen.registry} comes first"
+            outcome = outcomes[place] = Rejected(reason=reason)
+        yield Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome)
+
+
+def _no_versions(candidate: RankedName) -> Decision:
+    offer = candidate.offer
+    outcome = Rejected(reason="none of its versions can be read")
+    return Decision(name=offer.name, version="*", registry=offer.registry, outcome=outcome)
