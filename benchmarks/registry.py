@@ -105,16 +105,16 @@ def _counters(address: str) -> dict[str, int]:
 def _client(question: str) -> dict[str, float]:
     """In the client's process: what resolving costs, then what opening the package costs on top."""
     from tunehub.hub import Policy, open_hub, resolve_host
-    from tunehub.options import load_settings
+    from tunehub.options import read_options
     from tunehub_registry.target import TargetDescriptor
 
     target = msgspec.json.decode(question, type=TargetDescriptor)
     address = os.environ["TUNEHUB_REGISTRY"]
     with tempfile.TemporaryDirectory() as unused:  # imports whatever resolving imports
-        resolve_host(target, replace(load_settings(), cache=Path(unused)), Policy(strict=True), "0.27.0")
+        resolve_host(target, replace(read_options(), cache=Path(unused)), Policy(strict=True), "0.27.0")
     _counters(address)
     began, cpu = time.perf_counter(), time.process_time()
-    _, resolution = resolve_host(target, load_settings(), Policy(strict=True), "0.27.0")
+    _, resolution = resolve_host(target, read_options(), Policy(strict=True), "0.27.0")
     spent = {"ms": 1e3 * (time.perf_counter() - began), "cpu_ms": 1e3 * (time.process_time() - cpu)}
     assert resolution.chosen is not None
     counted = _counters(address)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
-from tunehub.options import Layout
+from tunehub.options import HubOptions, read_options
 from tunehub.registries.resolution import Resolution
 from tunehub.report.model import Report
 from tunehub.target.host import as_tvm_target
@@ -18,28 +17,6 @@ from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, r
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-class HubOptions(TypedDict, total=False):
-    """Options of all functions here; what is left out comes from the environment (see README).
-
-    `registry`: folders to search before the embedded registry. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
-    `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
-    `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file.
-    `layout`: `keep` layouts, or choose them for the whole network (`auto`; CPUs, on TVM 0.25 and newer); None: what the
-    records in use are for. `measure`: how many candidates compiling measures on this machine for each workload without
-    a record of its own; the fastest are kept among your own records (CPUs, on TVM 0.25 and newer).
-    """
-
-    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
-    require: str | None
-    user_records: str | os.PathLike[str] | None
-    strict: bool | None
-    offline: bool | None
-    budget: float | None
-    layout: Layout | None
-    measure: int | None
-    lock: str | os.PathLike[str] | None
 
 
 def compile(
@@ -111,7 +88,7 @@ def install(**options: Unpack[HubOptions]) -> None:
     once.
     """
     generation = require_tvm()
-    check_options(**options)
+    check_options(read_options(**options))
 
     global _installed
     _installed = _Installed(options)
@@ -148,11 +125,12 @@ def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:
     CPU. Raises UnknownTargetError, RequirementError, SettingError, LockFileError; RegistryUnreadableError in strict
     mode.
     """
-    settings, _ = check_options(**options)
+    read = read_options(**options)
+    check_options(read)
     installed = find_tvm()
-    policy = Policy(strict=settings.strict)
-    host = describe_target(target, settings, policy)
-    return resolve_host(host, settings, policy, installed.version if installed else None)[1]
+    policy = Policy(strict=read.strict)
+    host = describe_target(target, read, policy)
+    return resolve_host(host, read, policy, installed.version if installed else None)[1]
 
 
 class _Installed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from tunehub.exceptions import (
     typed_last_line,
 )
 from tunehub.measure.store import MeasuredRecords, records_file
-from tunehub.options import Layout, Settings, load_settings, with_options
+from tunehub.options import HubOptions, Layout, Options, read_options
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
@@ -36,6 +35,8 @@ from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tunehub.registries.port import Registry
 
 
@@ -217,20 +218,7 @@ class Hub:
                 layer.close()
 
 
-def open_hub(
-    target: Any = None,
-    *,
-    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    require: str | None = None,
-    user_records: str | os.PathLike[str] | None = None,
-    strict: bool | None = None,
-    offline: bool | None = None,
-    lock: str | os.PathLike[str] | None = None,
-    budget: float | None = None,
-    layout: Layout | None = None,
-    measure: int | None = None,
-    tvm_version: str | None = None,
-) -> Hub:
+def open_hub(target: Any = None, *, tvm_version: str | None = None, **options: Unpack[HubOptions]) -> Hub:
     """Find the package for `target` (None: this machine's CPU) and open its records and the user's own.
 
     Options that are None come from the environment; `tvm_version` is that of the installed TVM by default.
@@ -238,51 +226,34 @@ def open_hub(
     a HubError in strict mode. Wrong values (UnknownTargetError, RequirementError, SettingError, LockFileError) raise in
     any mode.
     """
-    settings, requirement = check_options(
-        registry=registry, require=require, user_records=user_records, strict=strict, offline=offline, lock=lock,
-        budget=budget, layout=layout, measure=measure,
-    )  # fmt: skip
+    read = read_options(**options)
+    requirement = check_options(read)
     host = descriptor_of(target)
     if tvm_version is None:
         installed = find_tvm()
         tvm_version = installed.version if installed else None
-    policy = Policy(strict=settings.strict)
+    policy = Policy(strict=read.strict)
     policy.hold()
     try:
-        return _open(target, host, settings, requirement, tvm_version, policy)
+        return _open(target, host, read, requirement, tvm_version, policy)
     finally:
         policy.release()
 
 
-def check_options(
-    *,
-    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    require: str | None = None,
-    user_records: str | os.PathLike[str] | None = None,
-    strict: bool | None = None,
-    offline: bool | None = None,
-    lock: str | os.PathLike[str] | None = None,
-    budget: float | None = None,
-    layout: Layout | None = None,
-    measure: int | None = None,
-) -> tuple[Settings, Requirement]:
-    """The settings that the environment and these options make.
+def check_options(options: Options) -> Requirement:
+    """What the options ask of packages.
 
-    Raises SettingError, RequirementError (also when a lock file pins something else), or LockFileError.
+    Raises RequirementError (also when a lock file pins something else), or LockFileError.
     """
-    settings = with_options(
-        load_settings(), registry=registry, require=require, user_records=user_records, strict=strict, offline=offline,
-        lock=lock, budget=budget, layout=layout, measure=measure,
-    )  # fmt: skip
-    requirement = parse_requirement(settings.require, settings.require_place)
-    if settings.lock is not None:
+    requirement = parse_requirement(options.require, options.require_place)
+    if options.lock is not None:
         from tunehub.registries.locked import check_lock
 
-        check_lock(settings, requirement)
-    return settings, requirement
+        check_lock(options, requirement)
+    return requirement
 
 
-def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDescriptor:
+def describe_target(target: Any, options: Options, policy: Policy) -> TargetDescriptor:
     """Describe a target as `descriptor_of`; a name that neither TVM nor tunehub knows may be that of a package.
 
     Raises UnknownTargetError.
@@ -290,7 +261,7 @@ def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDe
     try:
         return descriptor_of(target)
     except UnknownTargetError:
-        registries = _open_registries(settings, policy)
+        registries = _open_registries(options, policy)
         published = next((offer.target for offer in registries.offers() if offer.name == str(target).lower()), None)
         if published is None:
             raise
@@ -298,24 +269,24 @@ def describe_target(target: Any, settings: Settings, policy: Policy) -> TargetDe
 
 
 def resolve_host(
-    host: TargetDescriptor, settings: Settings, policy: Policy, tvm_version: str | None
+    host: TargetDescriptor, options: Options, policy: Policy, tvm_version: str | None
 ) -> tuple[Registries, Resolution]:
     """Resolve without opening the package. Raises as `open_hub`."""
-    registries = _open_registries(settings, policy)
-    requirement = parse_requirement(settings.require, settings.require_place)
+    registries = _open_registries(options, policy)
+    requirement = parse_requirement(options.require, options.require_place)
     return registries, registries.resolve(host, requirement, tvm_version)
 
 
-def _open_registries(settings: Settings, policy: Policy, deadline: Deadline | None = None) -> Registries:
+def _open_registries(options: Options, policy: Policy, deadline: Deadline | None = None) -> Registries:
     """The lock file's packages alone when there is one, else all registries'."""
-    deadline = deadline or Deadline(settings.budget)
-    return configured_registries(settings, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
+    deadline = deadline or Deadline(options.budget)
+    return configured_registries(options, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
 
 
 def _open(
     target: Any,
     host: TargetDescriptor,
-    settings: Settings,
+    options: Options,
     requirement: Requirement,
     tvm_version: str | None,
     policy: Policy,
@@ -326,15 +297,15 @@ def _open(
     pool = small_pool() if host.kind == "llvm" else None
     if pool is not None:
         policy.note(pool)
-    deadline = Deadline(settings.budget)
-    cache = BlobCache(settings.cache, deadline)
+    deadline = Deadline(options.budget)
+    cache = BlobCache(options.cache, deadline)
     opened = _Layers(relay=is_relay(tvm_version))
     resolution = Resolution(host=host, chosen=None)
-    measuring = _measuring(settings, host, policy, opened.relay)
+    measuring = _measuring(options, host, policy, opened.relay)
     read_tuning = None
     try:
-        opened.add(_open_user(settings, cache, host, policy, opened.relay))
-        registries = _open_registries(settings, policy, deadline)
+        opened.add(_open_user(options, cache, host, policy, opened.relay))
+        registries = _open_registries(options, policy, deadline)
         resolution, package = _open_nearest(registries, host, requirement, tvm_version, cache, policy)
         opened.add(package)
         if resolution.chosen is not None:
@@ -346,16 +317,16 @@ def _open(
         policy.problem(_unexpected(error))
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
-        logs=opened.logs(), layout=settings.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
+        logs=opened.logs(), layout=options.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
     )  # fmt: skip
 
 
-def _measuring(settings: Settings, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:
-    if settings.measure and relay:
+def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:
+    if options.measure and relay:
         policy.warn("nothing is measured: that needs TVM 0.25 or newer", "measuring")
-    if not settings.measure or relay:
+    if not options.measure or relay:
         return None
-    return MeasuredRecords(settings.measure, records_file(settings.records, host.name))
+    return MeasuredRecords(options.measure, records_file(options.records, host.name))
 
 
 def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:
@@ -391,13 +362,13 @@ class _Layers:
 
 
 def _open_user(
-    settings: Settings, cache: BlobCache, host: TargetDescriptor, policy: Policy, relay: bool
+    options: Options, cache: BlobCache, host: TargetDescriptor, policy: Policy, relay: bool
 ) -> IndexLookup | IndexLogs | None:
     opener = open_user_logs if relay else open_user_records
     try:
         # What is to be measured needs no file yet.
-        given = settings.records_given and not settings.measure
-        return opener(settings.records, cache, host=host, given=given, on_problem=policy.problem)
+        given = options.records_given and not options.measure
+        return opener(options.records, cache, host=host, given=given, on_problem=policy.problem)
     except HubError as error:
         policy.problem(error)
         return None

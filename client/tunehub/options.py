@@ -1,112 +1,109 @@
-"""Settings from the environment and from options. Options win; both are read when a hub is opened, never at import."""
+"""What hubs are opened with: keywords, and the environment for what they leave out, read when a hub is opened."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from tunehub.exceptions import SettingError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Layout = Literal["keep", "auto"]
+Address = str | os.PathLike[str]
 
 DEFAULT_BUDGET_S = 10.0
 MOST_MEASURED = 1000
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"", "0", "false", "no", "off"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class HubOptions(TypedDict, total=False):
+    """The keywords of all public functions; what is left out or None comes from the environment (see README).
+
+    `registry`: registries to search before the embedded one. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
+    `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
+    `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file; an
+    empty one is none, whatever the environment says. `layout`: `keep` layouts, or choose them for the whole network
+    (`auto`; CPUs, on TVM 0.25 and newer); by default what the records in use are for. `measure`: how many candidates
+    compiling measures on this machine for each workload without a record of its own; the fastest are kept among your
+    own records (CPUs, on TVM 0.25 and newer).
+    """
+
+    registry: Address | Sequence[Address] | None
+    require: str | None
+    user_records: Address | None
+    strict: bool | None
+    offline: bool | None
+    lock: Address | None
+    budget: float | None
+    layout: Layout | None
+    measure: int | None
+
+
+def _data_folder(name: str) -> Callable[[], Path]:
+    return lambda: _platform_folder("user_data_path") / name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """How hubs are opened.
+class Options:
+    """The options as they hold: read once, then passed along.
 
     `registries` come before the embedded one. `records` is the user's own file, or a folder with one
-    `<target name>.jsonl` per target. `require` restricts the packages (`llvm-znver5>=0.1,<1` or `>=0.1`).
-    With `lock` only the packages of that lock file are considered. `budget` is what opening a hub may spend on the
-    network, in seconds (None: no limit); `trust` is the folder of trusted roots and of names bound to registries.
-    `layout`: `keep` the layouts of a module, or choose them for the whole network (`auto`, CPUs and current TVM);
-    None: what the records are for. `measure`: how many candidates a compile measures for a workload without a record.
+    `<target name>.jsonl` per target; `cache` and `trust` (trusted roots, and names bound to registries) are folders.
+    `budget` is in seconds, None for no limit; `layout` None is what the records are for. `require_place` and
+    `lock_place` say where those came from. The rest is as in HubOptions.
     """
 
-    registries: tuple[str, ...]
-    cache: Path
-    records: Path
-    records_given: bool
-    strict: bool
-    offline: bool
-    require: str | None
+    registries: tuple[str, ...] = ()
+    cache: Path = field(default_factory=lambda: _platform_folder("user_cache_path"))
+    records: Path = field(default_factory=_data_folder("records"))
+    records_given: bool = False
+    strict: bool = False
+    offline: bool = False
+    require: str | None = None
     require_place: str = "TUNEHUB_REQUIRE"
     lock: Path | None = None
     lock_place: str = "TUNEHUB_LOCK"
     budget: float | None = DEFAULT_BUDGET_S
-    trust: Path = field(default_factory=lambda: _platform_folder("user_data_path") / "trust")
+    trust: Path = field(default_factory=_data_folder("trust"))
     layout: Layout | None = None
     measure: int = 0
 
 
-def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read `TUNEHUB_REGISTRY`, `_CACHE`, `_RECORDS`, `_STRICT`, `_OFFLINE`, `_REQUIRE`, `_LOCK`, `_BUDGET`, `_TRUST`,
-    `_LAYOUT`, `_MEASURE`.
+def read_options(environ: Mapping[str, str] | None = None, **given: Unpack[HubOptions]) -> Options:
+    """The options that the environment (`TUNEHUB_REGISTRY` and so on) and, over it, the given keywords make.
 
-    Raises SettingError.
+    Raises SettingError, also for a variable that a keyword replaces, and TypeError for an unknown keyword.
     """
     env = os.environ if environ is None else environ
-    records = env.get("TUNEHUB_RECORDS", "").strip()
-    cache = env.get("TUNEHUB_CACHE", "").strip()
-    trust = env.get("TUNEHUB_TRUST", "").strip()
-    return Settings(
-        registries=_split(env.get("TUNEHUB_REGISTRY", "")),
-        cache=Path(cache).expanduser() if cache else _platform_folder("user_cache_path"),
-        records=Path(records).expanduser() if records else _platform_folder("user_data_path") / "records",
-        records_given=bool(records),
-        strict=_flag(env, "TUNEHUB_STRICT"),
-        offline=_flag(env, "TUNEHUB_OFFLINE"),
-        require=env.get("TUNEHUB_REQUIRE", "").strip() or None,
-        lock=_lock_path(env.get("TUNEHUB_LOCK", "").strip()),
-        budget=_budget(env.get("TUNEHUB_BUDGET", "").strip() or DEFAULT_BUDGET_S, "TUNEHUB_BUDGET"),
-        trust=Path(trust).expanduser() if trust else _platform_folder("user_data_path") / "trust",
-        layout=_layout(env.get("TUNEHUB_LAYOUT", "").strip() or None, "TUNEHUB_LAYOUT"),
-        measure=_measure(env.get("TUNEHUB_MEASURE", "").strip() or 0, "TUNEHUB_MEASURE"),
-    )
+    values: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        variable = _variable(name)
+        text = env.get(variable, "").strip()
+        if text:
+            values |= read(text, variable)
+    for name, value in given.items():
+        if name not in HubOptions.__annotations__:
+            raise TypeError(f"{name!r} is no option: give one of {', '.join(HubOptions.__annotations__)}")
+        if value is not None:
+            values |= _READERS[name](value, name)
+    return Options(**values)
 
 
-def with_options(
-    settings: Settings,
-    *,
-    registry: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    require: str | None = None,
-    user_records: str | os.PathLike[str] | None = None,
-    strict: bool | None = None,
-    offline: bool | None = None,
-    lock: str | os.PathLike[str] | None = None,
-    budget: float | None = None,
-    layout: Layout | None = None,
-    measure: int | None = None,
-) -> Settings:
-    """Return `settings` with the options that are not None put over them. Raises SettingError.
+def _variable(name: str) -> str:
+    return f"TUNEHUB_{name.removeprefix('user_').upper()}"
 
-    An empty `lock` is none, whatever the environment says.
-    """
-    result = settings
-    if registry is not None:
-        result = replace(result, registries=_registries(registry))
-    if require is not None:
-        result = replace(result, require=require, require_place="require")
-    if user_records is not None:
-        result = replace(result, records=Path(user_records).expanduser(), records_given=True)
-    if lock is not None:
-        result = replace(result, lock=_lock_path(os.fspath(lock)), lock_place="lock")
-    if budget is not None:
-        result = replace(result, budget=_budget(budget, "budget"))
-    if layout is not None:
-        result = replace(result, layout=_layout(layout, "layout"))
-    if measure is not None:
-        result = replace(result, measure=_measure(measure, "measure"))
-    if strict is not None:
-        result = replace(result, strict=strict)
-    return result if offline is None else replace(result, offline=offline)
+
+def _flag(value: object, place: str) -> bool:
+    text = str(value).lower()
+    if text not in _TRUE | _FALSE:
+        raise SettingError(value, "is not a yes or no", place=place, remedy="set it to 1 or 0, or unset it")
+    return text in _TRUE
 
 
 def _budget(value: object, place: str) -> float | None:
@@ -133,16 +130,14 @@ def _measure(value: object, place: str) -> int:
     return count
 
 
-def _layout(value: str | None, place: str) -> Layout | None:
-    if value is None:
-        return None
+def _layout(value: object, place: str) -> Layout:
     for known in get_args(Layout):
         if value == known:
             return known  # type: ignore[no-any-return]
     raise SettingError(value, "is no layout", place=place, remedy=f"give one of {', '.join(get_args(Layout))}")
 
 
-def _registries(value: object) -> tuple[str, ...]:
+def _registries(value: object, place: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return _split(value)
     if isinstance(value, os.PathLike):
@@ -150,23 +145,12 @@ def _registries(value: object) -> tuple[str, ...]:
     if isinstance(value, Sequence) and all(isinstance(item, (str, os.PathLike)) for item in value):
         return tuple(os.fspath(item) for item in value)
     raise SettingError(
-        value, "is neither an address nor a sequence of addresses", place="registry", remedy="give a folder or a list"
+        value, "is neither an address nor a sequence of addresses", place=place, remedy="give a folder or a list"
     )
-
-
-def _lock_path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
 
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _flag(env: Mapping[str, str], name: str) -> bool:
-    text = env.get(name, "").strip().lower()
-    if text not in _TRUE | _FALSE:
-        raise SettingError(env[name], "is not a yes or no", place=name, remedy="set it to 1 or 0, or unset it")
-    return text in _TRUE
 
 
 def _platform_folder(kind: str) -> Path:
@@ -174,3 +158,30 @@ def _platform_folder(kind: str) -> Path:
 
     folder: Path = getattr(platformdirs, kind)("tunehub", appauthor=False)
     return folder
+
+
+def _one(field_name: str, read: Callable[[Any, str], object]) -> Callable[[Any, str], dict[str, Any]]:
+    """A reader of the one field that an option sets."""
+    return lambda value, place: {field_name: read(value, place)}
+
+
+def _folder(value: Address, place: str) -> Path:
+    return Path(value).expanduser()
+
+
+# What each option sets in Options, from its keyword or the text of its variable, and the place that this came from.
+_READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+    "registry": _one("registries", _registries),
+    "cache": _one("cache", _folder),
+    "user_records": lambda value, place: {"records": _folder(value, place), "records_given": True},
+    "strict": _one("strict", _flag),
+    "offline": _one("offline", _flag),
+    "require": lambda value, place: {"require": value, "require_place": place},
+    "lock": lambda value, place: {
+        "lock": _folder(value, place) if os.fspath(value) else None, "lock_place": place,
+    },
+    "budget": _one("budget", _budget),
+    "trust": _one("trust", _folder),
+    "layout": _one("layout", _layout),
+    "measure": _one("measure", _measure),
+}  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from tunehub.target.host import physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
-from tunehub_builder.exceptions import TuningError, NoSuchTargetError, UnsuitableTargetError
+from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
 
 HOST = "host"
 NO_FFI = "none"

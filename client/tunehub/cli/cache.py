@@ -9,7 +9,7 @@ import click
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json, print_table
-from tunehub.options import load_settings
+from tunehub.options import read_options
 from tunehub.registries.blob_cache import BlobCache, CachedFile, is_sound
 
 
@@ -100,7 +100,7 @@ def _index_problem(path: Path) -> str | None:
 
 
 def _cache() -> BlobCache:
-    return BlobCache(load_settings().cache)
+    return BlobCache(read_options().cache)
 
 
 def _files(store: BlobCache) -> list[CachedFile]:

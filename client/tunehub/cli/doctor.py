@@ -16,7 +16,7 @@ import click
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError, TunehubError, UnsupportedTVMError, last_line
-from tunehub.options import Settings, load_settings, with_options
+from tunehub.options import Options, read_options
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.failures import plain_age
@@ -61,7 +61,7 @@ class Finding:
 @json_option
 def doctor(registry: Sequence[str], as_json: bool) -> None:
     """Check Python, TVM, this machine, the cache and the registries. Exits with 1 when something broken matters."""
-    findings = examine(with_options(load_settings(), registry=registry or None))
+    findings = examine(read_options(registry=registry or None))
     broken = any(item.state == "error" for item in findings)
     if as_json:
         print_json({"ok": not broken, "findings": [asdict(item) for item in findings]})
@@ -74,11 +74,11 @@ def doctor(registry: Sequence[str], as_json: bool) -> None:
     sys.exit(1 if broken else 0)
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(options: Options) -> list[Finding]:
     """All findings, in the order in which one would look."""
     findings = [Finding(name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")]
     findings += _examine_tvm()
-    findings += [_examine_cache(settings), *_examine_registries(settings), _examine_onnxruntime()]
+    findings += [_examine_cache(options), *_examine_registries(options), _examine_onnxruntime()]
     return findings
 
 
@@ -152,26 +152,26 @@ def _describe_threads(threads: int, cores: int) -> Finding:
     return Finding(name="threads", state="warning", text=text, remedy=remedy)
 
 
-def _examine_cache(settings: Settings) -> Finding:
+def _examine_cache(options: Options) -> Finding:
     remedy = "set TUNEHUB_CACHE to a folder that you can write; until then every process indexes packages anew"
     try:
-        settings.cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=settings.cache):
+        options.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=options.cache):
             pass
     except OSError as error:
-        text = f"{settings.cache} cannot be written: {error.strerror or error}"
+        text = f"{options.cache} cannot be written: {error.strerror or error}"
         return Finding(name="cache", state="warning", text=text, remedy=remedy)
-    return Finding(name="cache", state="ok", text=f"{settings.cache} is writable")
+    return Finding(name="cache", state="ok", text=f"{options.cache} is writable")
 
 
-def _examine_registries(settings: Settings) -> list[Finding]:
+def _examine_registries(options: Options) -> list[Finding]:
     problems: list[HubError] = []
     warned: list[str] = []
     registries = configured_registries(
-        replace(settings, lock=None),
+        replace(options, lock=None),
         on_problem=problems.append,
         on_warning=warned.append,
-        deadline=Deadline(settings.budget),
+        deadline=Deadline(options.budget),
     )
     findings = [_examine_registry(registry) for registry in registries.sources]
     unsigned = [Finding(name="registry", state="warning", text=text, remedy=_SIGN) for text in warned]

@@ -38,19 +38,19 @@ def tophub(folder: Path, registry: Sequence[str], targets: Sequence[str], as_jso
 
     Exits with 1 when no record could be exported, or a registry or package could not be read.
     """
-    from tunehub.options import load_settings, with_options
+    from tunehub.options import read_options
     from tunehub.records.tophub_export import export_tophub
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.registries.configured import configured_registries
 
-    settings = with_options(load_settings(), registry=registry or None)
+    options = read_options(registry=registry or None)
     problems: dict[str, HubError] = {}
 
     def note(problem: HubError) -> None:
         problems.setdefault(str(problem), problem)
 
-    registries = configured_registries(settings, on_problem=note)
-    done = export_tophub(registries, folder, targets=targets, cache=BlobCache(settings.cache), on_problem=note)
+    registries = configured_registries(options, on_problem=note)
+    done = export_tophub(registries, folder, targets=targets, cache=BlobCache(options.cache), on_problem=note)
     for problem in problems:
         click.echo(f"Error: {problem}", err=True)
     if as_json:

@@ -12,7 +12,7 @@ from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
-from tunehub.options import Settings, load_settings, with_options
+from tunehub.options import Options, read_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Published
@@ -33,9 +33,9 @@ def fetch(package: str, registry: Sequence[str], as_json: bool) -> None:
     require = parse_requirement(package, _PLACE)
     if require.name is None:
         raise RequirementError(package, "names no package", place=_PLACE, remedy="`tunehub list` shows the names")
-    settings = with_options(load_settings(), registry=registry or None)
-    item = _choose(require, settings)
-    path = _into_cache(item, BlobCache(settings.cache))
+    options = read_options(registry=registry or None)
+    item = _choose(require, options)
+    path = _into_cache(item, BlobCache(options.cache))
     entry = item.entry
     if as_json:
         print_json({
@@ -46,10 +46,10 @@ def fetch(package: str, registry: Sequence[str], as_json: bool) -> None:
         click.echo(f"{item.name} {entry.version}: {plain_size(entry.size)} from {item.registry.address} in {path}")
 
 
-def _choose(require: Requirement, settings: Settings) -> Published:
+def _choose(require: Requirement, options: Options) -> Published:
     """The first registry's newest version that fits. Raises ClickException when there is none."""
     problems: list[HubError] = []
-    registries = configured_registries(settings, on_problem=problems.append)
+    registries = configured_registries(options, on_problem=problems.append)
     named = list(registries.published({str(require.name).lower()}))
     fitting = [
         item

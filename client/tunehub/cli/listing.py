@@ -11,7 +11,7 @@ import click
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
-from tunehub.options import Settings, load_settings, with_options
+from tunehub.options import Options, read_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Published, Registries
@@ -25,7 +25,7 @@ from tunehub.registries.resolution import parse_requirement
 def list_packages(target: str | None, registry: Sequence[str], as_json: bool) -> None:
     """List published packages; TARGET keeps those whose name begins with it (llvm, llvm-znver5)."""
     problems: list[HubError] = []
-    registries = _registries(_settings(registry), problems)
+    registries = _registries(read_options(registry=registry or None), problems)
     found = [item for item in registries.published() if _begins_with(item.name, target)]
     _report(problems)
     if as_json:
@@ -49,9 +49,9 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
         raise RequirementError(
             package, "names no package", place="NAME[==VERSION]", remedy="`tunehub list` shows the names"
         )
-    settings = _settings(registry)
+    options = read_options(registry=registry or None)
     problems: list[HubError] = []
-    registries = _registries(settings, problems)
+    registries = _registries(options, problems)
     named = [item for item in registries.published() if item.name == require.name.lower()]
     fitting = [item for item in named if require.specifier.contains(item.entry.version, prereleases=True)]
     _report(problems)
@@ -60,7 +60,7 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
         raise click.ClickException(f"{package}: there is {known} in the registries (`tunehub list` shows all)")
     # A yanked version is shown when it is the only one that fits.
     chosen = next((item for item in fitting if item.entry.yanked is None), fitting[0])
-    description = describe(chosen, BlobCache(settings.cache))
+    description = describe(chosen, BlobCache(options.cache))
     if as_json:
         print_json(description)
     else:
@@ -163,16 +163,12 @@ def _times(evidence: dict[str, Any], columns: dict[str, str]) -> tuple[str, ...]
     return tuple("" if seconds is None else f"{seconds * 1e3:.4g}" for seconds in found)
 
 
-def _settings(registry: Sequence[str]) -> Settings:
-    return with_options(load_settings(), registry=registry or None)
-
-
-def _registries(settings: Settings, problems: list[HubError]) -> Registries:
+def _registries(options: Options, problems: list[HubError]) -> Registries:
     def note(problem: HubError) -> None:
         if str(problem) not in {str(known) for known in problems}:
             problems.append(problem)
 
-    return configured_registries(settings, on_problem=note)
+    return configured_registries(options, on_problem=note)
 
 
 def _report(problems: Sequence[HubError]) -> None:

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
 from tunehub.exceptions import HubError
-from tunehub.options import load_settings, with_options
+from tunehub.options import read_options
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.locked import read_lock
 from tunehub.registries.locking import Demands, Locker, parse_demands, presign
@@ -57,12 +57,12 @@ def lock(
     without a lock file, this machine's CPU, and its GPU if it has one. Exits with 1, and writes nothing, when
     something has no package.
     """
-    settings = with_options(load_settings(), registry=registry or None)
-    path = Path(output) if output else settings.lock or Path(LOCK_FILE)
+    options = read_options(registry=registry or None)
+    path = Path(output) if output else options.lock or Path(LOCK_FILE)
     before = read_lock(path, "--output") if path.exists() else None
     versions = _tvm_versions(tvm, before)
     names = frozenset(before.names if before and upgrade_all else (name.lower() for name in upgrade))
-    registries = configured_registries(replace(settings, lock=None), on_problem=_stop)
+    registries = configured_registries(replace(options, lock=None), on_problem=_stop)
     locker = Locker(registries, before, versions, names)
     try:
         demands, hosts = _demands(wanted, before, locker)

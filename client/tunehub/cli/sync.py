@@ -16,7 +16,7 @@ from tunehub.cli.options import json_option, lock_option, registry_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError
-from tunehub.options import Settings, load_settings, with_options
+from tunehub.options import Options, read_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.embedded import EMBEDDED
@@ -53,27 +53,27 @@ def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool)
     says. Without --frozen it first says which pins are yanked, gone, or have a newer version: nothing changes by that.
     Exits with 1 when a package cannot be had.
     """
-    settings = with_options(load_settings(), registry=registry or None, lock=lock)
-    path = settings.lock or Path(LOCK_FILE)
-    pinned = read_lock(path, settings.lock_place if settings.lock else "--lock")
-    remarks = [] if frozen else look_around(pinned, settings)
+    options = read_options(registry=registry or None, lock=lock)
+    path = options.lock or Path(LOCK_FILE)
+    pinned = read_lock(path, options.lock_place if options.lock else "--lock")
+    remarks = [] if frozen else look_around(pinned, options)
     if not as_json:
         for remark in remarks:
             click.echo(f"Note: {remark}", err=True)
-    rows = fetch_all(pinned, path, settings, as_json=as_json)
+    rows = fetch_all(pinned, path, options, as_json=as_json)
     if as_json:
         print_json({"lock": str(path), "packages": [asdict(row) for row in rows], "notes": remarks})
     sys.exit(1 if any(row.error for row in rows) else 0)
 
 
-def look_around(lock: Lock, settings: Settings) -> list[str]:
+def look_around(lock: Lock, options: Options) -> list[str]:
     """What has changed since the lock was made, for people: yanked, gone, replaced, or newer versions."""
     remarks: list[str] = []
-    known = {EMBEDDED, *(split_unsigned(address)[0] for address in settings.registries)}
+    known = {EMBEDDED, *(split_unsigned(address)[0] for address in options.registries)}
     origins = dict.fromkeys(item.registry for item in lock.packages if item.registry not in known)
-    asked = replace(settings, lock=None, registries=(*settings.registries, *origins))
+    asked = replace(options, lock=None, registries=(*options.registries, *origins))
     registries = configured_registries(
-        asked, on_problem=lambda error: remarks.append(str(error)), deadline=Deadline(settings.budget)
+        asked, on_problem=lambda error: remarks.append(str(error)), deadline=Deadline(options.budget)
     )
     found = list(registries.published(lock.names))
     for pin in lock.packages:
@@ -81,10 +81,10 @@ def look_around(lock: Lock, settings: Settings) -> list[str]:
     return list(dict.fromkeys(remarks))
 
 
-def fetch_all(lock: Lock, path: Path, settings: Settings, *, as_json: bool) -> list[Fetched]:
+def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> list[Fetched]:
     """Fetch every pin, one line each; what cannot be had is an error of its row."""
-    cache = BlobCache(settings.cache)
-    registry = LockedRegistry(lock, f"lock file {path}", registries=settings.registries, offline=settings.offline)
+    cache = BlobCache(options.cache)
+    registry = LockedRegistry(lock, f"lock file {path}", registries=options.registries, offline=options.offline)
     rows: list[Fetched] = []
     for pin in lock.packages:
         row = _fetch(pin, registry, cache)

@@ -13,7 +13,7 @@ import click
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
 from tunehub.exceptions import SettingError
-from tunehub.options import load_settings
+from tunehub.options import read_options
 from tunehub.registries.configured import trust_store
 from tunehub.registries.root_file import MAX_ROOT_BYTES, RootFile, read_root
 from tunehub.registries.trust_store import TrustStore
@@ -121,7 +121,7 @@ def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:
 
 
 def _store() -> TrustStore:
-    return trust_store(load_settings())
+    return trust_store(read_options())
 
 
 def _written(change: Callable[[TrustStore], T]) -> T:

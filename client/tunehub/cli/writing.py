@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tunehub.options import load_settings
+from tunehub.options import read_options
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.open import normalise_address, open_writable_store
 from tunehub_registry.stores.port import WritableStore
@@ -111,7 +111,7 @@ def user_trust() -> TrustStore:
     """The user's trust store."""
     from tunehub.registries.configured import trust_store
 
-    return trust_store(load_settings())
+    return trust_store(read_options())
 
 
 def open_ledger(

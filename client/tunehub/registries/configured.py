@@ -13,7 +13,7 @@ from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.port import Deadline
 
 if TYPE_CHECKING:  # imported where they are used: a lock file needs none of them
-    from tunehub.options import Settings
+    from tunehub.options import Options
     from tunehub.registries.port import Access, OnProblem, OnWarning, Registry
     from tunehub.registries.trust_store import TrustStore
 
@@ -40,28 +40,28 @@ def open_registries(
 
 
 def configured_registries(
-    settings: Settings, *, on_problem: OnProblem, on_warning: OnWarning | None = None, deadline: Deadline | None = None
+    options: Options, *, on_problem: OnProblem, on_warning: OnWarning | None = None, deadline: Deadline | None = None
 ) -> Registries:
-    """The registries that the settings name, or the packages of their lock file alone. Raises LockFileError.
+    """The registries that the options name, or the packages of their lock file alone. Raises LockFileError.
 
     After `deadline` there is no network any more; by default the time is not limited.
     """
-    if settings.lock is not None:
+    if options.lock is not None:
         from tunehub.registries.locked import open_locked
 
-        return open_locked(settings, on_problem, deadline or Deadline(None))
+        return open_locked(options, on_problem, deadline or Deadline(None))
     from tunehub.registries.port import Access
 
-    access = Access(cache=settings.cache, trust=trust_store(settings), deadline=deadline or Deadline(None))
+    access = Access(cache=options.cache, trust=trust_store(options), deadline=deadline or Deadline(None))
     access = replace(access, on_warning=on_warning) if on_warning else access
-    return open_registries(settings.registries, offline=settings.offline, on_problem=on_problem, access=access)
+    return open_registries(options.registries, offline=options.offline, on_problem=on_problem, access=access)
 
 
-def trust_store(settings: Settings) -> TrustStore:
-    """The trust store of the settings, with the root that comes with tunehub."""
+def trust_store(options: Options) -> TrustStore:
+    """The trust store of the options, with the root that comes with tunehub."""
     from tunehub.registries.trust_store import SHIPPED_ROOT, TrustStore
 
-    return TrustStore(settings.trust, shipped=embedded_registry() / SHIPPED_ROOT)
+    return TrustStore(options.trust, shipped=embedded_registry() / SHIPPED_ROOT)
 
 
 def _normalised(address: str) -> str | None:

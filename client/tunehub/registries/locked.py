@@ -21,7 +21,7 @@ from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 if TYPE_CHECKING:
-    from tunehub.options import Settings
+    from tunehub.options import Options
     from tunehub.registries.port import OnProblem
     from tunehub_registry.stores.port import OnBytes
 
@@ -44,26 +44,26 @@ def read_lock(path: Path, place: str = "lock") -> Lock:
         raise LockFileError(path, reason, place=place, remedy=remedy) from error
 
 
-def check_lock(settings: Settings, requirement: Requirement) -> None:
-    """Read the lock file of the settings, if there is one, and compare it with the requirement.
+def check_lock(options: Options, requirement: Requirement) -> None:
+    """Read the lock file of the options, if there is one, and compare it with the requirement.
 
     Raises LockFileError, and RequirementError when no pin at all satisfies the requirement.
     """
-    if settings.lock is None:
+    if options.lock is None:
         return
-    lock = read_lock(settings.lock, settings.lock_place)
+    lock = read_lock(options.lock, options.lock_place)
     named = [item for item in lock.packages if requirement.name in (None, item.name)]
     if any(requirement.specifier.contains(item.version, prereleases=True) for item in named):
         return
     if requirement.name is not None or lock.packages:
-        raise conflict(requirement, settings, ", ".join(item.label for item in named) or "nothing of that name")
+        raise conflict(requirement, options, ", ".join(item.label for item in named) or "nothing of that name")
 
 
-def conflict(requirement: Requirement, settings: Settings, pinned: str) -> RequirementError:
+def conflict(requirement: Requirement, options: Options, pinned: str) -> RequirementError:
     """The error when a requirement and a lock file ask for different things; names both."""
-    reason = f"conflicts with the lock file {settings.lock}, which pins {pinned}"
+    reason = f"conflicts with the lock file {options.lock}, which pins {pinned}"
     remedy = f"change one of them: `tunehub lock '{requirement.name or 'NAME'}{requirement.specifier}'`"
-    return RequirementError(settings.require, reason, place=settings.require_place, remedy=remedy)
+    return RequirementError(options.require, reason, place=options.require_place, remedy=remedy)
 
 
 class LockedRegistry:
@@ -129,11 +129,11 @@ class LockedRegistry:
 class LockedRegistries(Registries):
     """A lock file as the only registry."""
 
-    def __init__(self, registry: LockedRegistry, settings: Settings, on_problem: OnProblem) -> None:
-        """`settings` are those that the lock was named in."""
+    def __init__(self, registry: LockedRegistry, options: Options, on_problem: OnProblem) -> None:
+        """`options` are those that the lock was named in."""
         super().__init__([registry], on_problem)
         self._lock = registry.lock
-        self._settings = settings
+        self._options = options
 
     def nothing_found(
         self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable
@@ -141,16 +141,16 @@ class LockedRegistries(Registries):
         """Why no pin serves, before anything is compiled: a requirement against it, the target, or the TVM."""
         host = resolution.host
         if unusable:
-            return LockError(f"the lock file {self._settings.lock} has no other package for {host.name}",
+            return LockError(f"the lock file {self._options.lock} has no other package for {host.name}",
                              remedy="compiling with default schedules")  # fmt: skip
         anything = Requirement(name=None, specifier=SpecifierSet())
         without = self.resolve(host, anything, tvm_version).chosen
         if without is not None:
-            error = conflict(require, self._settings, f"{without.label} for {host.name}")
+            error = conflict(require, self._options, f"{without.label} for {host.name}")
             return LockError(f"{error.place} {error.value!r} {error.reason}", remedy=error.remedy)
         reasons = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
         shown = "; ".join(reasons[:_MAX_REASONS]) or "it is empty"
-        reason = f"the lock file {self._settings.lock} does not fit {_here(host, tvm_version)}: {shown}"
+        reason = f"the lock file {self._options.lock} does not fit {_here(host, tvm_version)}: {shown}"
         return LockError(reason, remedy=self._remedy(host, tvm_version), cause="no package")
 
     def _remedy(self, host: TargetDescriptor, tvm_version: str | None) -> str:
@@ -161,15 +161,15 @@ class LockedRegistries(Registries):
         return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
 
 
-def open_locked(settings: Settings, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedRegistries:
-    """The registries of a lock file; by default the settings' time budget begins now. Raises LockFileError."""
-    assert settings.lock is not None
-    lock = read_lock(settings.lock, settings.lock_place)
+def open_locked(options: Options, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedRegistries:
+    """The registries of a lock file; by default the options' time budget begins now. Raises LockFileError."""
+    assert options.lock is not None
+    lock = read_lock(options.lock, options.lock_place)
     registry = LockedRegistry(
-        lock, f"lock file {settings.lock}", registries=settings.registries, offline=settings.offline,
-        deadline=deadline or Deadline(settings.budget),
+        lock, f"lock file {options.lock}", registries=options.registries, offline=options.offline,
+        deadline=deadline or Deadline(options.budget),
     )  # fmt: skip
-    return LockedRegistries(registry, settings, on_problem)
+    return LockedRegistries(registry, options, on_problem)
 
 
 def _missing(

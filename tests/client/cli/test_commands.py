@@ -10,7 +10,7 @@ import pytest
 from tunehub.cli import doctor as doctor_module
 from tunehub.cli import main
 from tunehub.cli.doctor import examine
-from tunehub.options import load_settings, with_options
+from tunehub.options import read_options
 from tunehub_registry.index import encode_index, yank_version
 
 from ..conftest import A76, SKYLAKE, RegistryFolder
@@ -180,8 +180,8 @@ PROBE = {
 
 
 def findings(registry: RegistryFolder) -> dict[str, Any]:
-    settings = with_options(load_settings(), registry=registry.root)
-    return {item.name: item for item in examine(settings)}
+    options = read_options(registry=registry.root)
+    return {item.name: item for item in examine(options)}
 
 
 def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from tunehub import api
 from tunehub.exceptions import HubError, HubWarning, LockError, LockFileError, RequirementError
 from tunehub.hub import Hub, check_options, open_hub
+from tunehub.options import HubOptions, read_options
 from tunehub_registry.index import encode_index, encode_shard, parse_shard, yank_version
 from tunehub_registry.lock import Lock, LockedPackage, encode_lock
 from tunehub_registry.target import TargetDescriptor
@@ -24,6 +25,9 @@ from tunehub_registry.target import TargetDescriptor
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 
 pytestmark = pytest.mark.fast
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TVM = "0.27.0.post1"
 
@@ -232,7 +236,11 @@ def test_a_missing_blob_offline_names_sync(two: RegistryFolder, tmp_path: Path) 
     assert "offline" in message
 
 
-@pytest.mark.parametrize("opener", [open_hub, check_options, api.resolve])
+def _checked(**options: Unpack[HubOptions]) -> None:
+    check_options(read_options(**options))
+
+
+@pytest.mark.parametrize("opener", [open_hub, _checked, api.resolve])
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_missing_or_malformed_lock_is_an_error_in_every_mode(
     tmp_path: Path, opener: Callable[..., Any], strict: bool

@@ -27,7 +27,7 @@ HOST = "https://host/registry"
 
 @pytest.fixture
 def store(tmp_path: Path) -> TrustStore:
-    """The one that this environment's settings name."""
+    """The one that this environment's options name."""
     return TrustStore(tmp_path / "data" / "tunehub" / "trust")
 
 
@@ -244,14 +244,14 @@ def test_doctor_shows_how_registries_are_trusted(
     signed: SigningRegistry, registry: RegistryFolder, store: TrustStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tunehub.cli.doctor import examine
-    from tunehub.options import load_settings, with_options
+    from tunehub.options import read_options
 
     monkeypatch.setattr("tunehub.target.tvm_generation.find_tvm", lambda: None)
     signed.publish()
     place = signed.place.address  # type: ignore[attr-defined]
     store.add_root(place, signed.root)
-    settings = with_options(load_settings(), registry=[place, str(registry.root), "unsigned+http://127.0.0.1:9/x"])
-    found = {item.name: item for item in examine(settings)}
+    options = read_options(registry=[place, str(registry.root), "unsigned+http://127.0.0.1:9/x"])
+    found = {item.name: item for item in examine(options)}
     sha256 = hashlib.sha256(signed.root).hexdigest()
     assert found[f"registry {place}"].text.startswith(f"signed (root 1 {sha256[:12]}, 1 of 1 keys), read 0 seconds ago")
     assert found[f"registry {registry.root}"].text == "unsigned: no packages"

@@ -130,14 +130,14 @@ def _network(case: NetworkCase) -> Network:
 
 def _hub(case: NetworkCase, target: Any) -> Hub:
     """A hub with the records of a file, the evidence on them, and nothing else."""
-    from tunehub.options import load_settings
+    from tunehub.options import read_options
     from tunehub.records.package_records import open_user_records
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.target.host import descriptor_of
 
     hub = _plain(target)
     hub.layout = "auto" if case.layout == "auto" else "keep"
-    cache, host = BlobCache(load_settings().cache), descriptor_of(target)
+    cache, host = BlobCache(read_options().cache), descriptor_of(target)
     lookup = open_user_records(Path(case.records), cache, host=host, given=True, on_problem=_raise)
     hub.lookup = LayeredLookup([lookup or hub.lookup, _Judged(case.evidence)])
     return hub

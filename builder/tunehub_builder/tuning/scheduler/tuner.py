@@ -21,7 +21,7 @@ from tunehub_builder.tuning.search.warm_start import searches, seeds_of
 from tunehub_builder.tuning.tasks import TuningTask
 
 
-class Options(Protocol):
+class SchedulerOptions(Protocol):
     """How the candidates of a task are found: the searches, one after the other, each with its most trials.
 
     ``batch``: candidates that are built before the first of them is measured; ``planned``: trials of a task, for the
@@ -112,7 +112,7 @@ def tune(
     target: Any,
     directory: Path,
     pool: Pool,
-    options: Options,
+    options: SchedulerOptions,
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
     """Tune ``tasks`` in ``directory``; trials that its journal already holds count and are not measured again.
@@ -206,7 +206,7 @@ def _trial(task: TuningTask, candidate: Any, source: str, outcome: RunnerResult)
 class _State:
     """Trials by task, and the counts that progress needs."""
 
-    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: Options) -> None:
+    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: SchedulerOptions) -> None:
         self.known = known
         self._count = len(tasks)
         self._options = options

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tunehub_builder.cli.tune import tune as tune_command
-from tunehub_builder.exceptions import TuningError, NoSuchTargetError
+from tunehub_builder.exceptions import NoSuchTargetError, TuningError
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.rpc_board import Board, board_at, registered, require_boards
 from tunehub_builder.tuning.runner.worker import TraceSession
