@@ -22,6 +22,7 @@ TIERS = {
     "legacy": "legacy and not (alone or sweep)",
     "legacy, alone": "legacy and alone and not sweep",
     "sweep": "sweep and (fast or slow)",
+    "legacy, sweep": "sweep and legacy",
 }
 PACKAGES = ("tunehub", "tunehub_builder", "tunehub_registry")
 LEGACY_PACKAGES = ("tunehub.relay", "tunehub_builder.backends.relay")
@@ -37,16 +38,16 @@ def _physical_cores(session: nox.Session) -> int:
     return int(str(session.run("python", "-c", code, silent=True)).strip())
 
 
-def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool, env: dict[str, str] | None = None) -> None:
+def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> None:
     """One run of pytest over a tier; in parallel, TVM's threads sleep at once instead of taking the cores to wait."""
     cores = _physical_cores(session)
-    settings = {"TVM_NUM_THREADS": str(cores), **(env or {})}
+    env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
-        settings["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
+        env["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
         options = ("-n", str(min(cores, 4)), "--dist", "worksteal", *options)
     session.run(
         "pytest", "-q", "-m", TIERS[tier], *options, *session.posargs,
-        env=settings, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
+        env=env, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
     )  # fmt: skip
 
 
@@ -102,15 +103,27 @@ def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
 @nox.session(name="tests-legacy")
 def tests_legacy(session: nox.Session) -> None:
     """What needs TVM <= 0.19, against the TVM that the extra `legacy` pins, with a coverage gate of its own."""
-    session.install("-e", ".[legacy]", *PYTEST, "pytest-cov>=5.0")
+    _install_legacy(session)
     first, last = _covered(LEGACY_PACKAGES, "tests/legacy/coverage.toml")
-    env = {"TOPHUB_LOCATION": "NONE"}
-    _pytest(session, "legacy", "tests/legacy", *first, parallel=True, env=env)
-    _pytest(session, "legacy, alone", "tests/legacy", *last, parallel=False, env=env)
+    _pytest(session, "legacy", "tests/legacy", *first, parallel=True)
+    _pytest(session, "legacy, alone", "tests/legacy", *last, parallel=False)
 
 
 @nox.session
 def sweep(session: nox.Session) -> None:
     """The long sweeps, of which `nox` runs the first part: many random shapes, all combinations."""
     session.install("-e", MODERN)
+    session.notify("sweep-legacy")
     _pytest(session, "sweep", parallel=True)
+
+
+@nox.session(name="sweep-legacy")
+def sweep_legacy(session: nox.Session) -> None:
+    """Those of TVM <= 0.19, after the session `sweep`."""
+    _install_legacy(session)
+    _pytest(session, "legacy, sweep", "tests/legacy", parallel=True)
+
+
+def _install_legacy(session: nox.Session) -> None:
+    session.install("-e", ".[legacy]", *PYTEST, "pytest-cov>=5.0")
+    session.env["TOPHUB_LOCATION"] = "NONE"

@@ -12,9 +12,11 @@ import tvm
 import tunehub
 from tunehub_builder.backends.relay import networks
 
+from ..sweeps import swept
 from .relay_cases import build
 
 TARGET = "llvm -mcpu=znver5 -num-cores=2"
+CONVOLUTIONS = {"resnet-18": 21, "mobilenet": 27}
 pytestmark = pytest.mark.legacy
 
 
@@ -34,13 +36,13 @@ def report(network: str, layout: str = "NCHW") -> Any:
     return hub.report()
 
 
-@pytest.mark.parametrize(("network", "convolutions"), [("resnet-18", 21), ("mobilenet", 27)])
-def test_a_graph_level_record_for_each_convolution(network: str, convolutions: int) -> None:
+@pytest.mark.parametrize("network", swept(["resnet-18"], CONVOLUTIONS))
+def test_a_graph_level_record_for_each_convolution(network: str) -> None:
     found = report(network)
     assert str(found.package).startswith("llvm-znver5 0.")
     planned = [item for item in found.workloads if item.op == "nn.conv2d"]
     assert {item.tuner for item in planned} == {"graph_tuner"}
-    assert sum(item.count for item in planned) == convolutions
+    assert sum(item.count for item in planned) == CONVOLUTIONS[network]
 
 
 def test_the_auto_scheduler_serves_nhwc() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -264,12 +263,6 @@ def inputs_of(some: Case) -> list[Array]:
     """Random inputs for a function."""
     rng = np.random.default_rng(5)
     return [rng.uniform(-1, 1, shape).astype("float32") for shape in some.shapes[:-1]]
-
-
-@pytest.fixture(scope="session")
-def shapes_to_try() -> int:
-    """How many random shapes to compare: TUNEHUB_TEMPLATE_SHAPES, 60 by default."""
-    return int(os.environ.get("TUNEHUB_TEMPLATE_SHAPES", "60"))
 
 
 @pytest.fixture(scope="session", params=list(CPUS))
