@@ -22,8 +22,9 @@ from tunehub.measure.session import packed, unpacked
 from tunehub.records.lookup import Candidate, Neighbour
 from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
 from tunehub.relax.schedule.transfer_sources import Strategy, by_model, features, most_efficient, nearest
-from tunehub_builder.gate.finalists import as_record, best_trials, newest, own_choices
+from tunehub_builder.gate.finalists import best_trials
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
+from tunehub_builder.tuning.trial_record import candidate_of, record_of
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
 
@@ -129,8 +130,7 @@ def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     if outcome.rung == "template":
         return space_of(mod, target)[0]
     if outcome.rung == "anchor" and isinstance(outcome.record, TemplateRecord):
-        record = outcome.record
-        return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
+        return candidate_of(outcome.record)
     return None
 
 
@@ -149,8 +149,7 @@ def left_out(directory: Path, folder: Path, target: Any, threads: int) -> tuple[
 
 
 def _best(directory: Path, top: int) -> dict[str, list[Trial]]:
-    own = own_choices(Journal(directory).trials())
-    return best_trials(newest(Journal(directory).trials(), own), top)[0]
+    return {task: found.best for task, found in best_trials(Journal(directory).trials(), top).items()}
 
 
 def _left_out_cases(entries: Sequence[TaskEntry], best: dict[str, list[Trial]]) -> Iterator[TransferCase]:
@@ -191,7 +190,8 @@ def _class(item: Item, anchored: bool) -> str | None:
 
 def _neighbour(item: Item, trial: Trial, anchored: bool) -> Neighbour:
     """What a lookup gives, without the default's time: no strategy uses it."""
-    record = as_record(TaskEntry(name=item.name, exact=item.exact, anchor=None, counts={}, module=""), trial)
+    task = TaskEntry(name=item.name, exact=item.exact, anchor=None, counts={}, module="")
+    record = record_of(task, trial.candidate, trial.run_s, trial.source)
     found = item.anchors if anchored else item.own
     candidate = Candidate(record=record, rung="transfer", package=item.name, anchored=anchored)
     return Neighbour(

@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 from tunehub_registry import _json
 from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
-from tunehub_registry.record import ScheduleRecord
-from tunehub_registry.template_record import TemplateRecord
+from tunehub_registry.record import ScheduleRecord, encode_record
+from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
 AnyRecord = ScheduleRecord | TemplateRecord
 
@@ -24,3 +24,8 @@ def parse_any_record(data: bytes, source: str) -> AnyRecord:
 def read_any_records(stream: BinaryIO, source: str) -> Iterator[AnyRecord | BadLine]:
     """Read a file of records lazily; a line that is not a record becomes a BadLine and the rest goes on."""
     return read_lines(stream, source, parse_any_record)
+
+
+def encode_any_record(record: AnyRecord) -> bytes:
+    """The record as a line of its file."""
+    return encode_record(record) if isinstance(record, ScheduleRecord) else encode_template_record(record)

@@ -33,19 +33,20 @@ def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: boo
 
 
 def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
-    from tunehub_builder.gate.finalists import as_record
     from tunehub_builder.gate.finalists import distill as best_of
-    from tunehub_builder.packing.pack import encoded
     from tunehub_builder.tuning.journal import write_atomically
+    from tunehub_builder.tuning.trial_record import record_of
     from tunehub_builder.tuning.work_directory import WorkDirectory
+    from tunehub_registry.any_record import encode_any_record
 
     with errors():
         work = WorkDirectory(directory)
         work.existing_run()
         found = best_of(work, top)
         if output is not None:
-            records = [as_record(entry.task, trial) for entry in found for trial in entry.best]
-            write_atomically(output, map(encoded, records))
+            trials = ((entry.task, trial) for entry in found for trial in entry.best)
+            records = (record_of(task, trial.candidate, trial.run_s, trial.source) for task, trial in trials)
+            write_atomically(output, map(encode_any_record, records))
     rows = [
         {
             "exact": entry.task.exact,

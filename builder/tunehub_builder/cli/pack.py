@@ -32,7 +32,8 @@ def pack(
 ) -> None:
     """Write the admitted records of DIR, with their evidence, as a package."""
     from tunehub_builder.packing.network_evidence import read_network_evidence
-    from tunehub_builder.packing.pack import pack_directory, publish_locally
+    from tunehub_builder.packing.pack import pack_directory
+    from tunehub_builder.packing.publish import publish_locally
     from tunehub_builder.tuning.work_directory import WorkDirectory
 
     with errors(), WorkDirectory(directory).locked() as work:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TextIO
 
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.networks import NetworkVerdict, RecordFile, cases, judge_due, judge_networks
 from tunehub_builder.gate.report import NetworkResult, Outcome, network_line
-from tunehub_builder.packing.pack import admitted_records, encoded, measured_evidence, nothing_admitted
+from tunehub_builder.packing.contents import nothing_admitted
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import encode_evidence
@@ -30,13 +31,13 @@ def check_networks(
     WorkDirectoryError and TuningError.
     """
     run = directory.existing_run()
-    records = admitted_records(directory)
-    if not records:
+    judged = judged_workloads(directory)
+    if not judged.records:
         raise nothing_admitted(directory, checked=True)
     with tempfile.TemporaryDirectory() as folder:
         path, evidence = (Path(folder) / name for name in ("records.jsonl", EVIDENCE))
-        path.write_bytes(b"".join(map(encoded, records)))
-        evidence.write_bytes(b"".join(map(encode_evidence, measured_evidence(directory))))
+        path.write_bytes(judged.lines)
+        evidence.write_bytes(b"".join(map(encode_evidence, judged.evidence({}))))
         layout = "auto" if run.tuner == TEMPLATE else "keep"
         file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence)
         found = cases(run.networks, names, models, file)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
-from tunehub_builder.gate.finalists import Distilled, as_trial
+from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.workloads import Verdict, check_directory, judge_all, options_for, static_reason
 from tunehub_builder.tuning.progress import milliseconds, native_output_to
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.workers import worker_pool
 from tunehub_builder.tuning.target import tvm_versions
+from tunehub_builder.tuning.trial_record import as_trial, candidate_of
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.template_record import BadLine, TemplateRecord
@@ -181,7 +182,7 @@ def _read(path: Path) -> tuple[list[AnyRecord], list[Rejection]]:
                 where = f"{path.name}:{number}"
                 if isinstance(record, BadLine):
                     bad.append(Rejection(where=where, name=f"line {number}", reason=record.reason))
-                elif reason := static_reason(as_trial(record).candidate):
+                elif reason := static_reason(candidate_of(record)):
                     bad.append(Rejection(where=where, name=record.op, reason=reason))
                 else:
                     good.append(record)

@@ -17,7 +17,7 @@ import msgspec
 
 from tunehub_builder.backends.relay.prove import Proof
 from tunehub_builder.logs.read import TRANSLATED_FROM, Imported, ReadFile, Remark, read_file
-from tunehub_builder.packing.pack import BuiltPackage, publish_locally
+from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tunehub_builder.exceptions import PackingError
-from tunehub_builder.packing.pack import Contents
+from tunehub_builder.packing.contents import Contents
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor

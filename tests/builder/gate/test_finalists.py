@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub_builder.gate.finalists import as_record, as_trial, best_trials, distill
-from tunehub_builder.packing.pack import encoded
+from tunehub_builder.gate.finalists import best_trials, distill
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
+from tunehub_builder.tuning.trial_record import as_trial, record_of
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
-from tunehub_registry.any_record import parse_any_record
+from tunehub_registry.any_record import encode_any_record, parse_any_record
 from tunehub_registry.record import encode_record, parse_record
 
 pytestmark = pytest.mark.fast
@@ -39,11 +39,12 @@ def usable(trial: Trial) -> bool:
 
 @given(TRIALS, st.integers(1, 5))
 def test_the_best_are_the_fastest_of_those_that_were_measured(trials: list[Trial], top: int) -> None:
-    best, counts = best_trials(trials, top)
+    found = best_trials(trials, top)
     for task in ("a", "b"):
         mine = sorted((t for t in trials if t.task == task and usable(t)), key=lambda t: t.mean_s)
-        assert best.get(task, []) == mine[:top]
-        assert counts.get(task, 0) == sum(t.task == task for t in trials)
+        best, count = (found[task].best, found[task].trials) if task in found else ([], 0)
+        assert best == mine[:top]
+        assert count == sum(t.task == task for t in trials)
 
 
 def task(key: str) -> TaskEntry:
@@ -65,7 +66,7 @@ def test_a_work_directory_gives_one_entry_per_task(tmp_path: Path) -> None:
 
 def test_a_trial_becomes_a_record_that_can_be_read() -> None:
     trial = Trial(task="a" * 32, trace=[[["EnterPostproc", [], [], []]], []], source="sketch", run_s=(1e-3, 2e-3))
-    record = as_record(task("a"), trial)
+    record = record_of(task("a"), trial.candidate, trial.run_s, trial.source)
     assert parse_record(encode_record(record)[:-1], "test") == record
     assert (record.networks, record.source, record.run_s) == (("net",), "sketch", (1e-3, 2e-3))
 
@@ -99,7 +100,7 @@ def test_only_the_newest_version_of_a_template_counts(tmp_path: Path) -> None:
 
 def test_a_choice_of_knobs_becomes_a_record_and_back() -> None:
     trial = knob_trial(7, 1e-3)
-    record = as_record(task("a"), trial, default_s=1.0)
-    assert parse_any_record(encoded(record)[:-1], "test") == record
+    record = record_of(task("a"), trial.candidate, trial.run_s, trial.source, default_s=1.0)
+    assert parse_any_record(encode_any_record(record)[:-1], "test") == record
     assert record.default_s == 1.0
     assert as_trial(record) == trial

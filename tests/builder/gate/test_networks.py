@@ -205,12 +205,12 @@ def _reject(work: Path) -> None:
 
 
 def test_records_of_rejected_networks_say_why() -> None:
-    from tunehub_builder.packing.pack import _outvoted
+    from tunehub_builder.backends.relax.contents import outvoted
     from tunehub_builder.tuning.work_directory import TaskEntry
 
     task = TaskEntry(name="conv", exact="0" * 32, anchor=None, counts={"a": 1, "b": 1}, module="")
     bad = msgspec.structs.replace(decided(), admitted=False, reason="takes longer")
-    assert _outvoted(task, {}) is None
-    assert _outvoted(task, {"a": bad}) is None  # b was not judged
-    assert _outvoted(task, {"a": bad, "b": decided()}) is None
-    assert _outvoted(task, {"a": bad, "b": bad}) == "net takes longer, and 1 more"
+    assert outvoted(task, {}) is None
+    assert outvoted(task, {"a": bad}) is None  # b was not judged
+    assert outvoted(task, {"a": bad, "b": decided()}) is None
+    assert outvoted(task, {"a": bad, "b": bad}) == "net takes longer, and 1 more"

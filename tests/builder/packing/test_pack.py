@@ -13,7 +13,8 @@ from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.workloads import Verdict, verdict_journal
 from tunehub_builder.packing.network_evidence import read_network_evidence
-from tunehub_builder.packing.pack import pack_directory, publish_locally
+from tunehub_builder.packing.pack import pack_directory
+from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence

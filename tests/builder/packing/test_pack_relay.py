@@ -17,7 +17,8 @@ from tunehub_builder.backends.relay.network_gate import VariantTimes as Times
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
-from tunehub_builder.packing.pack import BuiltPackage, pack_directory, publish_locally
+from tunehub_builder.packing.pack import pack_directory
+from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header

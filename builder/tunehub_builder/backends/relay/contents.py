@@ -19,7 +19,7 @@ from tunehub_builder.backends.relay.gate import static_reason, target_text, verd
 from tunehub_builder.backends.relay.network_gate import NetworkVerdict, current, network_journal, record_uses
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
-from tunehub_builder.packing.pack import Contents, nothing_admitted, provenance_of, sorted_networks
+from tunehub_builder.packing.contents import Contents, nothing_admitted, provenance_of, sorted_networks
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.evidence import Evidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target

@@ -15,6 +15,7 @@ import msgspec
 from tunehub.records.key_scheme import TEMPLATE
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
+from tunehub_builder.tuning.trial_record import candidate_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.template_record import TemplateRecord
 
@@ -46,7 +47,7 @@ def propose(path: Path, records: Iterable[TemplateRecord]) -> int:
         known = {(entry.task, msgspec.json.encode(entry.choice, order="sorted")) for entry in journal.entries()}
         before = len(known)
         for record in records:
-            choice = KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
+            choice = candidate_of(record)
             for task_key in by_anchor[record.anchor] if record.anchor else ():
                 entry = (task_key, msgspec.json.encode(choice, order="sorted"))
                 if entry not in known:

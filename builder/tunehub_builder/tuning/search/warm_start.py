@@ -27,6 +27,7 @@ from tunehub_builder.tuning.search.candidates import REGISTRY, CandidateSource, 
 from tunehub_builder.tuning.search.knobs import choice_id
 from tunehub_builder.tuning.space.register_tiles import register_tile
 from tunehub_builder.tuning.tasks import TuningTask
+from tunehub_builder.tuning.trial_record import candidate_of
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
@@ -157,10 +158,10 @@ def _adapted(exact: str, mod: Any, found: Candidate, target: Any, fit: TemplateF
     try:
         schedule = apply_candidate(mod, found, target, fit)
         if knobs and isinstance(record, TemplateRecord):
-            return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
+            return candidate_of(record)
         trace: Any = export_trace(schedule.trace)
         if isinstance(record, ScheduleRecord) and record.exact == exact:
-            trace = list(record.trace)  # as it was measured
+            trace = candidate_of(record)  # as it was measured
         validate_trace(trace)
         return trace
     except Exception:  # TVM raises many kinds for a trace that does not fit
