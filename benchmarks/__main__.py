@@ -9,6 +9,7 @@ import sys
 import click
 
 from benchmarks.table import Row, machine, print_json, print_table
+from tunehub.target.host import physical_cores
 
 NAMES = (
     *("client", "gpu", "layers", "legacy", "networks", "pytorch", "registry", "templates", "transfer", "tuning"),
@@ -21,8 +22,7 @@ NAMES = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 def main(name: str, as_json: bool) -> None:
     """Run the benchmark NAME."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("TVM_NUM_THREADS", str(threads))
+    os.environ["TVM_NUM_THREADS"] = str(physical_cores())  # before TVM's first use, which makes its pool
     rows: list[Row] = importlib.import_module(f"benchmarks.{name}").run()
     (print_json if as_json else print_table)(name, machine(), rows)
 

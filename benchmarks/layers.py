@@ -1,8 +1,9 @@
 """ResNet-50 layer by layer beside onnxruntime's own profile: which convolutions and matrix products are slower, if any.
 
-Both run the whole network, in turns: kernels are timed in place, between their neighbours, so that weights and
-activations come from where they are in use (caches are neither warmed nor flushed for a layer). Ours are timed around
-each call of the Relax VM, onnxruntime's are the durations of its profile. Times are medians over the runs.
+Both run the whole network, each in a process of its own, in turns. Kernels are timed in place, between their
+neighbours, so that weights and activations come from where they are in use: caches are neither warmed nor flushed for a
+layer. Ours are timed around each call of the Relax VM, onnxruntime's are the durations of its profile. Times are
+medians over the runs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import json
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,13 +22,23 @@ from typing import Any
 from benchmarks.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import use_threads
+from tunehub_builder.bench.comparison import asked, processes
+from tunehub_builder.bench.runtimes import onnxruntime_session
 
-_ROUNDS, _RUNS, _WARM_UP, _PAUSE_S = 5, 10, 3, 0.05
 _HINT = "; none is in a blocked layout: set TUNEHUB_LAYOUT=auto, or use a package with records of templates"
 _CLEARLY = 1.05  # times within 5 % of each other are the same
 Shape = tuple[int, ...]
 Key = tuple[int, int, Shape, Shape]  # channels in and out, kernel, pixels of the result; of a product: K, N
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """``rounds`` of ``runs`` of each, after a pause in seconds; the first ``warm_up`` runs do not count."""
+
+    rounds: int = 5
+    runs: int = 10
+    warm_up: int = 3
+    pause_s: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +49,12 @@ class Call:
     seconds: float
 
 
-def run(name: str = "resnet50") -> list[Row]:
-    """Compile the network with the records that a user gets, profile both, and pair the layers."""
-    threads = physical_cores()
-    use_threads(threads)
-    network = networks.get(name)
-    ours, theirs = profile(network, threads)
-    return rows(ours, theirs)
+def run(network: networks.Network | None = None, turns: Turns | None = None) -> list[Row]:
+    """Compile a network (by default ResNet-50) with the records that a user gets, profile both, and pair the layers.
+
+    Raises RuntimeError when a process fails.
+    """
+    return rows(*profile(network or networks.get("resnet50"), turns or Turns(), physical_cores()))
 
 
 def rows(ours: Sequence[Call], theirs: Sequence[Call]) -> list[Row]:
@@ -69,81 +80,81 @@ def rows(ours: Sequence[Call], theirs: Sequence[Call]) -> list[Row]:
     ]
 
 
-def profile(network: networks.Network, threads: int) -> tuple[list[Call], list[Call]]:
-    """The calls of one run of ``network``, by tunehub and by onnxruntime."""
-    inputs = network.sample_inputs()
-    with tempfile.TemporaryDirectory() as folder:
-        run_theirs, end = _onnxruntime(network, inputs, threads, Path(folder))
-        run_ours, calls = _tunehub(network, inputs)
-        for _ in range(_ROUNDS):
-            for run_one in (run_ours, run_theirs):
-                time.sleep(_PAUSE_S)
-                for _ in range(_RUNS):
-                    run_one()
-        return _medians(calls, _WARM_UP), _medians(end(), _WARM_UP)
+def profile(network: networks.Network, turns: Turns, threads: int) -> list[list[Call]]:
+    """The calls of one run of ``network``, by tunehub and by onnxruntime. Raises RuntimeError."""
+    sessions = {make.__name__: partial(make, network, threads) for make in (TunehubCalls, OnnxRuntimeCalls)}
+    with processes(sessions, threads=threads) as workers:
+        for _ in range(turns.rounds):
+            for worker in workers.values():
+                time.sleep(turns.pause_s)
+                asked(worker, "run", turns.runs)
+        return [asked(worker, "calls", turns.warm_up) for worker in workers.values()]
 
 
-def _tunehub(network: networks.Network, inputs: Mapping[str, Any]) -> tuple[Callable[[], Any], list[list[Call]]]:
-    """A run of the network, and where the calls of each run go."""
-    import tvm
-    from tvm import relax
+class TunehubCalls:
+    """In a worker process: runs of a network with tunehub, and what each call of a kernel took."""
 
-    import tunehub
+    def __init__(self, network: networks.Network, threads: int) -> None:
+        import tvm
+        from tvm import relax
 
-    target = tunehub.host_target()
-    with tunehub.context(target):
-        executable = tvm.compile(network.relax_module(), target)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [tvm.runtime.tensor(value) for value in inputs.values()]
-    runs: list[list[Call]] = []
-    began = 0.0
+        import tunehub
 
-    def instrument(_function: Any, _symbol: str, before: bool, _result: Any, *arguments: Any) -> int:
-        nonlocal began
-        seconds = time.perf_counter() - began
+        target = tunehub.host_target()
+        with tunehub.context(target):
+            executable = tvm.compile(network.relax_module(), target)
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        self._machine.set_instrument(self._instrument)
+        self._arguments = [tvm.runtime.tensor(value) for value in network.sample_inputs().values()]
+        self._runs: list[list[Call]] = []
+        self._began = 0.0
+
+    def run(self, runs: int) -> None:
+        """So many runs, one after the other."""
+        for _ in range(runs):
+            self._runs.append([])
+            self._machine["main"](*self._arguments)
+
+    def calls(self, skipped: int) -> list[Call]:
+        """Medians over all but the first ``skipped`` runs."""
+        return _medians(self._runs[skipped:])
+
+    def _instrument(self, _function: Any, _symbol: str, before: bool, _result: Any, *arguments: Any) -> int:
+        seconds = time.perf_counter() - self._began
         if not before:
             shapes = [tuple(map(int, item.shape)) for item in arguments if hasattr(item, "numpy")]
-            runs[-1].append(Call(key=blocked_key(shapes), seconds=seconds))
-        began = time.perf_counter()
+            self._runs[-1].append(Call(key=blocked_key(shapes), seconds=seconds))
+        self._began = time.perf_counter()
         return 0
 
-    machine.set_instrument(instrument)
 
-    def run_once() -> None:
-        runs.append([])
-        machine["main"](*arguments)
+class OnnxRuntimeCalls:
+    """The same with onnxruntime, whose own profile has the times."""
 
-    return run_once, runs
+    def __init__(self, network: networks.Network, threads: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        prefix = str(Path(self._folder.name) / "profile")
+        model = network.onnx_model().SerializeToString()
+        options = {"enable_profiling": True, "profile_file_prefix": prefix}
+        self._session = onnxruntime_session(model, threads, **options)
+        names = [argument.name for argument in self._session.get_inputs()]
+        self._feeds = dict(zip(names, network.sample_inputs().values(), strict=True))
+        self._runs = 0
 
+    def run(self, runs: int) -> None:
+        """See :class:`TunehubCalls`."""
+        for _ in range(runs):
+            self._session.run(None, self._feeds)
+        self._runs += runs
 
-def _onnxruntime(
-    network: networks.Network, inputs: Mapping[str, Any], threads: int, folder: Path
-) -> tuple[Callable[[], Any], Callable[[], list[list[Call]]]]:
-    """A run of the network, and what ends the profile and gives the calls of each run."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    model = network.onnx_model().SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = {argument.name: value for argument, value in zip(session.get_inputs(), inputs.values(), strict=True)}
-    runs = 0
-
-    def run_once() -> None:
-        nonlocal runs
-        runs += 1
-        session.run(None, feeds)
-
-    def end() -> list[list[Call]]:
-        events = json.loads(Path(session.end_profiling()).read_bytes())
+    def calls(self, skipped: int) -> list[Call]:
+        """See :class:`TunehubCalls`. Ends the profile."""
+        events = json.loads(Path(self._session.end_profiling()).read_bytes())
         nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
-        size = len(nodes) // runs
-        return [[node_call(event) for event in nodes[i : i + size]] for i in range(0, len(nodes), size)]
-
-    return run_once, end
+        size = len(nodes) // self._runs
+        return _medians(
+            [[node_call(event) for event in nodes[i : i + size]] for i in range(0, len(nodes), size)][skipped:]
+        )
 
 
 def blocked_key(shapes: Sequence[Shape]) -> Key | None:
@@ -174,10 +185,9 @@ def node_call(event: Mapping[str, Any]) -> Call:
     return Call(key=None, seconds=seconds)
 
 
-def _medians(runs: Sequence[Sequence[Call]], skipped: int) -> list[Call]:
-    """The calls of a run with their medians over all but the first ``skipped`` runs."""
-    kept = runs[skipped:]
-    return [Call(key=calls[0].key, seconds=median(c.seconds for c in calls)) for calls in zip(*kept, strict=True)]
+def _medians(runs: Sequence[Sequence[Call]]) -> list[Call]:
+    """The calls of a run with their medians over all."""
+    return [Call(key=calls[0].key, seconds=median(c.seconds for c in calls)) for calls in zip(*runs, strict=True)]
 
 
 def _by_key(calls: Iterable[Call]) -> dict[Key, list[float]]:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.table import Row
 from tunehub.measure.difference import difference
+from tunehub.measure.protocol import MeasuringPlan, in_turns, wall_timer
+from tunehub_builder.bench.comparison import PLAN
 
 _NETWORKS = ("resnet-18", "resnet-50", "mobilenet")
-_ROUNDS = 9
+_PLAN = replace(PLAN, rounds=9)
 
 
-def network_rows() -> list[Row]:
+def network_rows(names: Sequence[str] = _NETWORKS, plan: MeasuringPlan = _PLAN) -> list[Row]:
     """Medians in milliseconds, and the ratios of the defaults to them (more than 1: faster than the default)."""
     os.environ["TOPHUB_LOCATION"] = "NONE"
-    rows: list[Row] = []
-    for name in _NETWORKS:
-        rows += _rows(name)
-    return rows
+    return [row for name in names for row in _rows(name, plan)]
 
 
-def _rows(name: str) -> list[Row]:
+def _rows(name: str, plan: MeasuringPlan) -> list[Row]:
     from tunehub_builder.backends.relay import networks
-    from tunehub_builder.bench.comparison import interleaved
 
     runners, outputs, notes = {}, {}, {}
     for layout in (networks.NCHW, networks.NHWC):
@@ -38,7 +38,8 @@ def _rows(name: str) -> list[Row]:
         for variant, library in _variants(network).items():
             runners[variant], outputs[variant] = _runner(network, library)
             notes[variant] = library[1]
-    times = interleaved(runners, _ROUNDS)
+    timers = {variant: wall_timer(run) for variant, run in runners.items()}
+    times = {variant: 1e3 * median(samples) for variant, samples in in_turns(timers, plan).items()}
     label = name.replace("-", "").replace(".", "")
     rows = [
         Row(name=f"{label}_{variant}_ms", value=ms, unit="ms", note=notes[variant]) for variant, ms in times.items()

@@ -1,91 +1,82 @@
 """Networks on this CPU: tunehub's share of PyTorch's time, eager and compiled by its own compiler (inductor).
 
 PyTorch runs the network's ONNX form node by node (:mod:`benchmarks.torch_network`), with the same weights, inputs and
-number of threads, in one process and in turns, as :mod:`tunehub_builder.bench.comparison` does it with onnxruntime.
+number of threads, each way in a process of its own (:mod:`tunehub_builder.bench.comparison`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import Any
 
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
-from tunehub.measure.difference import difference
+from tunehub.measure.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import interleaved, tvm_runner, use_threads
+from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
 from tunehub_builder.bench.demo import NETWORKS
+from tunehub_builder.bench.runtimes import Arrays, Prepared, Tunehub
+from tunehub_builder.networks import Network
 
-_ROUNDS = 5
 _WAYS = ("pytorch", "pytorch_compiled")
 
 
-def run() -> list[Row]:
-    """Compile and measure the networks ``TUNEHUB_PYTORCH_NETWORKS`` (names separated by commas; by default eleven).
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PyTorch:
+    """PyTorch on the CPU, eager or ``compiled``."""
 
-    Raises ImportError without PyTorch.
+    name: str
+    compiled: bool = False
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without PyTorch."""
+        import torch
+
+        from benchmarks.torch_network import TorchNetwork
+
+        torch.set_num_threads(threads)
+        torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is
+        model = TorchNetwork(network.onnx_model(), "cpu", torch.float32)
+        call = torch.compile(model) if self.compiled else model
+        arguments = [torch.from_numpy(value) for value in network.sample_inputs().values()]
+
+        def run() -> Arrays:
+            with torch.inference_mode():
+                return [call(*arguments).numpy()]
+
+        began = time.perf_counter()
+        run()  # compiles
+        return Prepared(run=run, compile_s=time.perf_counter() - began)
+
+
+def run(given: Sequence[Network] | None = None, plan: MeasuringPlan = PLAN) -> list[Row]:
+    """Compile and measure ``given`` networks, else ``TUNEHUB_PYTORCH_NETWORKS`` (names separated by commas; by default
+    eleven). Raises ImportError without PyTorch.
     """
-    import torch
+    import torch  # noqa: F401
 
-    threads = physical_cores()
-    use_threads(threads)
-    torch.set_num_threads(threads)
-
-    import tunehub
-
-    target = tunehub.host_target()
-    chosen = os.environ.get("TUNEHUB_PYTORCH_NETWORKS", ",".join((*NETWORKS, *OTHERS))).split(",")
-    measured = {name: _measured(name, target) for name in chosen}
-    shares = {way: [ms["tunehub"] / ms[way] for ms, _ in measured.values() if way in ms] for way in _WAYS}
+    names = os.environ.get("TUNEHUB_PYTORCH_NETWORKS", ",".join((*NETWORKS, *OTHERS))).split(",")
+    chosen = [networks.get(name) for name in names] if given is None else given
+    runtimes = [Tunehub(), *(PyTorch(name=name, compiled=name == "pytorch_compiled") for name in _WAYS)]
+    with runtime_processes(runtimes, threads=physical_cores()) as workers:
+        found = [compare(network, workers, plan) for network in chosen]
+    shares = {
+        way: [item.ratio("tunehub", way) for item in found if {"tunehub", way} <= {*item.samples_s}] for way in _WAYS
+    }
     means = [
-        Row(name=f"geomean_vs_{way}", value=geometric_mean(found), unit="ratio", note=f"of {len(found)} networks")
-        for way, found in shares.items()
-        if found
+        Row(name=f"geomean_vs_{way}", value=geometric_mean(values), unit="ratio", note=f"of {len(values)} networks")
+        for way, values in shares.items()
+        if values
     ]
-    return [*means, *(row for name, (ms, note) in measured.items() for row in _rows(name, ms, note))]
+    return [*means, *(row for item in found for row in _rows(item))]
 
 
-def _rows(name: str, ms: dict[str, float], note: str) -> list[Row]:
-    return [Row(name=f"{name}_{way}_ms", value=value, unit="ms", note=note) for way, value in ms.items()]
-
-
-def _measured(name: str, target: Any) -> tuple[dict[str, float], str]:
-    """Median milliseconds of each way to run a network; how far the outputs are apart, and what did not run."""
-    import torch
-    import tvm
-
-    import tunehub
-    from benchmarks.torch_network import TorchNetwork
-
-    network = networks.get(name)
-    inputs = network.sample_inputs()
-    with tunehub.context(target):
-        runners = {"tunehub": tvm_runner(tvm.compile(network.relax_module(), target), inputs)}
-    note = ""
-    torch.compiler.reset()  # of eight networks before, it would refuse to compile the ninth, and run it as it is
-    model = TorchNetwork(network.onnx_model(), "cpu", torch.float32)
-    runners["pytorch"] = _torch_runner(model, inputs)
-    try:
-        runners["pytorch_compiled"] = compiled = _torch_runner(torch.compile(model), inputs)
-        compiled()
-    except Exception as error:  # PyTorch's compiler may refuse what PyTorch runs
-        del runners["pytorch_compiled"]
-        note = f"pytorch_compiled: {type(error).__name__}; "
-    outputs = {way: runner() for way, runner in runners.items()}
-    apart = max(difference(outputs["tunehub"], output) for output in outputs.values())
-    return interleaved(runners, _ROUNDS), f"{note}outputs differ by {apart:.1e} at most"
-
-
-def _torch_runner(call: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], list[Any]]:
-    import torch
-
-    arguments = [torch.from_numpy(value) for value in inputs.values()]
-
-    def run() -> list[Any]:
-        with torch.inference_mode():
-            return [call(*arguments).numpy()]
-
-    return run
+def _rows(item: NetworkComparison) -> list[Row]:
+    """Median milliseconds of each way; PyTorch's compiler may refuse what PyTorch runs."""
+    failed = "".join(f"{way}: {reason}; " for way, reason in item.errors.items())
+    note = f"{failed}outputs differ by {item.max_rel_diff('tunehub'):.1e} at most"
+    return [Row(name=f"{item.name}_{way}_ms", value=item.ms(way), unit="ms", note=note) for way in item.samples_s]

@@ -8,20 +8,23 @@ the best published trace for the layer in the plain layout, where there is one.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import geometric_mean, median, quantiles
 from typing import Any
 
 import numpy as np
 
 from benchmarks.table import Row
+from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns, wall_timer
+from tunehub.measure.worker_process import WorkerProcess
 from tunehub.target.host import physical_cores
-from tunehub_builder.bench.comparison import use_threads
+from tunehub_builder.bench.comparison import asked, processes
+from tunehub_builder.bench.runtimes import onnxruntime_session
 
-_ROUNDS, _PAUSE_S, _WARM_UP_S, _SAMPLE_S = 8, 0.03, 0.1, 0.02
+PLAN = MeasuringPlan(rounds=8, sample_s=0.02, warm_up_s=0.1, pause_s=0.03, cutoff=50.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,58 +114,88 @@ class LayerTimes:
     meta_schedule_ms: float | None
 
 
-def run() -> list[Row]:
-    """Tune and time every layer."""
-    use_threads(physical_cores())
-
-    import tunehub
-
-    target = tunehub.host_target()
-    timed = [time_layer(layer, target, physical_cores()) for layer in dict.fromkeys(LAYERS)]
+def run(layers: Sequence[Layer] = LAYERS, plan: MeasuringPlan = PLAN) -> list[Row]:
+    """Tune and time every layer. Raises RuntimeError when a process fails."""
+    threads = physical_cores()
+    sessions = {"tvm": partial(TvmLayer, threads, plan.sample_s), "onnxruntime": partial(OnnxRuntimeLayer, threads)}
+    with processes(sessions, threads=threads) as workers:
+        timed = [time_layer(layer, workers, plan) for layer in dict.fromkeys(layers)]
     return [*_summary(timed), *[row for item in timed for row in _rows(item)]]
 
 
-def time_layer(layer: Layer, target: Any, threads: int) -> LayerTimes:
-    """Compile ``layer`` with all knobs; time the default's and the best, onnxruntime and TVM's default, interleaved."""
-    from tunehub.templates import find, machine_of
+def time_layer(layer: Layer, workers: Mapping[str, WorkerProcess], plan: MeasuringPlan) -> LayerTimes:
+    """Compile ``layer`` with all knobs; time the default's and the best, onnxruntime and TVM's default, in turns.
 
-    machine = machine_of(target, threads)
-    plain = _plain_inputs(layer)
-    mod, arrays, result = _blocked(layer, plain, machine.vector)
-    match = find(mod)
-    if match is None:
-        raise ValueError(f"no template recognises {layer.name}")
-    space = match.template.knob_space(match.workload, machine)
-    runners = [_runner(match.template.apply(mod, match.workload, knobs).mod, target, arrays, result) for knobs in space]
-    best = min(runners, key=lambda runner: _shortest(runner, _SAMPLE_S))
-    naive = _naive(layer, plain, target)
-    traced = _meta_schedule(layer, plain, target)
-    contenders = [runners[0], best, _onnxruntime(layer, plain, threads), *([traced] if traced else [])]
-    default_s, best_s, onnxruntime_s, *traced_s = _in_turns(contenders)
+    Each counts with its shortest sample: what a kernel takes while nothing else runs. Raises RuntimeError.
+    """
+    flops, ways = asked(workers["tvm"], "load", layer)
+    asked(workers["onnxruntime"], "load", layer)
+    timers: dict[str, Timer] = {way: partial(asked, workers["tvm"], "time", way) for way in ways}
+    timers["onnxruntime"] = partial(asked, workers["onnxruntime"], "time")
+    ms = {way: 1e3 * min(samples) for way, samples in in_turns(timers, plan).items()}
     return LayerTimes(
         layer=layer,
-        flops=float(match.workload.flops),
-        default_knobs_ms=default_s * 1e3,
-        tuned_ms=min(best_s, default_s) * 1e3,
-        onnxruntime_ms=onnxruntime_s * 1e3,
-        tvm_default_ms=_shortest(naive, _SAMPLE_S) * 1e3,
-        meta_schedule_ms=traced_s[0] * 1e3 if traced_s else None,
+        flops=flops,
+        default_knobs_ms=ms["default_knobs"],
+        tuned_ms=min(ms["tuned"], ms["default_knobs"]),
+        onnxruntime_ms=ms["onnxruntime"],
+        tvm_default_ms=ms["tvm_default"],
+        meta_schedule_ms=ms.get("meta_schedule"),
     )
 
 
-def _in_turns(runners: list[Callable[[], list[Any]]]) -> list[float]:
-    """Seconds of the shortest run of each over many short rounds: what a kernel takes while nothing else runs.
+class TvmLayer:
+    """In a worker process: one layer, compiled in several ways. Public methods are the requests."""
 
-    There is a pause before each, because idle worker threads of one runtime spin for a while, and a warm-up, because
-    after a pause both threads of a runtime are often on one core (:mod:`tunehub_builder.bench.comparison`).
-    """
-    shortest = [math.inf] * len(runners)
-    for _ in range(_ROUNDS):
-        for number, run in enumerate(runners):
-            time.sleep(_PAUSE_S)
-            _shortest(run, _WARM_UP_S)
-            shortest[number] = min(shortest[number], _shortest(run, _SAMPLE_S))
-    return shortest
+    def __init__(self, threads: int, sample_s: float) -> None:
+        self._threads = threads
+        self._sample_s = sample_s
+        self._ways: dict[str, Callable[[], None]] = {}
+
+    def load(self, layer: Layer) -> tuple[float, list[str]]:
+        """Compile ``layer`` in every way and with all knobs, of which the fastest are kept: its operations, the ways.
+
+        Raises ValueError for a layer that no template is for.
+        """
+        import tunehub
+        from tunehub.templates import find, machine_of
+
+        target = tunehub.host_target()
+        machine = machine_of(target, self._threads)
+        plain = _plain_inputs(layer)
+        mod, arrays, result = _blocked(layer, plain, machine.vector)
+        match = find(mod)
+        if match is None:
+            raise ValueError(f"no template recognises {layer.name}")
+        space = match.template.knob_space(match.workload, machine)
+        applied = (match.template.apply(mod, match.workload, knobs).mod for knobs in space)
+        runners = [_runner(scheduled, target, arrays, result) for scheduled in applied]
+        best = min(runners, key=lambda runner: _shortest(runner, self._sample_s))
+        self._ways = {"default_knobs": runners[0], "tuned": best, "tvm_default": _naive(layer, plain, target)}
+        traced = _meta_schedule(layer, plain, target)
+        if traced is not None:
+            self._ways["meta_schedule"] = traced
+        return float(match.workload.flops), list(self._ways)
+
+    def time(self, way: str, runs: int) -> float:
+        """Mean seconds of so many runs."""
+        return wall_timer(self._ways[way])(runs)
+
+
+class OnnxRuntimeLayer:
+    """The same with onnxruntime."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._run: Callable[[], object] = list
+
+    def load(self, layer: Layer) -> None:
+        """A model of this one layer."""
+        self._run = _onnxruntime(layer, _plain_inputs(layer), self._threads)
+
+    def time(self, runs: int) -> float:
+        """Mean seconds of so many runs."""
+        return wall_timer(self._run)(runs)
 
 
 def _summary(timed: list[LayerTimes]) -> list[Row]:
@@ -269,20 +302,16 @@ def _function(make: Callable[..., Any], arrays: list[Any]) -> tuple[Any, list[An
     return mod, arrays, tuple(int(extent) for extent in result.shape)
 
 
-def _runner(mod: Any, target: Any, arrays: list[Any], shape: tuple[int, ...]) -> Callable[[], list[Any]]:
+def _runner(mod: Any, target: Any, arrays: list[Any], shape: tuple[int, ...]) -> Callable[[], None]:
     import tvm
 
     function = tvm.compile(mod, target=target)["main"]
     arguments = [tvm.runtime.tensor(array) for array in (*arrays, np.zeros(shape, "float32"))]
 
-    def call() -> list[Any]:
-        function(*arguments)
-        return []
-
-    return call
+    return lambda: function(*arguments)
 
 
-def _shortest(run: Callable[[], list[Any]], least_s: float) -> float:
+def _shortest(run: Callable[[], None], least_s: float) -> float:
     """Seconds of the shortest of the runs that fit into ``least_s``, one at least."""
     samples: list[float] = []
     while not samples or sum(samples) < least_s:
@@ -292,7 +321,7 @@ def _shortest(run: Callable[[], list[Any]], least_s: float) -> float:
     return min(samples)
 
 
-def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], list[Any]]:
+def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], None]:
     """The layer as TVM's default pipeline runs it: plain layout, no schedule."""
     from tvm import topi
 
@@ -304,10 +333,11 @@ def _naive(layer: Layer, plain: list[Any], target: Any) -> Callable[[], list[Any
         operator = topi.nn.depthwise_conv2d_nchw if layer.kind == "depthwise" else topi.nn.conv2d_nchw
         return topi.nn.relu(topi.add(operator(x, w, strides, padding, (1, 1)), topi.reshape(b, (layer.outputs, 1, 1))))
 
-    return _runner(*_with_target(_function(make, plain), target))
+    mod, arrays, shape = _function(make, plain)
+    return _runner(mod, target, arrays, shape)
 
 
-def _meta_schedule(layer: Layer, plain: list[Any], target: Any) -> Callable[[], list[Any]] | None:
+def _meta_schedule(layer: Layer, plain: list[Any], target: Any) -> Callable[[], None] | None:
     """The layer in the plain layout by the best published trace; None when none serves it."""
     import tvm
     from tvm import relax
@@ -320,11 +350,7 @@ def _meta_schedule(layer: Layer, plain: list[Any], target: Any) -> Callable[[], 
         return None
     run, data = relax.VirtualMachine(executable, tvm.cpu())["main"], tvm.runtime.tensor(plain[0])
 
-    def call() -> list[Any]:
-        run(data)
-        return []
-
-    return call
+    return lambda: run(data)
 
 
 def _relax_layer(layer: Layer, plain: list[Any]) -> Any:
@@ -348,13 +374,7 @@ def _relax_layer(layer: Layer, plain: list[Any]) -> Any:
     return builder.get()
 
 
-def _with_target(function: tuple[Any, list[Any], tuple[int, ...]], target: Any) -> tuple[Any, Any, list[Any], Any]:
-    mod, arrays, shape = function
-    return mod, target, arrays, shape
-
-
-def _onnxruntime(layer: Layer, plain: list[Any], threads: int) -> Callable[[], list[Any]]:
-    import onnxruntime
+def _onnxruntime(layer: Layer, plain: list[Any], threads: int) -> Callable[[], object]:
     from onnx import TensorProto, helper, numpy_helper
 
     data, weight, bias = plain
@@ -373,8 +393,5 @@ def _onnxruntime(layer: Layer, plain: list[Any], threads: int) -> Callable[[], l
         [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: list(session.run(None, {"x": data}))
+    session = onnxruntime_session(model.SerializeToString(), threads)
+    return lambda: session.run(None, {"x": data})

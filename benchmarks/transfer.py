@@ -31,22 +31,25 @@ from typing import Any
 import numpy as np
 
 from benchmarks import untuned_networks
+from benchmarks.networks import is_whole
 from benchmarks.table import Row
 from benchmarks.transfer_study import STRATEGIES, TransferTimes, by_client, held_out, left_out
+from tunehub.measure.protocol import MeasuringPlan
 from tunehub.relax.schedule.transfer_sources import WEIGHTS
 from tunehub.target.host import physical_cores
-from tunehub_builder.bench.comparison import NetworkComparison, compare, use_threads
+from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
+from tunehub_builder.bench.runtimes import OnnxRuntime, Runtime, Tunehub, TvmDefault
+from tunehub_builder.networks import Network
 
 _FOLDER = "benchmarks/.transfer"
 _TOLERANCE = 1e-3  # relative: templates and tuned schedules add in another order
 
 
-def run() -> list[Row]:
-    """Tune what is missing, measure what is missing, and summarise."""
-    threads = physical_cores()
-    use_threads(threads)
+def run(networks: Sequence[Network] | None = None, plan: MeasuringPlan = PLAN) -> list[Row]:
+    """Tune what is missing, measure what is missing, and summarise. ``networks``: in place of the environment's."""
     import tunehub
 
+    threads = physical_cores()
     folder, target = Path(os.environ.get("TUNEHUB_TRANSFER_WORK", _FOLDER)), tunehub.host_target()
     studies: dict[bool, list[TransferTimes]] = {True: [], False: []}
     tuned = os.environ.get("TUNEHUB_TRANSFER_TUNED")
@@ -60,7 +63,7 @@ def run() -> list[Row]:
     shipped = [(item, "rule") for item in studies[True]]
     shipped += [(item, "most_efficient") for item in studies[False] if tuned or item.name not in expert]
     rows = [*_summary(shipped), *_strategies("knobs", studies[True]), *_strategies("traces", studies[False])]
-    return [*rows, *_weights(studies[False]), *_networks(folder, target, threads)]
+    return [*rows, *_weights(studies[False]), *_networks(folder, target, threads, networks, plan)]
 
 
 # -- rows
@@ -135,17 +138,21 @@ def _weights(items: Sequence[TransferTimes]) -> list[Row]:
     ]
 
 
-def _networks(folder: Path, target: Any, threads: int) -> list[Row]:
+def _networks(
+    folder: Path, target: Any, threads: int, given: Sequence[Network] | None, plan: MeasuringPlan
+) -> list[Row]:
     """Networks without a record of their own, beside TVM's default, onnxruntime, and their own tuning if there is."""
-    chosen = os.environ.get("TUNEHUB_TRANSFER_NETWORKS")
-    names = untuned_networks.names() if chosen is None else tuple(filter(None, chosen.split(",")))
+    named = os.environ.get("TUNEHUB_TRANSFER_NETWORKS")
+    names = untuned_networks.names() if named is None else filter(None, named.split(","))
+    networks = [untuned_networks.get(name, folder / "onnx") for name in names] if given is None else given
     records = folder / "networks.jsonl"
-    tuned = {"user_records": records} if records.exists() else None
-    found = [
-        compare(untuned_networks.get(name, folder / "onnx"), target, threads=threads, tuned_options=tuned)
-        for name in names
-    ]
-    modules = ((name, untuned_networks.get(name, folder / "onnx").relax_module()) for name in names)
+    runtimes: list[Runtime] = [TvmDefault(), Tunehub(), OnnxRuntime()]
+    if records.exists():
+        runtimes.append(Tunehub(name="tuned", options={"user_records": records}))
+    with runtime_processes(runtimes, threads=threads) as workers:
+        compared = [compare(network, workers, plan) for network in networks]
+    found = [item for item in compared if is_whole(item)]
+    modules = ((network.name, network.relax_module()) for network in networks)
     workloads = by_client(modules, folder / "workloads", target, threads)
     return [*(_network(item) for item in found), *_of_networks(found), *_of_workloads(workloads)] if found else []
 
@@ -170,21 +177,24 @@ def _of_workloads(items: Sequence[TransferTimes]) -> list[Row]:
 
 
 def _network(item: NetworkComparison) -> Row:
-    rungs = Counter(workload.rung for workload in item.report.workloads)
+    report = item.facts["tunehub"].report
+    assert report is not None
+    rungs = Counter(workload.rung for workload in report.workloads)
     note = (
-        f"default {item.default_ms:.1f} ms, tuned {item.tuned_ms:.2f}, onnxruntime {item.onnxruntime_ms:.2f}; compiles "
-        f"in {item.compile_tunehub_s:.1f} s, plainly {item.compile_default_s:.1f}; differs by {item.max_rel_diff:.1e}; "
+        f"default {item.ms('default'):.1f} ms, tuned {item.ms('tuned'):.2f}, onnxruntime {item.ms('onnxruntime'):.2f}; "
+        f"compiles in {item.compile_s('tunehub'):.1f} s, plainly {item.compile_s('default'):.1f}; "
+        f"differs by {item.max_rel_diff('tunehub'):.1e}; "
         + ", ".join(f"{count} {rung}" for rung, count in rungs.most_common())
     )
-    return Row(name=f"untuned_{item.name}", value=item.tunehub_ms, unit="ms", note=note)
+    return Row(name=f"untuned_{item.name}", value=item.ms("tunehub"), unit="ms", note=note)
 
 
 def _of_networks(found: Sequence[NetworkComparison]) -> list[Row]:
-    against_default = [item.default_ms / item.tunehub_ms for item in found]
+    against_default = [item.ratio("default", "tunehub") for item in found]
     ratios = {
-        "untuned_geomean_vs_onnxruntime": [item.tunehub_ms / item.onnxruntime_ms for item in found],
-        "untuned_geomean_vs_tuned": [item.tunehub_ms / item.tuned_ms for item in found],
-        "untuned_compile_time": [item.compile_tunehub_s / item.compile_default_s for item in found],
+        "untuned_geomean_vs_onnxruntime": [item.ratio("tunehub", "onnxruntime") for item in found],
+        "untuned_geomean_vs_tuned": [item.ratio("tunehub", "tuned") for item in found],
+        "untuned_compile_time": [item.compile_s("tunehub") / item.compile_s("default") for item in found],
     }
     rows = [
         Row(name=name, value=_geomean(values), unit="ratio", note=f"worst {max(values):.2f}")

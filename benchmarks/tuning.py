@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
-from tunehub_builder.bench.comparison import use_threads
 
 _OUR_BATCH = 16
 _STOCK_BATCH = 64
@@ -19,8 +18,6 @@ _STOCK_BATCH = 64
 def run() -> list[Row]:
     """Build and measure the candidates of one convolution both ways, in batches of our tuner's size and of TVM's."""
     threads = physical_cores()
-    use_threads(threads)
-
     import tunehub
     from tunehub_builder.tuning.search.candidates import EvolutionarySearch
     from tunehub_builder.tuning.tasks import extract_tasks

@@ -1,150 +1,156 @@
-"""Latency of one network in one process: TVM's default, tunehub and onnxruntime.
+"""Latency of a network with each of several runtimes, side by side: each in a process of its own, all in turns.
 
-Used by the demo and the benchmark. Rounds are interleaved, so that a change of the machine's speed meets all.
-Before each there is a pause, because idle worker threads of one runtime spin for a while and would take the cores from
-the next, and a warm-up: after a pause the system often puts both threads of a runtime on one core, and needs tens of
-milliseconds to spread them, which would make either runtime look up to four times as slow as it is in steady use.
+In one process runtimes disturb each other, since each has threads of its own that spin for a while when idle. While one
+process measures, the others wait for their parent's next request.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import gc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from tunehub.measure.difference import difference
+from tunehub.measure.protocol import MeasuringPlan, in_turns, wall_timer
+from tunehub.measure.worker_process import WorkerProcess
+from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 
-_PAUSE_S = 0.05
-_WARM_UP_S = 0.25
-_TIMED_S = 0.25
-_MOST_S_OF_DEFAULT = 12.0
-_Arrays = list[npt.NDArray[Any]]
+if TYPE_CHECKING:
+    from tunehub.report.model import Report
+
+PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=12.0)
+_LIMIT_S = 1800.0  # for a request: compiling, or running for a while
+_NAN = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuntimeFacts:
+    """What a runtime's process says of a network before it is timed. Seconds; ``report`` is tunehub's."""
+
+    compile_s: float = _NAN
+    outputs: Arrays = field(default_factory=list)
+    report: Report | None = None
+
+
+class RuntimeSession:
+    """In a worker process: one runtime, and the network that it prepared last. Public methods are the requests."""
+
+    def __init__(self, runtime: Runtime, threads: int) -> None:
+        self._runtime = runtime
+        self._threads = threads
+        self._run: Callable[[], Arrays] | None = None
+
+    def prepare(self, network: Network) -> RuntimeFacts:
+        """Compile or load ``network`` and run it once. Raises what the runtime raises."""
+        self._run = None
+        gc.collect()
+        prepared = self._runtime.prepare(network, self._threads)
+        self._run = prepared.run
+        return RuntimeFacts(compile_s=prepared.compile_s, outputs=prepared.run(), report=prepared.report)
+
+    def time(self, runs: int) -> float:
+        """Mean seconds of so many runs, one after the other."""
+        assert self._run is not None, "prepare comes first"
+        return wall_timer(self._run)(runs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkComparison:
-    """Medians in milliseconds, compile times in seconds. ``max_rel_diff``: the largest |difference| of any output
-    between tunehub and any of the others, over the largest |value| of that output. ``tuned_ms``: with other records,
-    see :func:`compare`."""
+    """A network by runtime: ``facts``, and ``samples_s``, seconds of one run; ``errors``: why a runtime has no times.
+
+    What is not known of a runtime is NaN.
+    """
 
     name: str
-    default_ms: float
-    tunehub_ms: float
-    onnxruntime_ms: float
-    max_rel_diff: float
-    compile_default_s: float
-    compile_tunehub_s: float
-    report: Any
-    tuned_ms: float = float("nan")
+    facts: Mapping[str, RuntimeFacts]
+    samples_s: Mapping[str, Sequence[float]]
+    errors: Mapping[str, str]
+
+    def ms(self, runtime: str) -> float:
+        """The median in milliseconds."""
+        return 1e3 * median(self.samples_s[runtime]) if self.samples_s.get(runtime) else _NAN
+
+    def ratio(self, runtime: str, other: str) -> float:
+        """The time with ``runtime`` over that with ``other``."""
+        return self.ms(runtime) / self.ms(other)
+
+    def compile_s(self, runtime: str) -> float:
+        """Seconds that compiling or loading took."""
+        return self.facts[runtime].compile_s if runtime in self.facts else _NAN
+
+    def max_rel_diff(self, runtime: str) -> float:
+        """The largest difference of its outputs from those of any other, relative to the largest value of an output."""
+        others = [facts.outputs for name, facts in self.facts.items() if name != runtime]
+        if runtime not in self.facts or not others:
+            return _NAN
+        return max(difference(self.facts[runtime].outputs, other) for other in others)
 
 
-def use_threads(threads: int) -> None:
-    """Size TVM's pool. It is made at TVM's first use, so this must come before; TVM alone takes half of the cores."""
-    os.environ["TVM_NUM_THREADS"] = str(threads)
+@contextmanager
+def processes(sessions: Mapping[str, Callable[[], Any]], *, threads: int) -> Iterator[Mapping[str, WorkerProcess]]:
+    """A process for each session by its name, with ``threads`` threads for TVM's pool. They end with the context.
+
+    Raises OSError when one cannot be started.
+    """
+    with ExitStack() as stack:
+        workers = {}
+        for name, make_session in sessions.items():
+            workers[name] = WorkerProcess(make_session, threads=threads)
+            stack.callback(workers[name].stop, at_once=True)
+        yield workers
+
+
+def runtime_processes(
+    runtimes: Sequence[Runtime], *, threads: int
+) -> AbstractContextManager[Mapping[str, WorkerProcess]]:
+    """As :func:`processes`, for :func:`compare`."""
+    return processes({each.name: partial(RuntimeSession, each, threads) for each in runtimes}, threads=threads)
 
 
 def compare(
-    network: Network,
-    target: Any,
-    *,
-    threads: int,
-    rounds: int = 7,
-    with_default: bool = True,
-    tuned_options: dict[str, Any] | None = None,
+    network: Network, workers: Mapping[str, WorkerProcess], plan: MeasuringPlan = PLAN, limit_s: float = _LIMIT_S
 ) -> NetworkComparison:
-    """Compile and measure ``network``. ``threads`` must be the size that :func:`use_threads` set.
-
-    With ``tuned_options`` it is measured once more, compiled with these options of the hub: records of its own.
-    """
-    import tvm
-
-    import tunehub
-
-    module, inputs = network.relax_module(), network.sample_inputs()
-    began = time.perf_counter()
-    default = tvm.compile(module, target) if with_default else None
-    compile_default_s = time.perf_counter() - began
-    began = time.perf_counter()
-    with tunehub.context(target) as hub:
-        ours = tvm.compile(module, target)
-    compile_tunehub_s = time.perf_counter() - began
-
-    runners = {"tunehub": tvm_runner(ours, inputs), "onnxruntime": _onnxruntime_runner(network, inputs, threads)}
-    if default is not None:
-        runners["default"] = tvm_runner(default, inputs)
-    if tuned_options is not None:
-        with tunehub.context(target, **tuned_options):
-            runners["tuned"] = tvm_runner(tvm.compile(module, target), inputs)
-    outputs = {name: run() for name, run in runners.items()}
-    others = [outputs[name] for name in runners if name != "tunehub"]
-    times = interleaved(runners, rounds)
-    return NetworkComparison(
-        name=network.name,
-        default_ms=times.get("default", float("nan")),
-        tunehub_ms=times["tunehub"],
-        onnxruntime_ms=times["onnxruntime"],
-        max_rel_diff=max(difference(outputs["tunehub"], other) for other in others),
-        compile_default_s=compile_default_s if with_default else float("nan"),
-        compile_tunehub_s=compile_tunehub_s,
-        report=hub.report(),
-        tuned_ms=times.get("tuned", float("nan")),
-    )
+    """Prepare and measure ``network`` in each process. One that fails or passes ``limit_s`` costs only its own times:
+    it has an error, and a new process for the next network."""
+    facts: dict[str, RuntimeFacts] = {}
+    errors: dict[str, str] = {}
+    for name, worker in workers.items():
+        if not worker.alive:
+            worker.start()
+        kind, value = worker.ask(("prepare", network), limit_s)
+        if kind == "ok":
+            facts[name] = value
+        else:
+            errors[name] = value
+    samples = in_turns({name: _timer(name, workers[name], errors, limit_s) for name in facts}, plan)
+    samples = {name: times for name, times in samples.items() if name not in errors}
+    return NetworkComparison(name=network.name, facts=facts, samples_s=samples, errors=errors)
 
 
-def interleaved(runners: dict[str, Callable[[], _Arrays]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each runner, in turns. One called ``default`` may be slow: it takes part in as many rounds
-    as its share of time allows, and is not warmed up."""
-    samples: dict[str, list[float]] = {name: [] for name in runners}
-    for number in range(rounds):
-        for name, run in runners.items():
-            slow = name == "default"
-            if slow and number and (number + 1) * max(samples[name]) > _MOST_S_OF_DEFAULT:
-                continue
-            time.sleep(_PAUSE_S)
-            if not slow:
-                _timed(run, _WARM_UP_S)
-            samples[name] += _timed(run, 0.0 if slow else _TIMED_S)
-    return {name: median(seconds) * 1e3 for name, seconds in samples.items()}
+def asked(worker: WorkerProcess, *request: Any) -> Any:
+    """The answer to a request. Raises RuntimeError when there is none."""
+    kind, value = worker.ask(request, _LIMIT_S)
+    if kind != "ok":
+        raise RuntimeError(value)
+    return value
 
 
-def _timed(run: Callable[[], _Arrays], least_s: float) -> list[float]:
-    """Seconds of single runs, one after the other for ``least_s``, and one at least."""
-    samples: list[float] = []
-    while not samples or sum(samples) < least_s:
-        began = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - began)
-    return samples
+def _timer(name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: float) -> Callable[[int], float]:
+    """Times of a process. One that failed, which ``errors`` then says, is infinitely slow: that ends its turns."""
 
+    def timed(runs: int) -> float:
+        if name in errors:
+            return math.inf
+        kind, value = worker.ask(("time", runs), limit_s)
+        if kind == "ok":
+            return float(value)
+        errors[name] = value
+        return math.inf
 
-def tvm_runner(executable: Any, inputs: dict[str, npt.NDArray[Any]]) -> Callable[[], _Arrays]:
-    """Run what TVM has compiled for this CPU; the outputs as arrays."""
-    import tvm
-    from tvm import relax
-
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    arguments = [tvm.runtime.tensor(value) for value in inputs.values()]
-
-    def run() -> _Arrays:
-        result = machine["main"](*arguments)
-        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
-
-    return run
-
-
-def _onnxruntime_runner(network: Network, inputs: dict[str, npt.NDArray[Any]], threads: int) -> Callable[[], _Arrays]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    model = network.onnx_model().SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = {argument.name: value for argument, value in zip(session.get_inputs(), inputs.values(), strict=True)}
-    return lambda: list(session.run(None, feeds))
+    return timed

@@ -3,68 +3,124 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from tests.tiny_networks import tiny_mobilenet
+from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder import networks
-from tunehub_builder.bench import comparison, demo
-from tunehub_builder.networks.mobilenet_v2 import MobileNetV2
-from tunehub_builder.networks.mobilenet_v2.plan import BottleneckStage, MobileNetV2Config
+from tunehub_builder.bench import demo
+from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts, compare, runtime_processes
+from tunehub_builder.bench.runtimes import OnnxRuntime, Tunehub, TvmDefault
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+sys.path.append(str(Path(__file__).parent / "fakes"))  # processes import the fakes by name, too
 
-pytest.importorskip("onnxruntime")
+from runtime_fakes import FakeRuntime
+
+pytestmark = pytest.mark.slow
+
+QUICK = MeasuringPlan(rounds=2, sample_s=0.0)
+FIELDS = {
+    "name", "default_ms", "tunehub_ms", "onnxruntime_ms", "max_rel_diff", "compile_default_s", "compile_tunehub_s",
+}  # fmt: skip
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(comparison, "_WARM_UP_S", 0.0)
-    monkeypatch.setattr(comparison, "_TIMED_S", 0.0)
-    monkeypatch.setattr(comparison, "_PAUSE_S", 0.0)
-    stages = (
-        BottleneckStage(expansion=1, channels=8, repeats=1, stride=1),
-        BottleneckStage(expansion=2, channels=16, repeats=1, stride=2),
-    )
-    config = MobileNetV2Config(image=16, stem=8, stages=stages, head=16, classes=10)
-    return MobileNetV2(config=config).network("tiny")
+def tiny() -> networks.Network:
+    return tiny_mobilenet()
+
+
+def compared(tiny: networks.Network, *runtimes: Any, limit_s: float = 120.0) -> NetworkComparison:
+    with runtime_processes(runtimes, threads=1) as workers:
+        return compare(tiny, workers, QUICK, limit_s)
 
 
 def test_three_runtimes_agree_and_the_summary_has_the_promised_fields(
-    tvm: Any, target: dict[str, Any], tiny: Any
+    target: dict[str, Any], tiny: networks.Network
 ) -> None:
-    found = comparison.compare(tiny, tvm.target.Target(target), threads=1, rounds=2)
-    assert found.max_rel_diff < 1e-4
-    assert len(found.report.workloads) > 3
+    pytest.importorskip("onnxruntime")
+    text = json.dumps(target)
+    found = compared(tiny, TvmDefault(target=text), Tunehub(target=text), OnnxRuntime())
+    assert found.max_rel_diff("tunehub") < 1e-4
+    report = found.facts["tunehub"].report
+    assert report is not None
+    assert len(report.workloads) > 3
     summary = json.loads(json.dumps(demo.summarize([found])))
     (row,) = summary["networks"]
-    assert set(row) == {
-        "name", "default_ms", "tunehub_ms", "onnxruntime_ms", "max_rel_diff", "compile_default_s", "compile_tunehub_s",
-    }  # fmt: skip
+    assert set(row) == FIELDS
     assert all(row[key] > 0 for key in row if key not in ("name", "max_rel_diff"))
     assert summary["geomean_vs_default"] == pytest.approx(row["default_ms"] / row["tunehub_ms"])
     assert summary["geomean_vs_onnxruntime"] == pytest.approx(row["tunehub_ms"] / row["onnxruntime_ms"])
+    assert "times faster than the default" in "\n".join(demo._lines(found))
 
 
-def test_a_slow_default_runs_as_often_as_its_share_of_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "_timed", lambda run, least_s: [5.0] if run is slow else [0.001])
-    monkeypatch.setattr(comparison, "_PAUSE_S", 0.0)
-    calls = {"default": 0, "tunehub": 0}
+class FakeProcess:
+    """A process whose runs take ``run_s`` each."""
 
-    def slow() -> list[Any]:
-        return []
+    alive = True
 
-    original = comparison._timed
+    def __init__(self, run_s: float) -> None:
+        self._run_s, self.runs = run_s, 0
 
-    def counted(run: Any, least_s: float) -> list[float]:
-        calls["default" if run is slow else "tunehub"] += 1
-        return original(run, least_s)
+    def ask(self, request: tuple[Any, ...], _limit_s: float) -> tuple[str, Any]:
+        if request[0] == "prepare":
+            return "ok", RuntimeFacts(compile_s=1.0)
+        self.runs += request[1]
+        return "ok", self._run_s
 
-    monkeypatch.setattr(comparison, "_timed", counted)
-    times = comparison.interleaved({"default": slow, "tunehub": list}, 6)
-    assert times == {"default": 5000.0, "tunehub": 1.0}
-    assert calls == {"default": 2, "tunehub": 12}
+
+def test_a_slow_default_runs_as_often_as_its_share_of_time_allows(tiny: networks.Network) -> None:
+    processes: Any = {"default": FakeProcess(5.0), "tunehub": FakeProcess(0.001)}
+    plan = MeasuringPlan(rounds=6, sample_s=0.0, warm_up_s=0.0, budget_s=12.0)
+    found = compare(tiny, processes, plan)
+    assert (found.ms("default"), found.ms("tunehub")) == (pytest.approx(5000.0), pytest.approx(1.0))
+    assert processes["default"].runs <= 3
+    assert processes["tunehub"].runs >= 6
+
+
+@pytest.mark.parametrize(("then", "reason"), [("dies", "crashed its process"), ("hangs", "took longer")])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_runtime_that_crashes_or_runs_out_of_time_costs_only_itself(
+    tiny: networks.Network, then: str, reason: str, at: int
+) -> None:
+    broken = FakeRuntime(name="onnxruntime", at=at, then=then)
+    others = FakeRuntime(name="default"), FakeRuntime(name="tunehub")
+    found = compared(tiny, *others, broken, limit_s=20.0 if then == "dies" else 5.0)
+    assert reason in found.errors["onnxruntime"]
+    assert set(found.errors) == {"onnxruntime"}
+    assert set(found.samples_s) == {"default", "tunehub"}
+    (row,) = demo.summarize([found])["networks"]
+    assert row["onnxruntime_ms"] is None
+    assert reason in row["errors"]["onnxruntime"]
+    assert row["default_ms"] > 0
+    text = "\n".join(demo._lines(found))
+    assert f"onnxruntime   failed: the {'prepare' if at == 1 else 'time'} {reason}" in text
+
+
+def test_the_next_network_gets_a_new_process(tiny: networks.Network) -> None:
+    with runtime_processes([FakeRuntime(name="default", at=2)], threads=1) as workers:
+        for _ in range(2):
+            found = compare(tiny, workers, QUICK)
+            assert "crashed its process" in found.errors["default"]
+            assert found.compile_s("default") == 0.5
+
+
+def test_no_number_of_any_output_is_lost(tiny: networks.Network) -> None:
+    """``max`` of Python would drop the NaN of a second output."""
+    found = compared(tiny, FakeRuntime(name="tunehub", value=math.nan), FakeRuntime(name="onnxruntime"))
+    assert found.max_rel_diff("tunehub") == math.inf
+    (row,) = demo.summarize([found])["networks"]
+    assert row["max_rel_diff"] is None
+    assert "not finite" in row["errors"]["max_rel_diff"]
 
 
 def test_unknown_networks_are_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +135,26 @@ def test_the_command_names_an_unknown_network() -> None:
     result = CliRunner().invoke(cli, ["demo", "--network", "resnet51"])
     assert result.exit_code != 0
     assert "resnet51" in result.output + str(result.exception)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the children of a process")
+def test_nothing_is_left_behind_when_the_demo_is_interrupted() -> None:
+    pytest.importorskip("onnxruntime")
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from tunehub.cli import main; main()"
+    command = [sys.executable, "-c", code, "demo", "--network", "squeezenet"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("squeezenet: compiling")
+        time.sleep(0.5)
+        children = children_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 1
+    assert len(children) == 3
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,0 +1,128 @@
+"""What runs a network: TVM's default, tunehub, onnxruntime. Whatever implements the port can be compared with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy.typing as npt
+
+from tunehub_builder.networks import Network
+
+if TYPE_CHECKING:
+    from tunehub.report.model import Report
+
+Arrays = list[npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A network that is ready: ``run`` computes its outputs. ``compile_s``: seconds that compiling or loading took."""
+
+    run: Callable[[], Arrays]
+    compile_s: float
+    report: Report | None = None
+
+
+class Runtime(Protocol):
+    """A way to run networks. It is pickled into a process of its own and imports what it needs there."""
+
+    @property
+    def name(self) -> str:
+        """Names it among those that it is compared with."""
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """Compile or load ``network`` for ``threads`` threads, with its sample inputs. Raises whatever fails."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TvmDefault:
+    """TVM's own pipeline. ``target``: TVM's, as text; None: this machine's CPU."""
+
+    target: str | None = None
+    name: str = "default"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`. TVM's pool has as many threads as this process's environment says."""
+        import tvm
+
+        target, module = _target(self.target), network.relax_module()
+        began = time.perf_counter()
+        executable = tvm.compile(module, target)
+        compile_s = time.perf_counter() - began
+        return Prepared(run=tvm_runner(executable, network.sample_inputs()), compile_s=compile_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tunehub:
+    """TVM with the hub. ``options``: of :func:`tunehub.context`."""
+
+    target: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "tunehub"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`; with the report of this compile."""
+        import tvm
+
+        import tunehub
+
+        target, module = _target(self.target), network.relax_module()
+        began = time.perf_counter()
+        with tunehub.context(target, **self.options) as hub:
+            executable = tvm.compile(module, target)
+        compile_s = time.perf_counter() - began
+        report = replace(hub.report(), functions={})  # TVM's functions stay in their process
+        return Prepared(run=tvm_runner(executable, network.sample_inputs()), compile_s=compile_s, report=report)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnnxRuntime:
+    """onnxruntime's CPU provider."""
+
+    name: str = "onnxruntime"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`. Raises ImportError without onnxruntime."""
+        model = network.onnx_model().SerializeToString()
+        began = time.perf_counter()
+        session = onnxruntime_session(model, threads)
+        compile_s = time.perf_counter() - began
+        values = network.sample_inputs().values()
+        feeds = {argument.name: value for argument, value in zip(session.get_inputs(), values, strict=True)}
+        return Prepared(run=lambda: list(session.run(None, feeds)), compile_s=compile_s)
+
+
+def onnxruntime_session(model: bytes, threads: int, **options: Any) -> Any:
+    """A session on the CPU. ``options``: attributes of onnxruntime's SessionOptions. Raises ImportError without it."""
+    import onnxruntime
+
+    chosen = onnxruntime.SessionOptions()
+    for name, value in {"intra_op_num_threads": threads, "log_severity_level": 3, **options}.items():
+        setattr(chosen, name, value)
+    return onnxruntime.InferenceSession(model, chosen, providers=["CPUExecutionProvider"])
+
+
+def tvm_runner(executable: Any, inputs: Mapping[str, npt.NDArray[Any]]) -> Callable[[], Arrays]:
+    """Run what TVM has compiled for this CPU; the outputs as arrays."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(value) for value in inputs.values()]
+
+    def run() -> Arrays:
+        result = machine["main"](*arguments)
+        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+    return run
+
+
+def _target(text: str | None) -> Any:
+    import tvm
+
+    import tunehub
+
+    return tunehub.host_target() if text is None else tvm.target.Target(text)
