@@ -22,7 +22,7 @@ from tunehub_builder.bench import demo
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts, compare, runtime_processes
 from tunehub_builder.bench.runtimes import OnnxRuntime, Tunehub, TvmDefault
 
-sys.path.append(str(Path(__file__).parent / "fakes"))  # processes import the fakes by name, too
+sys.path.append(str(Path(__file__).parents[1] / "fakes"))  # processes import the fakes by name, too
 
 from runtime_fakes import FakeRuntime
 
