@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-
 from tests.tiny_networks import tiny_mobilenet
+
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder import networks
 from tunehub_builder.bench import demo
