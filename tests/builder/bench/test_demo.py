@@ -87,14 +87,16 @@ def test_a_slow_default_runs_as_often_as_its_share_of_time_allows(tiny: networks
     assert processes["tunehub"].runs >= 6
 
 
-@pytest.mark.parametrize(("then", "reason"), [("dies", "crashed its process"), ("hangs", "took longer")])
-@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize(
+    ("then", "at", "reason"),
+    [("dies", 1, "crashed its process"), ("dies", 3, "crashed its process"), ("hangs", 3, "took longer")],
+)
 def test_a_runtime_that_crashes_or_runs_out_of_time_costs_only_itself(
-    tiny: networks.Network, then: str, reason: str, at: int
+    tiny: networks.Network, then: str, at: int, reason: str
 ) -> None:
     broken = FakeRuntime(name="onnxruntime", at=at, then=then)
     others = FakeRuntime(name="default"), FakeRuntime(name="tunehub")
-    found = compared(tiny, *others, broken, limit_s=20.0 if then == "dies" else 5.0)
+    found = compared(tiny, *others, broken, limit_s=60.0 if then == "dies" else 10.0)
     assert reason in found.errors["onnxruntime"]
     assert set(found.errors) == {"onnxruntime"}
     assert set(found.samples_s) == {"default", "tunehub"}
