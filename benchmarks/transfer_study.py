@@ -126,11 +126,11 @@ def _clients(mod: Any, target: Any, lookup: Any) -> Any | None:
     from tunehub.relax.schedule.ladder import schedule_function
     from tunehub_builder.tuning.search.knobs import space_of
 
-    outcome, _ = schedule_function(mod["main"], target, lookup)
-    if outcome.rung == "template":
+    served = schedule_function(mod["main"], target, lookup)[0].served
+    if served is not None and served.rung == "template":
         return space_of(mod, target)[0]
-    if outcome.rung == "anchor" and isinstance(outcome.record, TemplateRecord):
-        return candidate_of(outcome.record)
+    if served is not None and served.rung == "anchor" and isinstance(served.record, TemplateRecord):
+        return candidate_of(served.record)
     return None
 
 
@@ -279,8 +279,8 @@ def _by_traces(case: TransferCase, target: Any) -> _Made:
 
 def _transferred(item: Item, neighbour: Neighbour, target: Any) -> Any:
     """The adapted trace; whatever TVM raises when it does not fit."""
+    from tunehub.relax.schedule.apply import apply_transfer
     from tunehub.relax.schedule.guard import check_function
-    from tunehub.relax.schedule.ladder import apply_transfer
     from tunehub.relax.traces import export_trace, import_trace
     from tunehub_registry.record import ScheduleRecord
 

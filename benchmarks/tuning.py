@@ -82,7 +82,7 @@ def _stock(task: Any, target: Any, batches: list[list[Any]]) -> tuple[float, int
     """The same with ``LocalBuilder`` and ``LocalRunner`` at their defaults, but for the runner's repeats: ours."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.traces import import_trace
     from tunehub_builder.tuning.runner.worker import MeasureOptions
 

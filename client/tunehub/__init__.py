@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
     from tunehub.hub import Hub, open_hub
     from tunehub.registries.resolution import Resolution
-    from tunehub.report.model import Report, WorkloadReport
+    from tunehub.report.model import WorkloadReport
+    from tunehub.report.report import Report
     from tunehub.target.host import host_target
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
 from tunehub.options import HubOptions, read_options
 from tunehub.registries.resolution import Resolution
-from tunehub.report.model import Report
+from tunehub.report.report import Report
 from tunehub.target.host import as_tvm_target
 from tunehub.target.threads import size_pool
 from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, require_tvm

@@ -28,7 +28,8 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
-from tunehub.report.model import Profile, Report, TunedRatio, WorkloadReport
+from tunehub.report.model import Profile, TunedRatio, WorkloadReport
+from tunehub.report.report import Report
 from tunehub.target.host import descriptor_of, missing_mcpu, small_pool
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub_registry.stores.port import Deadline

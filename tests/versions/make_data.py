@@ -166,7 +166,7 @@ def _fastest(task: Any, net: str, source: str, traces: list[Any], target: Any) -
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.traces import import_trace
     from tunehub_registry.record import ScheduleRecord
 

@@ -76,8 +76,8 @@ def test_keys_are_those_of_the_release_that_tuned(name: str, records: dict[str, 
 
 @pytest.mark.parametrize("name", NETS)
 def test_traces_apply_and_keep_to_the_limits(name: str, records: dict[str, Any]) -> None:
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_features, check_function
-    from tunehub.relax.schedule.ladder import apply_exact
     from tunehub.relax.traces import import_trace
     from tunehub_builder.tuning.tasks import extract_tasks
     from tunehub_registry.trace_rules import required_features

@@ -89,7 +89,7 @@ def test_classes_are_those_of_every_release(name: str, key: str, target: Any) ->
 @pytest.mark.parametrize("name", ["conv_pointwise", "matmul_bias"])
 def test_records_serve_other_shapes(name: str, records: dict[str, Any], target: Any) -> None:
     from tunehub.relax.nodes import buffer_shapes
-    from tunehub.relax.schedule.ladder import apply_transfer
+    from tunehub.relax.schedule.apply import apply_transfer
     from tunehub.relax.traces import import_trace
     from tunehub_builder.tuning.tasks import extract_tasks
 

@@ -118,8 +118,8 @@ def _source(record: ScheduleRecord, task: TaskEntry, arch: str) -> str:
     """The CUDA source of a workload by ``record``, made and checked as a client does it."""
     import tvm
 
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_features, check_function
-    from tunehub.relax.schedule.ladder import apply_exact
     from tunehub.relax.traces import import_trace
     from tunehub_builder.tuning.runner.nvrtc import source_of
     from tunehub_registry.trace_rules import required_features

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunehub.options import Layout
 from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.nodes import is_static
+from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.pipeline import call_counts, prepare
 from tunehub.relax.schedule.operator_class import class_fields
 
@@ -57,7 +57,7 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
         return None
     if not is_static(function):
         return None
-    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    mod = main_module(function)
     return TuningTask(
         name=name,
         exact=workload_key(mod),

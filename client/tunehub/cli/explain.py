@@ -13,7 +13,7 @@ from tunehub.cli.output import print_json
 from tunehub.options import Layout
 
 if TYPE_CHECKING:
-    from tunehub.report.model import Report
+    from tunehub.report.report import Report
 
 _REMEDY = "install what reads models: pip install 'tunehub[builder]'"
 

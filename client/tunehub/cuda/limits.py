@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tunehub.relax.nodes import main_module
+
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
 
 
@@ -60,10 +62,9 @@ def excess_shared_memory(function: Any, limits: LaunchLimits) -> str | None:
     How much they take shows only once TVM has cut every buffer down to the part that a block uses: the function is
     lowered as far as that, in some 10 ms.
     """
-    import tvm
     from tvm.s_tir import analysis
 
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    module = main_module(function)
     for lowered in _lowering()(module).functions.values():
         if not analysis.verify_gpu_code(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
             return f"a block takes more than {limits.shared_memory} bytes of shared memory"

@@ -19,7 +19,8 @@ from tunehub.measure.difference import tolerance
 from tunehub.records.index import MEASURED
 from tunehub.relax.keys import anchor_key
 from tunehub.relax.nodes import buffer_shapes
-from tunehub.relax.schedule.ladder import Scheduled, apply_candidate
+from tunehub.relax.schedule.apply import apply_candidate
+from tunehub.relax.schedule.ladder import Scheduled
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_fields, class_of
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import by_model
@@ -91,13 +92,14 @@ def default_record(exact: str, name: str, run_s: float) -> ScheduleRecord:
 
 def _chosen(outcome: Scheduled, fit: TemplateFit) -> _Schedule | None:
     """What ``outcome`` uses, as fields of a record for this workload; None for TVM's default."""
-    if outcome.schedule is None:
+    served = outcome.served
+    if served is None:
         return None
-    if outcome.rung == "template" and fit.match is not None:
+    if served.rung == "template" and fit.match is not None:
         return _of_template(fit.match, fit.knob_space(fit.match)[0])
-    if isinstance(outcome.record, TemplateRecord):
-        return _of_record(outcome.record)
-    return {"trace": tuple(export_trace(outcome.schedule.trace))}
+    if isinstance(served.record, TemplateRecord):
+        return _of_record(served.record)
+    return {"trace": tuple(export_trace(served.schedule.trace))}
 
 
 def _knobs(fit: TemplateFit) -> Iterator[_Schedule]:

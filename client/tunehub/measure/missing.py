@@ -26,7 +26,7 @@ from tunehub.measure.session import Session
 from tunehub.measure.store import Choice, MeasuredRecords
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub.measure.workload import NONE, Limits, NotMeasurableError, Race, Result
-from tunehub.relax.nodes import is_static
+from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.target.host import host_descriptor, physical_cores
 from tunehub_registry.target import Accepted, match
@@ -73,8 +73,6 @@ def _check_machine(host: TargetDescriptor) -> None:
 
 
 def _tasks(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub, limit: int) -> list[Task]:
-    import tvm
-
     found: dict[str, Task | None] = {}
     for name, function in functions:
         if not is_static(function):
@@ -82,7 +80,7 @@ def _tasks(functions: Iterator[tuple[str, Any]], target: Any, hub: Hub, limit: i
         outcome, _ = schedule_function(function, target, hub.lookup)
         if outcome.exact in found or (outcome.rung in _OWN_RECORD and outcome.anchor is None):
             continue
-        mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        mod = main_module(function)
         found[outcome.exact] = task_of(name, mod, target, hub.lookup, outcome, limit)
     return [task for task in found.values() if task is not None]
 

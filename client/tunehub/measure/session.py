@@ -91,11 +91,12 @@ class Session:
         import tvm
 
         from tunehub.relax.schedule.ladder import schedule_module
+        from tunehub.report.text import rejection_text
 
         outcome = schedule_module(self._modules[task], tvm.target.Target(target), _one_record(line))
         if outcome.schedule is None:
-            reason = outcome.skipped[0] if outcome.skipped else f"the client's key of this workload is {outcome.exact}"
-            raise ValueError(reason)
+            said = [rejection_text(item) for item in outcome.rejected]
+            raise ValueError(said[0] if said else f"the client's key of this workload is {outcome.exact}")
         return outcome.schedule
 
     def time(self, number: int, runs: int) -> float:

@@ -37,8 +37,8 @@ def against_borrowing(found: Measured | None) -> str | None:
     return None if found is None else _no_faster(found, found.evidence.tuned_s)
 
 
-def against_own_knobs(found: Measured, template: str) -> str | None:
-    """Why the own knobs of a template are not used, by what they took here, or the best knobs where that is unknown.
+def against_default_knobs(found: Measured, template: str) -> str | None:
+    """Why a template's default knobs are not used, by what they took here, or the best knobs where that is unknown.
 
     None when another template was measured.
     """

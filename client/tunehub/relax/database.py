@@ -30,10 +30,10 @@ class HubDatabase(ms.database.PyDatabase):  # type: ignore[misc]
     def query_tuning_record(self, mod: Any, target: Any, _workload_name: str | None = None) -> Any | None:
         """The best record that applies to ``mod``, as a TVM TuningRecord; None when there is none."""
         found = schedule_module(mod, target, self._lookup)
-        if found.schedule is None:
+        if found.served is None:
             return None
-        run_s = [found.run_s] if found.run_s is not None else None
-        return ms.database.TuningRecord(found.schedule.trace, ms.database.Workload(mod), run_s, target)
+        run_s = None if found.served.run_s is None else [found.served.run_s]
+        return ms.database.TuningRecord(found.served.schedule.trace, ms.database.Workload(mod), run_s, target)
 
     def query_schedule(self, mod: Any, target: Any, _workload_name: str | None = None) -> Schedule | None:
         """The scheduled ``mod``, or None."""

@@ -20,6 +20,13 @@ _CHILDREN = {  # asking a node for what it has not takes long; other kinds are a
 }
 
 
+def main_module(function: Any) -> Any:
+    """An IRModule with the PrimFunc ``function`` as its ``main``."""
+    import tvm
+
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
 def parameters(function: Any) -> list[Any]:
     """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
     if hasattr(function, "buffer_map"):

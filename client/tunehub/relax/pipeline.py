@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, Factory, is_scheduled, without_cleaning
-from tunehub.relax.schedule.ladder import schedule_function
+from tunehub.relax.schedule.ladder import Scheduled, schedule_function
+from tunehub.report.model import WorkloadReport
+from tunehub.report.text import passed_over, rejection_text
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
@@ -145,41 +148,44 @@ def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
     """
     import tvm
 
-    from tunehub.report.model import WorkloadReport, passed_over
-
     calls, number = call_counts(mod), hub.begin_module()
     scheduled = {}
     remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
     for variable, function in _workloads(mod):
         outcome, by_hub = schedule_function(function, target, hub.lookup)
-        rung = outcome.rung or remaining
         name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
-        hub.add(
-            WorkloadReport(
-                name=name,
-                op=name,
-                rung=rung,
-                package=outcome.package,
-                exact=outcome.exact,
-                anchor=outcome.anchor,
-                run_s=outcome.run_s,
-                default_s=outcome.default_s,
-                count=calls[name],
-                skipped=outcome.skipped,
-                passed_over=passed_over(rung, outcome.anchor, outcome.skipped),
-                template=outcome.template,
-                source=outcome.source,
-                predicted_s=outcome.predicted_s,
-                module=number,
-            ),
-            function,
-        )
+        hub.add(replace(_report(outcome, name, remaining), count=calls[name], module=number), function)
         if by_hub is not None:
             scheduled[variable] = by_hub.with_attr(IS_SCHEDULED, True)
     updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     for variable, function in scheduled.items():
         updated.update_func(variable, function)
     return updated
+
+
+def _report(outcome: Scheduled, name: str, remaining: str) -> WorkloadReport:
+    """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules."""
+    served, rung = outcome.served, outcome.rung or remaining
+    report = WorkloadReport(
+        name=name,
+        op=name,
+        rung=rung,
+        exact=outcome.exact,
+        anchor=outcome.anchor,
+        default_s=outcome.default_s,
+        skipped=tuple(map(rejection_text, outcome.rejected)),
+        passed_over=passed_over(rung, outcome.anchor, outcome.rejected),
+    )
+    if served is None:
+        return report
+    return replace(
+        report,
+        package=served.package,
+        run_s=served.run_s,
+        template=served.template,
+        source=served.source,
+        predicted_s=served.predicted_s,
+    )
 
 
 def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunehub.exceptions import WorkloadTextError, last_line
+from tunehub.relax.nodes import main_module
 
 MAX_TEXT_BYTES = 8 << 20
 MAX_NODES = 200_000
@@ -49,7 +50,7 @@ def workload_text(function: Any) -> str:
     """TVM's JSON of the PrimFunc ``function``, as ``main`` of a module."""
     import tvm
 
-    return str(tvm.ir.save_json(tvm.IRModule({"main": function.with_attr("global_symbol", "main")})))
+    return str(tvm.ir.save_json(main_module(function)))
 
 
 def workload_of(text: str) -> Any:

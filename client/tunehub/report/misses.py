@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tunehub._files.lines import append_lines
 from tunehub.exceptions import MissesFileError
-
-if TYPE_CHECKING:
-    from tunehub.report.model import Report
+from tunehub.report.model import ReportData
 
 MAX_LINE_BYTES = 16 << 20  # a fused function takes 20 to 200 kB
 _REMEDY = "write it with `report.save_misses(FILE)` or `tunehub explain --misses FILE`"
@@ -43,7 +40,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     function: str | None = None
 
 
-def append_misses(path: Path, report: Report) -> int:
+def append_misses(path: Path, report: ReportData) -> int:
     """Add the misses of a report that are not in the file; returns how many there were. Raises OSError."""
     known = _known_keys(path)
     fresh = []
@@ -86,7 +83,7 @@ def _parse(path: Path, number: int, line: bytes) -> Miss | None:
         raise MissesFileError(path, f"not a miss: {error}", place=f"line {number}", remedy=_REMEDY) from error
 
 
-def _misses(report: Report) -> Iterator[Miss]:
+def _misses(report: ReportData) -> Iterator[Miss]:
     for item in report.misses():
         if item.exact is None:
             continue

@@ -1,4 +1,4 @@
-"""What the hub did for each workload, for programs: :mod:`tunehub.report.text` has the table for people.
+"""What the hub did for each workload, and the figures of it: :mod:`tunehub.report.text` has the table for people.
 
 Times are in seconds. A time is *predicted* when a record says it (that of the machine the record was tuned on, or what
 is expected of it on other shapes), *measured* when ``hub.profile`` timed it in place. Where there is neither, it is
@@ -13,16 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from typing import Any
 
 RUNGS = ("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
 HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
-_LADDER = ("exact", "anchor", "transfer", "template")  # before dlight and TVM's default
-_OF_TEMPLATES = ("templates: ", "default knobs of ")
-_OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
+OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
 _TVMS_OWN = frozenset({"dlight", "default"})
 _BOTTLENECKS = 3
 
@@ -95,26 +90,6 @@ class WorkloadReport:
         return None if each is None else each * self.count
 
 
-def passed_over(rung: str, anchor: str | None, skipped: Sequence[str]) -> tuple[str, ...]:
-    """Why each rung above `rung` does not serve a workload of current TVM: what was tried, else that there is nothing.
-
-    `skipped` are the reasons of `Scheduled`: those of templates and of other shapes say so, others are of records.
-    """
-    above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in _OWN_RECORD else _LADDER
-    templates = [reason for reason in skipped if reason.startswith(_OF_TEMPLATES)]
-    records = [reason for reason in skipped if reason not in templates]
-    found = [f"records: {reason}" for reason in records]
-    if "exact" in above and not records:
-        found.append("exact: no record for this very function")
-    if "anchor" in above and not records:
-        found.append("anchor: no record around the same heavy block" if anchor else "anchor: it has no heavy block")
-    if "transfer" in above and not records:
-        found.append("transfer: no record for other shapes that promises more")
-    if "template" in above:
-        found += [f"template: {reason}" for reason in templates or ["none is for this function"]]
-    return tuple(found)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherCalls:
     """What a profiled module calls besides workloads: a function of the VM, or a copy. `seconds` of all its calls."""
@@ -157,7 +132,7 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunedRatio:
-    """Evidence on a template: the median of (time with its own knobs ÷ time with tuned ones) over `count` workloads."""
+    """Evidence on a template: the median of (time with default knobs ÷ time with tuned ones) over `count` workloads."""
 
     median: float
     count: int
@@ -176,7 +151,7 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class ReportData:
     """The workloads of all modules that a hub compiled, with what the hub had to say.
 
     `package` is the resolved package or None, `notes` are warnings and remarks. `profile` is there when the modules of
@@ -228,7 +203,7 @@ class Report:
 
     def gain(self, item: WorkloadReport) -> Gain:
         """What tuning `item` would gain, as far as measurements say; never a guess."""
-        if item.rung in _OWN_RECORD:
+        if item.rung in OWN_RECORD:
             return Gain(factor=1.0, seconds=0.0, reason="it has a record of its own")
         if item.rung in _TVMS_OWN and item.default_s is not None:
             return Gain(factor=1.0, seconds=0.0, reason="tuning found nothing faster than the default")
@@ -239,12 +214,6 @@ class Report:
         seconds = None if item.total_s is None else item.total_s * (1.0 - 1.0 / factor)
         reason = f"the median of {evidence.count} tuned workloads of the template {item.template}"
         return Gain(factor=factor, seconds=seconds, reason=reason)
-
-    def summary(self) -> str:
-        """The report in one to four lines."""
-        from tunehub.report.text import summary
-
-        return summary(self)
 
     def to_json(self) -> dict[str, Any]:
         """The report in JSON's types."""
@@ -270,30 +239,6 @@ class Report:
         """Write the report as JSON. Raises OSError."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
         Path(path).write_text(text, encoding="utf-8")
-
-    def save_misses(self, path: str | os.PathLike[str]) -> int:
-        """Append the misses to a JSONL file for `tunehub tune --from-misses`, each exact key once in the file.
-
-        Returns how many were new. Raises OSError.
-        """
-        from tunehub.report.misses import append_misses
-
-        return append_misses(Path(path), self)
-
-    def table(self) -> Table:
-        """The report as a table of rich."""
-        from tunehub.report.text import table
-
-        return table(self)
-
-    def print(self) -> None:
-        """Print the table on standard output; a pipe or file gets whole lines."""
-        from tunehub.report.text import print_report
-
-        print_report(self)
-
-    def __str__(self) -> str:
-        return self.summary()
 
 
 def _coverage(rung: str, items: Sequence[WorkloadReport], calls: int, total: float) -> Coverage:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tunehub.report.model import OWN_RECORD, ReportData, WorkloadReport
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
-    from tunehub.report.model import Report, WorkloadReport
+    from tunehub.records.ladder import StepRejected
 
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
 MIN_TRIALS = 1000
 _WIDE = 400
+_LADDER = ("exact", "anchor", "transfer", "template")  # before dlight and TVM's default
 _SMALL_GAIN = 1.005  # nobody tunes for less
 
 
-def summary(report: Report) -> str:
+def summary(report: ReportData) -> str:
     """The report in one to four lines: the rungs, coverage by count and time, the bottlenecks, the measured run."""
     total = len(report.workloads)
     steps = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
@@ -32,7 +37,7 @@ def summary(report: Report) -> str:
     return "\n".join(lines)
 
 
-def table(report: Report) -> Table:
+def table(report: ReportData) -> Table:
     """A row for each workload, in the order of compiling; the summary above, notes below."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -54,7 +59,35 @@ def table(report: Report) -> Table:
     return made
 
 
-def print_report(report: Report) -> None:
+def rejection_text(item: StepRejected) -> str:
+    """What was tried and why it does not serve, in a line."""
+    if item.record is not None:
+        return f"{item.package}: {item.record}: {item.reason}"
+    if item.step != "template":
+        return item.reason
+    return f"{f'default knobs of {item.template}' if item.template else 'templates'}: {item.reason}"
+
+
+def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected]) -> tuple[str, ...]:
+    """Why each rung above `rung` does not serve a workload of current TVM: what was tried, else that there is nothing.
+
+    `anchor` is its anchor key, None without an anchor block.
+    """
+    above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in OWN_RECORD else _LADDER
+    records = [f"records: {rejection_text(item)}" for item in rejected if item.step != "template"]
+    templates = [f"template: {rejection_text(item)}" for item in rejected if item.step == "template"]
+    nothing = {
+        "exact": "exact: no record for this very function",
+        "anchor": "anchor: no record around the same heavy block" if anchor else "anchor: it has no heavy block",
+        "transfer": "transfer: no record for other shapes that promises more",
+    }
+    found = records or [nothing[step] for step in above if step in nothing]
+    if "template" in above:
+        found += templates or ["template: none is for this function"]
+    return tuple(found)
+
+
+def print_report(report: ReportData) -> None:
     """Print :func:`table`. Where there is no terminal to be as wide as, lines are as long as they have to be."""
     from rich.console import Console
 
@@ -62,7 +95,7 @@ def print_report(report: Report) -> None:
     Console(width=None if console.is_terminal else _WIDE).print(table(report))
 
 
-def _cells(report: Report, item: WorkloadReport) -> dict[str, str]:
+def _cells(report: ReportData, item: WorkloadReport) -> dict[str, str]:
     share = report.share(item)
     return {
         "module": str(item.module),
@@ -78,7 +111,7 @@ def _cells(report: Report, item: WorkloadReport) -> dict[str, str]:
     }
 
 
-def _coverage(report: Report) -> str:
+def _coverage(report: ReportData) -> str:
     """``calls: exact 57%, default 43%; time: …``, and how many calls have no known time."""
     found = report.coverage()
     text = "calls: " + ", ".join(f"{item.rung} {item.call_share:.0%}" for item in found)
@@ -91,7 +124,7 @@ def _coverage(report: Report) -> str:
     return text
 
 
-def _bottleneck(report: Report, item: WorkloadReport) -> str:
+def _bottleneck(report: ReportData, item: WorkloadReport) -> str:
     gain = report.gain(item)
     if gain.factor is None:
         tuning = "gain of tuning unknown"

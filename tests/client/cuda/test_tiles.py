@@ -17,6 +17,7 @@ from tunehub.cuda import tiles as cuda_tiles
 from tunehub.cuda.cost import Term
 from tunehub.cuda.rule import NoTileError, Tile, ranked
 from tunehub.cuda.tiles import by_rule, one_thread_each, sums_of, tiled
+from tunehub.records.ladder import StepRejected
 from tunehub.records.lookup import EmptyLookup, Measured
 from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
 from tunehub.relax.schedule.ladder import schedule_function
@@ -199,15 +200,18 @@ def test_what_cannot_be_launched_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_function_without_a_record_gets_a_tile() -> None:
     outcome, scheduled = schedule_function(_conv(256, 14, 256, 3)["main"], TARGET, EmptyLookup())
-    assert (outcome.rung, outcome.template, outcome.skipped) == ("template", "cuda_tiles", ())
-    assert scheduled is not None and outcome.predicted_s is not None and 0 < outcome.predicted_s < 1e-3
+    assert (outcome.rung, outcome.rejected) == ("template", ())
+    assert outcome.served is not None and outcome.served.template == "cuda_tiles"
+    assert scheduled is not None
+    assert outcome.served.predicted_s is not None and 0 < outcome.served.predicted_s < 1e-3
 
 
 def test_the_report_says_why_there_is_none() -> None:
     outcome, scheduled = schedule_function(_product(32, 16, 32, "none")["main"], TARGET, EmptyLookup())
     assert (outcome.rung, scheduled) == (None, None)
-    (reason,) = outcome.skipped
-    assert reason.startswith("default knobs of cuda_tiles: TVM's own schedule should take")
+    (rejected,) = outcome.rejected
+    assert rejected.template == "cuda_tiles"
+    assert rejected.reason.startswith("TVM's own schedule should take")
 
 
 def test_what_tvm_refuses_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +221,7 @@ def test_what_tvm_refuses_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cuda_tiles, "tiled", refuse)
     outcome, scheduled = schedule_function(_conv(256, 14, 256, 3)["main"], TARGET, EmptyLookup())
     assert (outcome.rung, scheduled) == (None, None)
-    assert outcome.skipped == ("default knobs of cuda_tiles: ScheduleError: no",)
+    assert outcome.rejected == (StepRejected(step="template", template="cuda_tiles", reason="ScheduleError: no"),)
 
 
 def test_a_tile_does_not_stand_against_a_measurement() -> None:
@@ -240,4 +244,4 @@ def test_a_tile_does_not_stand_against_a_measurement() -> None:
 
     outcome, scheduled = schedule_function(_conv(256, 14, 256, 3)["main"], TARGET, Known())
     assert (outcome.rung, scheduled) == (None, None)
-    assert outcome.skipped[-1].endswith("measured no faster than TVM's default by p 1: 30 against 20 µs")
+    assert outcome.rejected[-1].reason == ("measured no faster than TVM's default by p 1: 30 against 20 µs")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tunehub.records.lookup import Measured
-from tunehub.records.never_worse import against_borrowing, against_own_knobs, against_record
+from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from ..conftest import RegistryFolder, key, lines, make_record
@@ -61,11 +61,11 @@ def test_measurements_of_the_very_workload_come_before_guesses() -> None:
 
 
 def test_own_knobs_are_judged_by_their_own_time() -> None:
-    assert against_own_knobs(found(), "elementwise") is not None
-    assert against_own_knobs(found(tuned_s=3e-6), "elementwise") is None
+    assert against_default_knobs(found(), "elementwise") is not None
+    assert against_default_knobs(found(tuned_s=3e-6), "elementwise") is None
     slow = found(tuned_s=3e-6, untuned_s=9e-6, template="elementwise", admitted=True)
-    assert "9 against 6" in str(against_own_knobs(slow, "elementwise"))
-    assert against_own_knobs(slow, "loops") is None, "another template was measured"
+    assert "9 against 6" in str(against_default_knobs(slow, "elementwise"))
+    assert against_default_knobs(slow, "loops") is None, "another template was measured"
 
 
 def known(registry: RegistryFolder, tuner: str, records: bytes, **options: Any) -> dict[int, Measured | None]:

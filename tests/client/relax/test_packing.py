@@ -14,7 +14,7 @@ from tvm import relax
 
 from tunehub.relax.packing import pack_weights
 from tunehub.relax.pipeline import prepare
-from tunehub.relax.schedule.ladder import apply_exact
+from tunehub.relax.schedule.apply import apply_exact
 from tunehub.relax.traces import import_trace
 
 pytestmark = pytest.mark.slow

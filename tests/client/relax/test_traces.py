@@ -14,8 +14,8 @@ from tvm import relax
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
+from tunehub.relax.schedule.apply import apply_exact
 from tunehub.relax.schedule.guard import check_function
-from tunehub.relax.schedule.ladder import apply_exact
 from tunehub.relax.traces import export_trace, import_trace
 from tunehub_registry.trace_rules import validate_trace
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tunehub.exceptions import MissesFileError, UsageError
 from tunehub.report import misses
 from tunehub.report.misses import Miss, read_misses
-from tunehub.report.model import Report, WorkloadReport
+from tunehub.report.model import WorkloadReport
+from tunehub.report.report import Report
 
 from ..conftest import key
 

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.report.model import OtherCalls, Profile, Report, TunedRatio, WorkloadReport, passed_over
+from tunehub.records.ladder import StepRejected
+from tunehub.report.model import OtherCalls, Profile, TunedRatio, WorkloadReport
+from tunehub.report.report import Report
+from tunehub.report.text import passed_over
 
 from ..conftest import key
 
 pytestmark = pytest.mark.fast
 
+_NO_FIT = StepRejected(step="anchor", reason="does not fit", package="p 1", record="conv")
+_MEASURED = StepRejected(step="transfer", reason="measured")
 WORKLOADS = (
     WorkloadReport(name="conv", op="conv2d", rung="exact", package="llvm-znver5 0.1.0", exact=key(1), run_s=0.001,
                    default_s=0.05, count=4),
@@ -119,20 +124,25 @@ def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "anchor", "skipped", "expected"),
+    ("rung", "anchor", "rejected", "expected"),
     [
         ("user", None, (), ()),
         ("exact", None, (), ()),
         ("anchor", "a", (), ("exact: no record for this very function",)),
-        ("anchor", "a", ("p 1: conv: does not fit",), ("records: p 1: conv: does not fit",)),
+        ("anchor", "a", (_NO_FIT,), ("records: p 1: conv: does not fit",)),
         (
             "template", None, (),
             ("exact: no record for this very function", "anchor: it has no heavy block",
              "transfer: no record for other shapes that promises more"),
         ),
         (
-            "default", "a", ("p 1: conv: no", "default knobs of dense: too long"),
-            ("records: p 1: conv: no", "template: default knobs of dense: too long"),
+            "default", "a", (_NO_FIT, _MEASURED, StepRejected(step="template", template="dense", reason="too long")),
+            ("records: p 1: conv: does not fit", "records: measured", "template: default knobs of dense: too long"),
+        ),
+        (
+            "default", "a", (StepRejected(step="template", reason="templates fail"),),
+            ("exact: no record for this very function", "anchor: no record around the same heavy block",
+             "transfer: no record for other shapes that promises more", "template: templates: templates fail"),
         ),
         (
             "dlight", "a", (),
@@ -142,6 +152,6 @@ def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )  # fmt: skip
 def test_every_rung_passed_over_has_a_reason(
-    rung: str, anchor: str | None, skipped: tuple[str, ...], expected: tuple[str, ...]
+    rung: str, anchor: str | None, rejected: tuple[StepRejected, ...], expected: tuple[str, ...]
 ) -> None:
-    assert passed_over(rung, anchor, skipped) == expected
+    assert passed_over(rung, anchor, rejected) == expected

@@ -88,7 +88,7 @@ class TraceSession(Session):
         return errors
 
     def _scheduled(self, task: str, trace: Any) -> Any:
-        from tunehub.relax.schedule.ladder import apply_exact
+        from tunehub.relax.schedule.apply import apply_exact
         from tunehub.relax.traces import import_trace
 
         return apply_exact(self._modules[task], import_trace(trace)).mod

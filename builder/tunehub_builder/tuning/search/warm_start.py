@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tunehub.records.lookup import Candidate, Neighbour, RecordLookup
-from tunehub.relax.schedule.ladder import apply_candidate
+from tunehub.relax.schedule.apply import apply_candidate
 from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import most_efficient, nearest

@@ -153,7 +153,7 @@ def test_what_fits_a_task_is_proposed_best_kind_first(tvm: Any, host: Any) -> No
 
 
 def test_seeds_can_be_built_and_are_not_endless(tvm: Any, host: Any) -> None:
-    from tunehub.relax.schedule.ladder import apply_exact
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.traces import import_trace
 
     task = product(tvm, 96, 80, 40)

@@ -162,8 +162,8 @@ def test_threads_load_whole_windows() -> None:
 def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
     import tvm
 
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_function
-    from tunehub.relax.schedule.ladder import apply_exact
     from tunehub.relax.traces import export_trace, import_trace
 
     mod, product, chosen = _chosen(case, 3, staged)

@@ -133,8 +133,8 @@ def _some(found: list[TensorTile]) -> Iterator[TensorTile]:
 def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bool) -> None:
     import tvm
 
+    from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_function
-    from tunehub.relax.schedule.ladder import apply_exact
     from tunehub.relax.traces import export_trace, import_trace
 
     load_cuda_intrinsics()

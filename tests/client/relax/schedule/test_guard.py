@@ -9,8 +9,9 @@ import tvm
 
 from tunehub.relax import fast_math
 from tunehub.relax.schedule import guard as relax_guard
+from tunehub.relax.schedule.apply import apply_anchor, apply_exact
 from tunehub.relax.schedule.guard import GuardError, check_features, check_function, check_operations
-from tunehub.relax.schedule.ladder import apply_anchor, apply_exact, schedule_module
+from tunehub.relax.schedule.ladder import schedule_module
 from tunehub.relax.traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
 
@@ -209,14 +210,14 @@ def test_layouts_are_checked_for_anchored_records_too(
     trace = sketch_traces(task.mod)[0]
     hub = make_hub([make_record(task, trace)])
     outcome = schedule_module(other.mod, target, hub)
-    assert outcome.rung == "anchor", outcome.skipped
+    assert outcome.rung == "anchor", outcome.rejected
     assert difference(other.mod, apply_anchor(other.mod, import_trace(trace), target).mod, target) < 1e-4
     position = next(i for i, inst in enumerate(trace[0]) if inst[0] == "TransformLayout")
     unflatten = [0, "v1", ["//", "v2", 7], ["%", "v2", 7]]  # rows of 8 elements
     trace[0][position] = layout("b0", [0, "v1", ["+", ["*", "v2", 7], "v3"]], 0, 1, unflatten)
     outcome = schedule_module(other.mod, target, make_hub([make_record(task, trace)]))
     assert outcome.schedule is None
-    assert any("does not fit" in reason for reason in outcome.skipped)
+    assert any("does not fit" in item.reason for item in outcome.rejected)
 
 
 @pytest.mark.parametrize(("most", "copies"), [(16, None), (512, 512)])

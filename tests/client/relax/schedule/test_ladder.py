@@ -46,7 +46,7 @@ def test_every_epilogue_is_served(
     tuned, asked = task_of(source), task_of(epilogue)
     hub = make_hub([make_record(tuned, sketch_traces(tuned.mod)[0])])
     outcome = schedule_module(asked.mod, target, hub)
-    assert outcome.rung == ("exact" if source == epilogue else "anchor"), outcome.skipped
+    assert outcome.rung == ("exact" if source == epilogue else "anchor"), outcome.rejected
     assert difference(asked.mod, outcome.schedule.mod, target) < 1e-4
 
 
@@ -61,7 +61,7 @@ def test_the_best_record_that_applies_serves(
     )
     outcome = schedule_module(asked.mod, target, hub)
     assert outcome.rung == "anchor"
-    assert len(outcome.skipped) >= 1 and "NoSuchKind" in outcome.skipped[-1]
+    assert len(outcome.rejected) >= 1 and "NoSuchKind" in outcome.rejected[-1].reason
 
 
 def test_a_function_keeps_its_name(
@@ -82,4 +82,4 @@ def test_nothing_is_raised_for_a_record_that_lost_its_parts(
     task = task_of("relu")
     for trace in ([[], []], [["x"], []], [[None], [None]]):
         outcome = schedule_module(task.mod, target, make_hub([make_record(task, trace)]))
-        assert (outcome.schedule is None) == bool(outcome.skipped)
+        assert (outcome.schedule is None) == bool(outcome.rejected)

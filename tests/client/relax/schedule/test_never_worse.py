@@ -12,7 +12,8 @@ from tvm import relax
 
 from tunehub.relax.keys import workload_key
 from tunehub.relax.pipeline import compile_module, explain_module
-from tunehub.relax.schedule.ladder import apply_transfer, schedule_function
+from tunehub.relax.schedule.apply import apply_transfer
+from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.schedule.operator_class import class_fields
 from tunehub.relax.schedule.transfer import TransferError
 from tunehub.relax.traces import import_trace
@@ -70,8 +71,8 @@ def test_nothing_is_borrowed_for_what_was_measured_slower(nets: Nets, target: An
     tuned, asked = (conv_function(conv(nets, epilogue=epilogue), target) for epilogue in (True, False))
     hub = make_hub([record_of(tuned)], evidence=[slower(workload_key(asked), "template")])
     outcome, scheduled = schedule_function(asked["main"], target, hub)
-    assert (outcome.rung, scheduled, len(outcome.skipped)) == (None, None, 2)
-    assert all("measured no faster" in reason for reason in outcome.skipped)
+    assert (outcome.rung, scheduled, len(outcome.rejected)) == (None, None, 2)
+    assert all("measured no faster" in item.reason for item in outcome.rejected)
 
 
 def test_no_trace_is_adapted_for_what_was_measured_slower(host: Any, make_hub: Any) -> None:
@@ -81,7 +82,7 @@ def test_no_trace_is_adapted_for_what_was_measured_slower(host: Any, make_hub: A
     hub = make_hub([record], evidence=[slower(workload_key(other.mod), "meta_schedule")])
     outcome, _ = schedule_function(other.mod["main"], host, hub)
     assert outcome.rung != "transfer"
-    assert "measured no faster" in outcome.skipped[0]
+    assert "measured no faster" in outcome.rejected[0].reason
 
 
 def test_records_that_gain_nothing_by_their_own_times_are_not_used(nets: Nets, target: Any, make_hub: Any) -> None:
@@ -89,12 +90,12 @@ def test_records_that_gain_nothing_by_their_own_times_are_not_used(nets: Nets, t
     even = make_hub([record_of(tuned, run_s=(1e-3,), default_s=1e-3)])
     outcome, _ = schedule_function(tuned["main"], target, even)
     assert outcome.rung == "template"
-    assert "1 times as fast as TVM's default" in outcome.skipped[0]
+    assert "1 times as fast as TVM's default" in outcome.rejected[0].reason
     little = make_hub([record_of(tuned, run_s=(1e-3,), default_s=1.1e-3)])
     assert schedule_function(tuned["main"], target, little)[0].rung == "exact"
     outcome, _ = schedule_function(asked["main"], target, little)
     assert outcome.rung == "template"
-    assert "a borrowed record needs 1.25" in outcome.skipped[0]
+    assert "a borrowed record needs 1.25" in outcome.rejected[0].reason
 
 
 # -- by model
@@ -200,8 +201,8 @@ def test_the_next_rung_serves_where_vectors_do_not_fit(host: Any, make_hub: Any)
         source="test", **class_fields(source),
     )  # fmt: skip
     outcome, scheduled = schedule_function(other["main"], host, make_hub([record]))
-    assert (outcome.rung, outcome.template) == ("template", "loops")
-    assert "its vectors of" in outcome.skipped[0]
+    assert (outcome.rung, outcome.served.template) == ("template", "loops")
+    assert "its vectors of" in outcome.rejected[0].reason
     shapes = [(1, 16, 57, 57), (16, 16, 3, 3), (1, 16, 57, 57)]
     found, expected = (outputs(mod, host, shapes) for mod in (tvm.IRModule({"main": scheduled}), other))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)

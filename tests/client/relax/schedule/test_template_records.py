@@ -92,7 +92,7 @@ def test_a_record_serves_other_epilogues_by_its_anchor(nets: Nets, target: Any, 
     asked = conv_function(conv(nets, epilogue=False), target)
     assert workload_key(tuned) != workload_key(asked)
     outcome, scheduled = schedule_function(asked["main"], target, make_hub([record_of(tuned)]))
-    assert (outcome.rung, outcome.template, outcome.skipped) == ("anchor", "conv2d", ())
+    assert (outcome.rung, outcome.served.template, outcome.rejected) == ("anchor", "conv2d", ())
     assert scheduled is not None
 
 
@@ -183,16 +183,17 @@ def test_a_sound_record_serves_behind_hostile_ones(case: Any, target: Any, open_
     hub = open_with(json.dumps(faster).encode() + b"\n", encode_template_record(record))
     alone = conv_function(case[0], target)
     outcome, _ = schedule_function(alone["main"], target, hub.lookup)
-    assert outcome.rung == "user" and outcome.template == "conv2d"
-    assert len(outcome.skipped) == 2  # as exact, then as anchored record
+    assert outcome.rung == "user" and outcome.served.template == "conv2d"
+    assert len(outcome.rejected) == 2  # as exact, then as anchored record
 
 
 def test_records_of_templates_are_for_cpus(case: Any, make_hub: Any) -> None:
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     alone = conv_function(case[0], tvm.target.Target({"kind": "llvm", "num-cores": 2}))
     outcome, _ = schedule_function(alone["main"], cuda, make_hub([case[1]]))
-    assert (outcome.rung, outcome.template, outcome.record) == ("template", "cuda_tiles", None)  # the rule for CUDA
-    assert "does not fit" in outcome.skipped[0]
+    served = outcome.served  # by the rule for CUDA
+    assert served is not None and (served.rung, served.template, served.record) == ("template", "cuda_tiles", None)
+    assert "does not fit" in outcome.rejected[0].reason
 
 
 # --- without records

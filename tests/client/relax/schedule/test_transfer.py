@@ -15,8 +15,9 @@ import tvm
 
 from tunehub import templates
 from tunehub.exceptions import RecordUnusableError
+from tunehub.relax.schedule.apply import apply_transfer
 from tunehub.relax.schedule.guard import GuardError, check_function
-from tunehub.relax.schedule.ladder import apply_transfer, schedule_function
+from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_fields
 from tunehub.relax.schedule.transfer_sources import Transfers, nearest
 from tunehub.relax.traces import export_trace, import_trace
@@ -138,11 +139,11 @@ def test_a_neighbour_with_another_epilogue_serves_when_there_is_no_closer_one(ho
     source, other = case("conv3x3_plain", 1), case("conv3x3", 2)
     record = record_of(source, searched_trace(source.mod, host, 0), op="plain")
     outcome, scheduled = schedule_function(other.mod["main"], host, make_hub([record]))
-    assert (outcome.rung, outcome.source, outcome.skipped) == ("transfer", "plain", ())
+    assert (outcome.rung, outcome.served.source, outcome.rejected) == ("transfer", "plain", ())
     found = outputs(tvm.IRModule({"main": scheduled}), host, other.shapes)
     np.testing.assert_allclose(found, outputs(other.mod, host, other.shapes), rtol=1e-3, atol=1e-4)
     closer = record_of(case("conv3x3", 1), searched_trace(case("conv3x3", 1).mod, host, 0), op="closer")
-    assert schedule_function(other.mod["main"], host, make_hub([record, closer]))[0].source == "closer"
+    assert schedule_function(other.mod["main"], host, make_hub([record, closer]))[0].served.source == "closer"
 
 
 def conv2d(channels: int, size: int, outputs: int) -> Any:
@@ -198,8 +199,9 @@ def test_a_function_without_a_record_gets_that_of_a_neighbour(host: Any, make_hu
     source, other = case("conv3x3", 1), case("conv3x3", 2)
     hub = make_hub([record_of(source, searched_trace(source.mod, host, 0))])
     outcome, scheduled = schedule_function(other.mod["main"], host, hub)
-    assert (outcome.rung, outcome.package, outcome.source, outcome.run_s) == ("transfer", "p 1", "tuned", None)
-    assert outcome.predicted_s is not None and outcome.predicted_s > 0
+    served = outcome.served
+    assert (served.rung, served.package, served.source, served.run_s) == ("transfer", "p 1", "tuned", None)
+    assert served.predicted_s is not None and served.predicted_s > 0
     assert scheduled is not None
     found = outputs(tvm.IRModule({"main": scheduled}), host, other.shapes)
     np.testing.assert_allclose(found, outputs(other.mod, host, other.shapes), rtol=1e-3, atol=1e-4)
@@ -212,8 +214,8 @@ def test_the_next_source_is_tried_when_one_does_not_fit(host: Any, make_hub: Any
     faster = {"run_s": (1e-7,)}
     hub = make_hub([record_of(source, broken, op="broken", **faster), good])
     outcome, _ = schedule_function(other.mod["main"], host, hub)
-    assert (outcome.rung, outcome.source, len(outcome.skipped)) == ("transfer", "good", 1)
-    assert "broken" in outcome.skipped[0]
+    assert (outcome.rung, outcome.served.source, len(outcome.rejected)) == ("transfer", "good", 1)
+    assert "broken" in str(outcome.rejected[0].record)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_what_promises_nothing_is_not_tried(changes: dict[str, Any], host: Any, 
     changes = {"anchor_class": None, **changes}
     hub = make_hub([record_of(source, searched_trace(source.mod, host, 0), **changes)])
     outcome, _ = schedule_function(other.mod["main"], host, hub)
-    assert outcome.rung != "transfer" and outcome.skipped == ()
+    assert outcome.rung != "transfer" and outcome.rejected == ()
 
 
 def test_a_template_for_the_operator_comes_before(host: Any, make_hub: Any) -> None:
@@ -257,7 +259,7 @@ def test_knobs_of_a_neighbour_serve_when_they_are_asked_for(host: Any, make_hub:
     hub = make_hub([knobs_of(source, host, lanes=1)])
     by_neighbour = Transfers(knobs=nearest)
     outcome, scheduled = schedule_function(other.mod["main"], host, hub, transfers=by_neighbour)
-    assert (outcome.rung, outcome.template, outcome.source) == ("transfer", "elementwise", "tuned")
+    assert (outcome.rung, outcome.served.template, outcome.served.source) == ("transfer", "elementwise", "tuned")
     found = outputs(tvm.IRModule({"main": scheduled}), host, other.shapes)
     np.testing.assert_allclose(found, outputs(other.mod, host, other.shapes), rtol=1e-5)
     assert schedule_function(other.mod["main"], host, hub)[0].rung == "template"  # the rule is the default
@@ -268,8 +270,8 @@ def test_knobs_that_do_not_fit_leave_the_rule(host: Any, make_hub: Any) -> None:
     source, other = case("chain", 1), case("chain", 2)
     hub = make_hub([knobs_of(source, host, lanes=64), record_of(source, [[], []])])
     outcome, _ = schedule_function(other.mod["main"], host, hub, transfers=Transfers(knobs=nearest))
-    assert (outcome.rung, len(outcome.skipped)) == ("template", 1)
-    assert "lanes: 64" in outcome.skipped[0]
+    assert (outcome.rung, len(outcome.rejected)) == ("template", 1)
+    assert "lanes: 64" in outcome.rejected[0].reason
 
 
 def test_a_strategy_that_fails_costs_nothing(host: Any, make_hub: Any) -> None:
@@ -279,7 +281,7 @@ def test_a_strategy_that_fails_costs_nothing(host: Any, make_hub: Any) -> None:
     source, other = case("conv3x3", 1), case("conv3x3", 2)
     hub = make_hub([record_of(source, searched_trace(source.mod, host, 0))])
     outcome, _ = schedule_function(other.mod["main"], host, hub, transfers=Transfers(traces=broken))
-    assert outcome.rung != "transfer" and "no idea" in outcome.skipped[0]
+    assert outcome.rung != "transfer" and "no idea" in outcome.rejected[0].reason
     outcome, _ = schedule_function(other.mod["main"], host, hub, transfers=Transfers(traces=nearest))
     assert outcome.rung == "transfer"
 
