@@ -40,7 +40,7 @@ def foreign_read(function: Any) -> str | None:
     Some blocks of the grid are looked at with all their threads. What cannot be evaluated counts as right.
     """
     for kernel in _kernels(function.body):
-        accesses = list(_accesses(kernel, _Path()))
+        accesses = list(_accesses(kernel, _Nesting()))
         by_buffer: dict[int, list[_Access]] = {}
         for access in accesses:
             by_buffer.setdefault(hash(access.buffer), []).append(access)
@@ -51,7 +51,7 @@ def foreign_read(function: Any) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class _Nesting:
     """The loops and blocks around a statement, outermost first."""
 
     loops: tuple[Any, ...] = ()
@@ -65,7 +65,7 @@ class _Access:
     buffer: Any
     region: Any
     writes: bool
-    path: _Path
+    path: _Nesting
     threads: dict[str, int] = field(default_factory=dict)
 
 
@@ -77,12 +77,12 @@ def _kernels(node: Any) -> Iterator[Any]:
         yield from _kernels(child)
 
 
-def _accesses(node: Any, path: _Path) -> Iterator[_Access]:
+def _accesses(node: Any, path: _Nesting) -> Iterator[_Access]:
     kind = type(node).__name__
     if kind == "For":
-        path = _Path((*path.loops, node), path.realizes)
+        path = _Nesting((*path.loops, node), path.realizes)
     elif kind == "SBlockRealize":
-        path = _Path(path.loops, (*path.realizes, node))
+        path = _Nesting(path.loops, (*path.realizes, node))
     elif kind == "SBlock" and not _has_blocks(node.body):
         for writes, regions in ((False, node.reads), (True, node.writes)):
             for region in regions:

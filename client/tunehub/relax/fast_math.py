@@ -52,7 +52,7 @@ def fast_math(mod: Any, _context: Any) -> Any:
 
     Powers with an exponent that is a multiple of a quarter become square roots and products.
     """
-    rewriter = _Rewriter(mod)
+    rewriter = _FastMathRewriter(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
@@ -163,7 +163,7 @@ _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
 
 
 @mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
+class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)

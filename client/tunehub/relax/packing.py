@@ -27,7 +27,7 @@ _PREPACK_SUFFIX = "_weight_prepack"
 @tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")  # type: ignore[untyped-decorator]
 def pack_weights(mod: Any, _context: Any) -> Any:
     """Module pass: replace every call of a prepacking function on constants by its result."""
-    rewriter = _Packer(mod)
+    rewriter = _WeightPacker(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
@@ -35,7 +35,7 @@ def pack_weights(mod: Any, _context: Any) -> Any:
 
 
 @mutator
-class _Packer(PyExprMutator):  # type: ignore[misc]
+class _WeightPacker(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._functions = {variable.name_hint: function for variable, function in mod.functions.items()}

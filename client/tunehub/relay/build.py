@@ -21,7 +21,7 @@ from tunehub.relay.coverage import reports as coverage_reports
 from tunehub.relay.dispatch import GraphDispatch, has_user_records, users_graph
 from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub.relay.legality import build_problem
-from tunehub.relay.session import Session
+from tunehub.relay.session import DispatchSession
 
 _FLAG = "relay.backend.use_auto_scheduler"
 # TVM keeps the state of a build in globals (current contexts, GLOBAL_SCOPE): two builds at once would mix.
@@ -29,7 +29,7 @@ _one_build = threading.RLock()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class BuildPlan:
     """What serves a module: graph-level records (TVM's inputs and results), or the auto-scheduler's, or neither and so
     AutoTVM's records by workload. `records` False: TVM alone."""
 
@@ -39,7 +39,7 @@ class Plan:
 
 
 def build(
-    session: Session, mod: Any, params: Any, target: Any, original: Callable[[], Any], renew: Callable[[], None]
+    session: DispatchSession, mod: Any, params: Any, target: Any, original: Callable[[], Any], renew: Callable[[], None]
 ) -> Any:
     """Run `original` with the session's records, and again with fewer when it raises.
 
@@ -66,28 +66,28 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _plan(session: Session, mod: Any, calls: layers.Calls, params: Any, target: Any) -> Plan:
+def _plan(session: DispatchSession, mod: Any, calls: layers.Calls, params: Any, target: Any) -> BuildPlan:
     """Decide what serves the module. Whatever goes wrong here leaves AutoTVM's records by workload."""
     target = _single(target)
     hub = session.hub(target) if target is not None else None
     if hub is None or not calls.operators:  # nothing to serve, or a module that does not type
-        return Plan()
+        return BuildPlan()
     try:
         graph = _graph_records(session, mod, target)
         if graph:
-            return Plan(graph=graph)
+            return BuildPlan(graph=graph)
         tasks = () if _flag_is_on() else auto_scheduler_coverage(mod, params, target, hub)
         if tasks and not is_enough(tasks):
             served = sum(task.candidate is not None for task in tasks)
             hub.note(f"the auto-scheduler stays off: only {served} of {len(tasks)} tasks of the module have records")
             tasks = ()
-        return Plan(tasks=tasks)
+        return BuildPlan(tasks=tasks)
     except Exception as error:  # a bug of ours must not break a compile
         hub.failed("choosing what serves the module", error)
-        return Plan()
+        return BuildPlan()
 
 
-def _graph_records(session: Session, mod: Any, target: Any) -> tuple[Any, ...]:
+def _graph_records(session: DispatchSession, mod: Any, target: Any) -> tuple[Any, ...]:
     """The network's graph-level records. The user's own records by workload come first, so with any there are none."""
     hub = session.hub(target)
     fingerprint = graph_fingerprint(mod) if hub and hub.logs.tasks("graph_tuner") else None
@@ -102,7 +102,9 @@ def _graph_records(session: Session, mod: Any, target: Any) -> tuple[Any, ...]:
     return tuple(autotvm.record.decode(candidate.line.decode("utf-8")) for candidate in candidates)
 
 
-def _attempt(session: Session, calls: layers.Calls, plan: Plan, target: Any, original: Callable[[], Any]) -> Any:
+def _attempt(
+    session: DispatchSession, calls: layers.Calls, plan: BuildPlan, target: Any, original: Callable[[], Any]
+) -> Any:
     log = layers.BuildLog(session=session, calls=calls, has_user_records=has_user_records())
     session.enabled = plan.records
     silent = autotvm.GLOBAL_SCOPE.silent
@@ -122,7 +124,7 @@ def _attempt(session: Session, calls: layers.Calls, plan: Plan, target: Any, ori
     return result
 
 
-def _report(session: Session, log: layers.BuildLog, plan: Plan, target: Any) -> None:
+def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, target: Any) -> None:
     hub = session.hub(_single(target)) if _single(target) is not None else None
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
@@ -141,7 +143,7 @@ def _report(session: Session, log: layers.BuildLog, plan: Plan, target: Any) -> 
         )
 
 
-def _less(session: Session, plan: Plan, target: Any, error: Exception) -> Plan:
+def _less(session: DispatchSession, plan: BuildPlan, target: Any, error: Exception) -> BuildPlan:
     """The plan without what can have made the build fail: graph-level or auto-scheduler records first."""
     if plan.graph or plan.tasks:
         what = "graph-level" if plan.graph else "auto-scheduler"
@@ -161,7 +163,7 @@ def _less(session: Session, plan: Plan, target: Any, error: Exception) -> Plan:
     return replace(plan, records=False)
 
 
-def _say(session: Session, reason: str, remedy: str, error: Exception) -> None:
+def _say(session: DispatchSession, reason: str, remedy: str, error: Exception) -> None:
     problem = CompileStepError(reason, remedy=remedy)
     problem.__cause__ = error
     for hub in session.hubs()[:1]:

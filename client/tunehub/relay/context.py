@@ -33,7 +33,7 @@ _originals: list[tuple[Any, str, Any]] = []
 @contextmanager
 def activate(hub: Hub) -> Iterator[None]:
     """Serve what this thread or task builds for the hub's kind of target, until the block ends."""
-    current = session.Session(lambda target: hub if hub.serves(target) else None)
+    current = session.DispatchSession(lambda target: hub if hub.serves(target) else None)
     token = session._active.set(current)
     _acquire()
     try:
@@ -47,7 +47,7 @@ def install(hub_for: Callable[[Any], Hub]) -> None:
     """Serve every build of the process; `hub_for` gives the hub of a target. A second call replaces the first."""
     if session._installed is None:
         _acquire()
-    session._installed = session.Session(hub_for)
+    session._installed = session.DispatchSession(hub_for)
 
 
 def uninstall() -> None:

@@ -16,7 +16,7 @@ from tvm import auto_scheduler, autotvm
 from tvm.auto_scheduler import dispatcher as ansor_dispatcher
 
 from tunehub.relay import layers
-from tunehub.relay.session import Session, current_session
+from tunehub.relay.session import DispatchSession, current_session
 
 _lock = threading.Lock()
 
@@ -81,7 +81,7 @@ class GraphDispatch(autotvm.task.ApplyGraphBest):  # type: ignore[misc]
     other question the same way, or asserts; here only the next one counts, and all else goes to the layers below.
     """
 
-    def __init__(self, pairs: Sequence[Any], session: Session) -> None:
+    def __init__(self, pairs: Sequence[Any], session: DispatchSession) -> None:
         """`pairs` are TVM's inputs and results in node order."""
         super().__init__(iter(pairs))
         self._session = session

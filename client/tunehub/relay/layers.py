@@ -14,7 +14,7 @@ import tvm
 from tvm import autotvm, relay
 
 from tunehub.relay.fingerprint import describe_call, describe_operator
-from tunehub.relay.session import Session
+from tunehub.relay.session import DispatchSession
 from tunehub.report.model import Alternative, WorkloadReport
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import autotvm_key, name_of
@@ -34,7 +34,7 @@ class BuildLog:
     the workloads that TVM asked about for the operator at hand, each with what answered: a configuration or None;
     `owners` are the operators that workloads were first chosen for."""
 
-    session: Session
+    session: DispatchSession
     calls: Calls
     has_user_records: bool = False
     altered: dict[tuple[str, Any], Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def altered() -> dict[tuple[str, Any], Any] | None:
     return build.altered if build else None
 
 
-def asked(session: Session, target: Any, workload: Any, config: Any) -> None:
+def asked(session: DispatchSession, target: Any, workload: Any, config: Any) -> None:
     """TVM asked for a configuration and got `config`, None for nothing."""
     build = _build.get()
     if build is not None:
@@ -124,7 +124,7 @@ def chosen(op: Any, attrs: Any, inputs: Any, target: Any, implementation: Any, o
         build.reports[name] = _report(build, name, op.name, target, str(implementation.name), workload, candidates)
 
 
-def replayed(session: Session, target: Any, found: Any, result: Any) -> None:
+def replayed(session: DispatchSession, target: Any, found: Any, result: Any) -> None:
     """A graph-level record was used for the next layer."""
     build = _build.get()
     if build is None:

@@ -5,37 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import auto_scheduler, autotvm
 
 from tunehub.exceptions import RecordUnusableError
 from tunehub.hub import Hub
-from tunehub.records.log_lookup import LogCandidate
-from tunehub.relay.legality import device_problem
-from tunehub.relay.transfer import transferred
+from tunehub.relay.ladder import ConfigRequest, ServedConfig, find_config
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
 
 HubFor = Callable[[Any], Hub | None]
 _CHANGE = "tune the workload again on this TVM, or report it to the publisher of the package"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """A record that was handed to TVM: for this target, in place of a default.
-
-    `key` is the workload's own; on the rung `transfer` the record is for another one, and `config` was fitted.
-    """
-
-    target: Any
-    workload: Any
-    key: str
-    candidate: LogCandidate
-    config: Any
-
-
-class Session:
+class DispatchSession:
     """Answers TVM's questions from hubs; `hub_for` gives the hub that serves a target, or None.
 
     Nothing here raises in default mode: what goes wrong is a miss, and the hub warns.
@@ -46,7 +29,7 @@ class Session:
         self._hubs: dict[str, Hub | None] = {}
         self._lock = threading.RLock()
         self._banned: dict[str, str] = {}
-        self._served: dict[tuple[str, Any], Served | None] = {}
+        self._served: dict[tuple[str, Any], ServedConfig | None] = {}
         self._states: dict[tuple[str, str], Any] = {}
         self._references: dict[str, list[Any]] = {}
         self.enabled = True
@@ -68,7 +51,7 @@ class Session:
         found = self.served(target, workload)
         return found.config if found else None
 
-    def served(self, target: Any, workload: Any) -> Served | None:
+    def served(self, target: Any, workload: Any) -> ServedConfig | None:
         """The record that serves a workload, found once."""
         if not self.enabled or target is None or workload is None:
             return None
@@ -102,7 +85,7 @@ class Session:
         """Whether TVM was given references for this task."""
         return bool(self._references.get(task))
 
-    def ban(self, found: Served, reason: str) -> None:
+    def ban(self, found: ServedConfig, reason: str) -> None:
         """Never serve this record again; the hub warns, or raises in strict mode."""
         self._banned[found.key] = reason
         hub = self.hub(found.target)
@@ -111,7 +94,7 @@ class Session:
             text = f"{found.candidate.package}: the record of {record.name} is not used: {reason}"
             hub.failed("building with records", RecordUnusableError(text, remedy=_CHANGE))
 
-    def in_use(self) -> list[Served]:
+    def in_use(self) -> list[ServedConfig]:
         """The AutoTVM records handed out and not banned."""
         return [item for item in self._served.values() if item and item.key not in self._banned]
 
@@ -125,27 +108,16 @@ class Session:
             hub.failed("looking up a record", error)
             return None
 
-    def _find(self, hub: Hub, target: Any, workload: Any) -> Served | None:
+    def _find(self, hub: Hub, target: Any, workload: Any) -> ServedConfig | None:
         try:
             key = autotvm_key(workload)
         except TypeError:  # a dynamic shape: no record can be for it
             return None
-        candidate = hub.logs.best(autotvm_tuner, key)
-        if candidate is None:
-            return self._transfer(hub, target, workload, key)
-        config = config_entity(candidate)
-        if candidate.rung == "family":
-            problem = device_problem(target, workload, config)
-            if problem is not None:
-                hub.note(f"{candidate.package}: {candidate.record.name} was measured on another device: {problem}")
-                return None
-        return Served(target=target, workload=workload, key=key, candidate=candidate, config=config)
-
-    def _transfer(self, hub: Hub, target: Any, workload: Any, key: str) -> Served | None:
-        found = transferred(hub.logs, target, workload)
-        if found is None:
-            return None
-        return Served(target=target, workload=workload, key=key, candidate=found.candidate, config=found.config)
+        request = ConfigRequest(logs=hub.logs, target=target, workload=workload, key=key)
+        served, rejected = find_config(request)
+        for item in rejected:
+            hub.note(f"{item.package}: {item.record} was {item.reason}")
+        return served
 
     def _find_state(self, hub: Hub, workload_key: str) -> Any:
         candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
@@ -165,19 +137,10 @@ class Session:
                 yield pair
 
 
-autotvm_tuner = "autotvm"
-
-_active: ContextVar[Session | None] = ContextVar("tunehub_relay_session", default=None)
-_installed: Session | None = None
+_active: ContextVar[DispatchSession | None] = ContextVar("tunehub_relay_session", default=None)
+_installed: DispatchSession | None = None
 
 
-def current_session() -> Session | None:
+def current_session() -> DispatchSession | None:
     """The session of this thread or task, else the one that is installed for the process."""
     return _active.get() or _installed
-
-
-def config_entity(candidate: LogCandidate) -> Any:
-    """The record's configuration as TVM's own object, which states its cost in seconds."""
-    config = autotvm.task.space.ConfigEntity.from_json_dict(candidate.record.config)
-    config.cost = candidate.record.mean_s
-    return config

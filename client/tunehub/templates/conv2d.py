@@ -49,7 +49,7 @@ _MAX_UNROLLED = 256  # multiply-adds of one step: bounds code size, and with it 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class Conv2dWorkload:
     """``kernel``: KH, KW. ``inputs``: blocks of input channels that an output reads, and channels in one (1: plain).
 
     ``outputs``: blocks of output channels, and channels in one. ``pointwise``: rows and columns may be fused.
@@ -105,7 +105,7 @@ class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked float32 convolution."""
     position = anchor_at(blocks, CONV2D)
     if position is None or blocks[position].dtype != "float32":
@@ -117,7 +117,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     ic, kh, kw, *ii = block.reduction
     data = next(shape for shape in block.reads if len(shape) == (5 if ii else 4))
     unstrided = data[2:4] == (rows, columns)
-    return Workload(
+    return Conv2dWorkload(
         batch=batch,
         inputs=(ic, ii[0] if ii else 1),
         outputs=(outer, inner),
@@ -132,7 +132,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     )
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[Conv2dKnobs]:
+def knob_space(workload: Conv2dWorkload, machine: Machine) -> list[Conv2dKnobs]:
     """The choices worth measuring, the default's first."""
     first = default_knobs(workload, machine)
     found = {first: None}
@@ -142,7 +142,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[Conv2dKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> Conv2dKnobs:
+def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
     """The choice of a cost model, without measuring."""
     row, columns, blocks = min(_choices(workload, machine), key=lambda choice: _cost(workload, choice, machine))
     parallel = worth_threads(workload.flops, workload.data_bytes + workload.weight_bytes, machine)
@@ -151,7 +151,7 @@ def default_knobs(workload: Workload, machine: Machine) -> Conv2dKnobs:
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: Conv2dKnobs) -> Any:
+def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule = open_schedule(mod)
@@ -178,7 +178,7 @@ class _Tile:
     reduction: Any
 
 
-def _check(workload: Workload, knobs: Conv2dKnobs) -> None:
+def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     width = workload.width(knobs.row)
     require(width == knobs.row, f"row: {knobs.row} is not a row of this workload")
     require(_ends_with_rows(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a row")
@@ -189,7 +189,7 @@ def _check(workload: Workload, knobs: Conv2dKnobs) -> None:
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
 
 
-def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) -> _Tile:
+def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
     n, oc, oh, ow, oi, ic, kh, kw, *ii = schedule.get_loops(anchor)
     if knobs.row != workload.columns:
         oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
@@ -208,7 +208,7 @@ def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: Conv2dKnobs) ->
     return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)
 
 
-def _ends_with_rows(workload: Workload, row: int, columns: int) -> bool:
+def _ends_with_rows(workload: Conv2dWorkload, row: int, columns: int) -> bool:
     """True when no tile of joined rows has parts of two rows of the image, and none is a remainder: the epilogue would
     run on the box around the whole tile, which other tiles write, too."""
     if row == workload.columns:
@@ -216,7 +216,7 @@ def _ends_with_rows(workload: Workload, row: int, columns: int) -> bool:
     return row % columns == 0 and (workload.columns % columns == 0 or columns % workload.columns == 0)
 
 
-def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+def _choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """The rows, columns and blocks worth trying."""
     pixels = workload.rows * workload.columns
     rows = [workload.columns]
@@ -226,18 +226,18 @@ def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]
     return [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
 
 
-def _good_choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+def _good_choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """The choices that the model finds nearly as good as the best."""
     costs = {choice: _cost(workload, choice, machine) for choice in _choices(workload, machine)}
     best = sorted(costs, key=lambda choice: costs[choice])[:_MEASURED_TILES]
     return [choice for choice in best if costs[choice] <= _NEARLY * costs[best[0]]]
 
 
-def _cost(workload: Workload, choice: tuple[int, int, int], machine: Machine) -> float:
+def _cost(workload: Conv2dWorkload, choice: tuple[int, int, int], machine: Machine) -> float:
     return cost(choice, workload.outputs[1], machine, shared=not workload.grouped)
 
 
-def _variations(workload: Workload, knobs: Conv2dKnobs) -> Iterator[Conv2dKnobs]:
+def _variations(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Iterator[Conv2dKnobs]:
     first = _with_padding(workload, knobs)
     orders: tuple[Literal["channels", "rows"], ...] = ("channels", "rows")
     paddings: tuple[Literal["inline", "whole", "tile"], ...] = (first.padding,)
@@ -250,7 +250,7 @@ def _variations(workload: Workload, knobs: Conv2dKnobs) -> Iterator[Conv2dKnobs]
         yield replace(first, unroll=not first.unroll)
 
 
-def _with_padding(workload: Workload, knobs: Conv2dKnobs) -> Conv2dKnobs:
+def _with_padding(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Conv2dKnobs:
     """``knobs`` with the padding inlined where that gives little code, else with a copy of the input.
 
     Inlined padding is 3 to 6 % faster, and makes up to four times as much code: conditions in unrolled loops, once
@@ -262,6 +262,6 @@ def _with_padding(workload: Workload, knobs: Conv2dKnobs) -> Conv2dKnobs:
     return replace(knobs, padding="whole" if padded else "inline")
 
 
-def _unrolled(workload: Workload, knobs: Conv2dKnobs) -> int:
+def _unrolled(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> int:
     """Multiply-adds in the innermost loop that is not unrolled."""
     return knobs.columns * knobs.blocks * (workload.kernel[1] if knobs.unroll else 1)

@@ -42,7 +42,7 @@ _MAX_UNROLLED, _MEASURED_TILES = 256, 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class DenseWorkload:
     """``lead``: extents of the batch axes; ``rows`` of the result in each; ``outputs``: N, ``depth``: K.
 
     ``packed``: blocks of weights and outputs in one; None when both operands are plain.
@@ -109,7 +109,7 @@ class DenseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matrix product."""
     for name in (DENSE, *_MATMULS):
         position = anchor_at(blocks, name)
@@ -119,7 +119,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     return None
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[DenseKnobs]:
+def knob_space(workload: DenseWorkload, machine: Machine) -> list[DenseKnobs]:
     """The choices worth measuring, the default's first."""
     found = {default_knobs(workload, machine): None}
     lanes, parallel = workload.lanes(machine), _parallel(workload, machine)
@@ -134,7 +134,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[DenseKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> DenseKnobs:
+def default_knobs(workload: DenseWorkload, machine: Machine) -> DenseKnobs:
     """The choice of a cost model, without measuring."""
     lanes = workload.lanes(machine)
     row, columns, blocks = _choices(workload, machine)[0]
@@ -149,7 +149,7 @@ def default_knobs(workload: Workload, machine: Machine) -> DenseKnobs:
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
+def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule = open_schedule(mod)
@@ -169,7 +169,7 @@ def apply(mod: Any, workload: Workload, knobs: DenseKnobs) -> Any:
     return schedule
 
 
-def _describe(mod: Any, block: Block, around: Surroundings) -> Workload | None:
+def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | None:
     if len(block.reduction) != 1 or len(block.spatial) < 2:
         return None
     packed = block.name == DENSE
@@ -180,7 +180,7 @@ def _describe(mod: Any, block: Block, around: Surroundings) -> Workload | None:
         *lead, rows, outputs = block.spatial
         if not _reads_rows(mod, block.name):
             return None
-    return Workload(
+    return DenseWorkload(
         anchor=block.name,
         lead=tuple(lead),
         rows=rows,
@@ -200,7 +200,7 @@ def _reads_rows(mod: Any, name: str) -> bool:
     return any(getattr(index, "name", None) == block.iter_vars[-2].var.name for index in last[1:])
 
 
-def _check(workload: Workload, knobs: DenseKnobs) -> None:
+def _check(workload: DenseWorkload, knobs: DenseKnobs) -> None:
     lanes = workload.packed[1] if workload.packed else knobs.lanes
     fits = knobs.lanes == lanes if workload.packed else lanes <= workload.outputs
     require(fits, f"lanes: {knobs.lanes} does not fit {workload.outputs} outputs")
@@ -214,7 +214,7 @@ def _check(workload: Workload, knobs: DenseKnobs) -> None:
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
 
 
-def _filled_up(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> Surroundings:
+def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Surroundings:
     """Copy a plain right operand whose last axis ``lanes`` does not divide, with zeros behind it.
 
     Returns what is around the anchor then: the product is cut off in front of the epilogue.
@@ -233,7 +233,7 @@ def _filled_up(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs
     return replace(workload.around, consumers=(str(schedule.get(cut).name_hint), *workload.around.consumers))
 
 
-def _tile(schedule: Any, anchor: Any, workload: Workload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
+def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
     """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
     *rows, outputs, k = schedule.get_loops(anchor) if not workload.packed else _packed_loops(schedule, anchor)
     lead = [] if workload.merged else rows[:-1]
@@ -269,18 +269,18 @@ def _vectorize_epilogue(schedule: Any, last: Any, knobs: DenseKnobs, *, packed: 
     unroll_and_vectorize(schedule, [block, column, lane])
 
 
-def _rows(workload: Workload) -> list[int]:
+def _rows(workload: DenseWorkload) -> list[int]:
     """Rows of a task: all, or a divisor that still fills register tiles."""
     return [row for row in divisors(workload.length, workload.length) if row >= 24] or [workload.length]
 
 
-def _ends_with_tasks(workload: Workload, row: int, columns: int) -> bool:
+def _ends_with_tasks(workload: DenseWorkload, row: int, columns: int) -> bool:
     """True when no tile of a task is a remainder but at the end of all rows: the epilogue runs on the whole tile, and
     its rows beyond a task are those of the next."""
     return row == workload.length or row % columns == 0
 
 
-def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]:
+def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, int]]:
     """Rows of a task, columns and blocks of a tile: the best by the model first."""
     lanes = workload.lanes(machine)
     found = [
@@ -292,5 +292,5 @@ def _choices(workload: Workload, machine: Machine) -> list[tuple[int, int, int]]
     return sorted(found, key=lambda choice: cost(choice, lanes, machine))
 
 
-def _parallel(workload: Workload, machine: Machine) -> bool:
+def _parallel(workload: DenseWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.weight_bytes, machine)

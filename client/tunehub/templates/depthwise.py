@@ -10,13 +10,23 @@ from typing import Any
 from tunehub.relax.layout.blocked import DEPTHWISE
 from tunehub.templates import window
 from tunehub.templates.base import Block
-from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
+from tunehub.templates.window import WindowKnobs, WindowWorkload, apply, default_knobs, knob_space
 
-__all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
+__all__ = [
+    "KNOBS",
+    "NAME",
+    "VERSION",
+    "WindowKnobs",
+    "WindowWorkload",
+    "apply",
+    "default_knobs",
+    "knob_space",
+    "recognise",
+]
 
 NAME, VERSION, KNOBS = "depthwise", 1, WindowKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> WindowWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked depthwise convolution."""
     return window.recognise(blocks, (DEPTHWISE,))

@@ -42,7 +42,7 @@ _MARGIN, _LEAST_S = 1.25, 5e-7  # what these estimates must promise: times as fa
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class ElementwiseWorkload:
     """``extents``: the loops of the last block. ``joined``: how many of them, the innermost first, are one loop through
     memory in all operands; at least one.
 
@@ -75,14 +75,14 @@ class ElementwiseKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=T
 NAME, VERSION, KNOBS = "elementwise", 1, ElementwiseKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> ElementwiseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when one of its blocks is a reduction."""
     if not blocks or len(blocks) > _MAX_BLOCKS or not all(map(is_map, blocks)) or not blocks[-1].spatial:
         return None
     last = blocks[-1]
     reads = [shape for block in blocks for shape in block.reads]
     apart_s, moved_s = _moves(mod, blocks)
-    return Workload(
+    return ElementwiseWorkload(
         extents=last.spatial,
         joined=_joined(mod, blocks),
         elements_moved=sum(map(size_of, {*reads, last.write})),
@@ -93,7 +93,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     )
 
 
-def gains(workload: Workload, machine: Machine) -> bool:
+def gains(workload: ElementwiseWorkload, machine: Machine) -> bool:
     """False where elements are only moved, unless threads or fewer passes make that faster than TVM's own loops."""
     if not workload.apart_s:
         return True
@@ -103,7 +103,7 @@ def gains(workload: Workload, machine: Machine) -> bool:
     return _MARGIN * seconds + _LEAST_S <= workload.apart_s
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
+def knob_space(workload: ElementwiseWorkload, machine: Machine) -> list[ElementwiseKnobs]:
     """The choices worth measuring, the default's first."""
     first = default_knobs(workload, machine)
     found = {first: None}
@@ -114,13 +114,13 @@ def knob_space(workload: Workload, machine: Machine) -> list[ElementwiseKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> ElementwiseKnobs:
+def default_knobs(workload: ElementwiseWorkload, machine: Machine) -> ElementwiseKnobs:
     """The choice of a rule, without measuring."""
     return ElementwiseKnobs(lanes=_lanes(workload, machine), parallel=_parallel(workload, machine))
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
+def apply(mod: Any, workload: ElementwiseWorkload, knobs: ElementwiseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     innermost = _innermost(workload)
     require(knobs.lanes <= innermost, f"lanes: {knobs.lanes} is more than the innermost loop of {innermost}")
@@ -141,7 +141,7 @@ def apply(mod: Any, workload: Workload, knobs: ElementwiseKnobs) -> Any:
     return schedule
 
 
-def _lanes(workload: Workload, machine: Machine) -> int:
+def _lanes(workload: ElementwiseWorkload, machine: Machine) -> int:
     """Whole vectors; where blocks of channels change their size, what the smaller block holds lies side by side."""
     rank, innermost = len(workload.extents), _innermost(workload)
     reads = [shape for block in workload.blocks for shape in block.reads] if rank == _BLOCKED else []
@@ -149,7 +149,7 @@ def _lanes(workload: Workload, machine: Machine) -> int:
     return min(machine.vector, innermost, *blocks)
 
 
-def _parallel(workload: Workload, machine: Machine) -> bool:
+def _parallel(workload: ElementwiseWorkload, machine: Machine) -> bool:
     if workload.apart_s:
         return workload.moved_s * (1 - 1 / machine.cores) > _START_S
     return worth_threads(workload.flops, FLOAT_BYTES * workload.elements_moved, machine)
@@ -247,5 +247,5 @@ def _inline(schedule: Any, name: str) -> None:
         raise KnobError(f"the block {name} cannot be inlined") from error
 
 
-def _innermost(workload: Workload) -> int:
+def _innermost(workload: ElementwiseWorkload) -> int:
     return size_of(workload.extents[-workload.joined :])

@@ -30,7 +30,7 @@ _ROW_FLOPS = 20  # per element: an exponential, or a few passes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class LastAxisWorkload:
     """``lead``: axes that all blocks share; ``length``: of the last axis; ``blocks``: all, in order.
 
     ``side``: how many sums each reduction of the function keeps side by side before it joins them; 1: one.
@@ -66,7 +66,7 @@ class LastAxisKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True
 NAME, VERSION, KNOBS = "last_axis", 1, LastAxisKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> LastAxisWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None unless all its reductions run over one last axis."""
     reductions = [block for block in blocks if block.reduction]
     if not reductions or any(len(block.reduction) != 1 or block.dtype != "float32" for block in reductions):
@@ -84,10 +84,10 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
         return None
     if not apart and not all(_reads_rows(block, row) for block in reductions):
         return None
-    return Workload(lead=lead, length=length, blocks=blocks, side=side)
+    return LastAxisWorkload(lead=lead, length=length, blocks=blocks, side=side)
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
+def knob_space(workload: LastAxisWorkload, machine: Machine) -> list[LastAxisKnobs]:
     """The choices worth measuring, the default's first."""
     found = {default_knobs(workload, machine): None}
     for lanes in (machine.vector, machine.vector // 2, 2 * machine.vector):
@@ -97,7 +97,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[LastAxisKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
+def default_knobs(workload: LastAxisWorkload, machine: Machine) -> LastAxisKnobs:
     """The choice of a rule, without measuring: full vectors, and two of them for sums where the length allows."""
     partial = max(divisors(workload.length, 2 * machine.vector)) if workload.side == 1 else 1
     return LastAxisKnobs(
@@ -107,14 +107,14 @@ def default_knobs(workload: Workload, machine: Machine) -> LastAxisKnobs:
     )
 
 
-def gains(workload: Workload, machine: Machine) -> bool:
+def gains(workload: LastAxisWorkload, machine: Machine) -> bool:
     """False where nothing but the elements is in vectors: sums of a row that are taken one after the other, since its
     length has no divisor for several side by side, take as long in TVM's own loops, and those have no rest."""
     knobs = default_knobs(workload, machine)
     return workload.side > 1 or knobs.partial > 1 or knobs.parallel or workload.length % knobs.lanes == 0
 
 
-def _partials(workload: Workload, machine: Machine) -> list[int]:
+def _partials(workload: LastAxisWorkload, machine: Machine) -> list[int]:
     """Numbers of sums side by side; a function that has several itself gets no more."""
     if workload.side > 1:
         return [1]
@@ -122,7 +122,7 @@ def _partials(workload: Workload, machine: Machine) -> list[int]:
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: LastAxisKnobs) -> Any:
+def apply(mod: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     require(knobs.lanes <= workload.length, f"lanes: {knobs.lanes} is more than a row of {workload.length}")
     require(workload.length % knobs.partial == 0, f"partial: {knobs.partial} does not divide {workload.length}")
@@ -151,7 +151,7 @@ def _parts(schedule: Any, block: Block, knobs: LastAxisKnobs) -> list[Any]:
     return [schedule.rfactor(lanes, -1), anchor]
 
 
-def _row_loop(schedule: Any, last: Any, workload: Workload) -> Any:
+def _row_loop(schedule: Any, last: Any, workload: LastAxisWorkload) -> Any:
     """The loop over rows: all loops of the last block but that over a row."""
     loops = schedule.get_loops(last)
     inside = 1 if _covers_row(schedule, last, workload) else 0
@@ -159,7 +159,7 @@ def _row_loop(schedule: Any, last: Any, workload: Workload) -> Any:
     return schedule.fuse(*rows) if rows else schedule.add_unit_loop(loops[0])
 
 
-def _covers_row(schedule: Any, block: Any, workload: Workload) -> bool:
+def _covers_row(schedule: Any, block: Any, workload: LastAxisWorkload) -> bool:
     """True for an elementwise step over whole rows."""
     return not _reduces(schedule, block) and _extents(schedule, block) == (*workload.lead, workload.length)
 
@@ -187,7 +187,7 @@ def _reduces(schedule: Any, block: Any) -> bool:
     return any(int(axis.iter_type) == _REDUCTION for axis in schedule.get(block).iter_vars)
 
 
-def _vectorize(schedule: Any, block: Any, workload: Workload, knobs: LastAxisKnobs) -> None:
+def _vectorize(schedule: Any, block: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> None:
     """Vectors in steps over whole rows, and in the first of the two parts of a reduction in vectors."""
     if _reduces(schedule, block):
         if str(schedule.get(block).name_hint).endswith("_rf"):
@@ -210,7 +210,7 @@ def _vectorize_sums(schedule: Any, block: Any, lanes: Any, steps: Any) -> None:
     schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(block, steps))[-1])
 
 
-def _parallel(workload: Workload, machine: Machine) -> bool:
+def _parallel(workload: LastAxisWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.bytes_moved, machine) and size_of(workload.lead) > 1
 
 

@@ -44,7 +44,7 @@ _RAGGED = (1.0, 1.05, 1.3)  # loops with remainders: each doubles the code, and 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class LoopsWorkload:
     """``inlined``: names of the steps that are inlined, in this order; ``stages``: what remains."""
 
     inlined: tuple[str, ...]
@@ -85,7 +85,7 @@ class LoopsKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 NAME, VERSION, KNOBS = "loops", 1, LoopsKnobs
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> LoopsWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None unless its blocks are plain loops and one is a reduction."""
     if not 0 < len(blocks) <= _MAX_BLOCKS or not any(block.reduction for block in blocks):
         return None
@@ -98,7 +98,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     stages = stages_of(schedule, known)
     if any(stage.nest.results > 1 and stage.kind != "dots" for stage in stages):
         return None
-    return Workload(
+    return LoopsWorkload(
         inlined=inlined,
         stages=stages,
         flops=sum(map(_flops, stages)),
@@ -106,7 +106,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
     )
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[LoopsKnobs]:
+def knob_space(workload: LoopsWorkload, machine: Machine) -> list[LoopsKnobs]:
     """The choices worth measuring, the default's first."""
     found = {default_knobs(workload, machine): None}
     parallel = _parallel(workload, machine)
@@ -115,14 +115,14 @@ def knob_space(workload: Workload, machine: Machine) -> list[LoopsKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> LoopsKnobs:
+def default_knobs(workload: LoopsWorkload, machine: Machine) -> LoopsKnobs:
     """The choice of a cost model, without measuring."""
     lanes, row, rows = _choices(workload.main, machine)[0]
     return LoopsKnobs(lanes=lanes, rows=rows, row=row, parallel=_parallel(workload, machine))
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: LoopsKnobs) -> Any:
+def apply(mod: Any, workload: LoopsWorkload, knobs: LoopsKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     spatial = workload.main.nest.spatial
     require(knobs.row < max(1, len(spatial)), f"row: there are {len(spatial)} loops over results")
@@ -214,7 +214,7 @@ def _parts(width: int, vector: int) -> int:
     return width // vector + (width % vector).bit_count()
 
 
-def _parallel(workload: Workload, machine: Machine) -> bool:
+def _parallel(workload: LoopsWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.bytes_moved, machine)
 
 

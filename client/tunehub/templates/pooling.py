@@ -9,14 +9,24 @@ from typing import Any
 
 from tunehub.templates import window
 from tunehub.templates.base import Block
-from tunehub.templates.window import WindowKnobs, Workload, apply, default_knobs, knob_space
+from tunehub.templates.window import WindowKnobs, WindowWorkload, apply, default_knobs, knob_space
 
-__all__ = ["KNOBS", "NAME", "VERSION", "WindowKnobs", "Workload", "apply", "default_knobs", "knob_space", "recognise"]
+__all__ = [
+    "KNOBS",
+    "NAME",
+    "VERSION",
+    "WindowKnobs",
+    "WindowWorkload",
+    "apply",
+    "default_knobs",
+    "knob_space",
+    "recognise",
+]
 
 NAME, VERSION, KNOBS = "pooling", 1, WindowKnobs
 _ANCHORS = ("pool_max", "pool_sum", "adaptive_pool_max", "adaptive_pool_sum")
 
 
-def recognise(mod: Any, blocks: tuple[Block, ...]) -> Workload | None:
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> WindowWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not pooling of a blocked tensor."""
     return window.recognise(blocks, _ANCHORS)

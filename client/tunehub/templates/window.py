@@ -41,7 +41,7 @@ _MAX_UNROLLED = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class WindowWorkload:
     """``kernel``: rows and columns of the window; ``lanes``: channels in a block; ``outer``: blocks of channels."""
 
     anchor: str
@@ -72,7 +72,7 @@ class WindowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallel: bool = True
 
 
-def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> Workload | None:
+def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> WindowWorkload | None:
     """Describe the function of ``blocks``, or None when none of ``anchors`` is its only reduction."""
     position = next((i for name in anchors if (i := anchor_at(blocks, name)) is not None), None)
     if position is None or blocks[position].dtype != "float32":
@@ -81,7 +81,7 @@ def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> Workload |
     if around is None or len(block.spatial) != 5 or len(block.reduction) != 2:
         return None
     batch, outer, rows, columns, lanes = block.spatial
-    return Workload(
+    return WindowWorkload(
         anchor=block.name,
         batch=batch,
         outer=outer,
@@ -94,7 +94,7 @@ def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> Workload |
     )
 
 
-def knob_space(workload: Workload, machine: Machine) -> list[WindowKnobs]:
+def knob_space(workload: WindowWorkload, machine: Machine) -> list[WindowKnobs]:
     """The choices worth measuring, the default's first."""
     found = {default_knobs(workload, machine): None}
     for columns in _widths(workload, machine):
@@ -104,7 +104,7 @@ def knob_space(workload: Workload, machine: Machine) -> list[WindowKnobs]:
     return list(found)
 
 
-def default_knobs(workload: Workload, machine: Machine) -> WindowKnobs:
+def default_knobs(workload: WindowWorkload, machine: Machine) -> WindowKnobs:
     """The choice of a rule, without measuring: as many results as registers allow, all of a small window unrolled."""
     columns = min(_widths(workload, machine), key=lambda width: (abs(width - 7), -width))
     knobs = WindowKnobs(columns=columns, parallel=_parallel(workload, machine))
@@ -112,7 +112,7 @@ def default_knobs(workload: Workload, machine: Machine) -> WindowKnobs:
 
 
 @refusing
-def apply(mod: Any, workload: Workload, knobs: WindowKnobs) -> Any:
+def apply(mod: Any, workload: WindowWorkload, knobs: WindowKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule = open_schedule(mod)
@@ -141,29 +141,29 @@ def apply(mod: Any, workload: Workload, knobs: WindowKnobs) -> Any:
     return schedule
 
 
-def _check(workload: Workload, knobs: WindowKnobs) -> None:
+def _check(workload: WindowWorkload, knobs: WindowKnobs) -> None:
     require(knobs.columns <= workload.columns, f"columns: {knobs.columns} is more than {workload.columns}")
     unrolled = _unrolled(workload, knobs)
     require(unrolled <= _MAX_UNROLLED, f"columns: {unrolled} steps unrolled, at most {_MAX_UNROLLED}")
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
 
 
-def _unrolled(workload: Workload, knobs: WindowKnobs) -> int:
+def _unrolled(workload: WindowWorkload, knobs: WindowKnobs) -> int:
     return knobs.columns * (size_of(workload.kernel) if knobs.unroll else 1)
 
 
-def _parallel(workload: Workload, machine: Machine) -> bool:
+def _parallel(workload: WindowWorkload, machine: Machine) -> bool:
     return worth_threads(workload.flops, workload.data_bytes, machine)
 
 
-def _widths(workload: Workload, machine: Machine) -> list[int]:
+def _widths(workload: WindowWorkload, machine: Machine) -> list[int]:
     """Numbers of results that fit into registers and cut a row in pieces as equal as possible."""
     most = max(1, machine.accumulators // vectors_of(workload.lanes, machine))
     row = workload.columns
     return list(dict.fromkeys(-(-row // pieces) for pieces in range(-(-row // most), row + 1)))
 
 
-def _variations(workload: Workload, knobs: WindowKnobs) -> Iterator[WindowKnobs]:
+def _variations(workload: WindowWorkload, knobs: WindowKnobs) -> Iterator[WindowKnobs]:
     paddings: tuple[Literal["inline", "whole", "tile"], ...] = ("inline",)
     if workload.around.pad is not None:
         paddings = ("inline", "whole")

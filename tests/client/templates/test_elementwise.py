@@ -29,11 +29,11 @@ def function(make: Make, *shapes: tuple[int, ...]) -> Any:
     return tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
 
 
-def workload(make: Make, *shapes: tuple[int, ...]) -> elementwise.Workload:
+def workload(make: Make, *shapes: tuple[int, ...]) -> elementwise.ElementwiseWorkload:
     match = templates.find(function(make, *shapes))
     assert match is not None
     assert match.template is templates.template("elementwise")
-    found: elementwise.Workload = match.workload
+    found: elementwise.ElementwiseWorkload = match.workload
     return found
 
 

@@ -25,7 +25,7 @@ def pack_dense(mod: Any, block: int) -> Any:
     Left as they are: products of other types than float32, with batches of weights, with fewer outputs than a block,
     or with shapes that are not static.
     """
-    packer = _Packer(mod)
+    packer = _DensePacker(mod)
     packer.block = block
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -34,7 +34,7 @@ def pack_dense(mod: Any, block: int) -> Any:
 
 
 @mutator
-class _Packer(PyExprMutator):  # type: ignore[misc]
+class _DensePacker(PyExprMutator):  # type: ignore[misc]
     block: int
 
     def __init__(self, mod: Any) -> None:

@@ -49,7 +49,7 @@ def plan_layouts(
         network = _Network(function, sizes, costs)
         chosen = network.choose()
         if any(choice.source or choice.result for choice in chosen.values()):
-            rewriter = rewriter or _Rewriter(mod)
+            rewriter = rewriter or _LayoutRewriter(mod)
             rewriter.begin(network.operators, chosen)
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
@@ -187,7 +187,7 @@ def _subsets(layouts: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 @mutator
-class _Rewriter(PyExprMutator):  # type: ignore[misc]
+class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
     """Writes a function with the chosen layouts; a tensor is transformed where it is first needed in a layout."""
 
     def begin(self, operators: Mapping[Any, Operator], chosen: Mapping[Any, Choice]) -> None:

@@ -1,0 +1,74 @@
+"""One workload of AutoTVM: the steps that find a configuration for it, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import autotvm
+
+from tunehub.records.ladder import StepRejected, walk
+from tunehub.records.log_lookup import LogCandidate, LogLookup
+from tunehub.relay.legality import device_problem
+from tunehub.relay.transfer import transferred
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigRequest:
+    """What a configuration is wanted for: a workload with its key, on a target, and where records come from."""
+
+    logs: LogLookup
+    target: Any
+    workload: Any
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedConfig:
+    """A record that was handed to TVM: for this target, in place of a default.
+
+    `key` is the workload's own; on the rung `transfer` the record is for another one, and `config` was fitted.
+    """
+
+    target: Any
+    workload: Any
+    key: str
+    candidate: LogCandidate
+    config: Any
+
+
+_Outcomes = Iterable[ServedConfig | StepRejected]
+
+
+def find_config(request: ConfigRequest) -> tuple[ServedConfig | None, tuple[StepRejected, ...]]:
+    """The configuration by the first step that has one, and what was rejected. Raises what a template raises."""
+    return walk((_recorded, _transferred), request)
+
+
+def _recorded(request: ConfigRequest) -> _Outcomes:
+    """The record of this very workload; one of another device is held to the limits of this one."""
+    candidate = request.logs.best("autotvm", request.key)
+    if candidate is None:
+        return
+    config = autotvm.task.space.ConfigEntity.from_json_dict(candidate.record.config)
+    config.cost = candidate.record.mean_s
+    problem = device_problem(request.target, request.workload, config) if candidate.rung == "family" else None
+    if problem is None:
+        yield _served(request, candidate, config)
+    else:
+        reason = f"measured on another device: {problem}"
+        yield StepRejected(step="exact", reason=reason, package=candidate.package, record=candidate.record.name)
+
+
+def _transferred(request: ConfigRequest) -> _Outcomes:
+    """A record of other shapes, fitted; none where any implementation of the operator has a record."""
+    found = transferred(request.logs, request.target, request.workload)
+    if found is not None:
+        yield _served(request, found.candidate, found.config)
+
+
+def _served(request: ConfigRequest, candidate: LogCandidate, config: Any) -> ServedConfig:
+    return ServedConfig(
+        target=request.target, workload=request.workload, key=request.key, candidate=candidate, config=config
+    )
