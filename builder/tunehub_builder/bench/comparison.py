@@ -22,7 +22,7 @@ from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:
-    from tunehub.report.model import Report
+    from tunehub.report.report import Report
 
 PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=12.0)
 _LIMIT_S = 1800.0  # for a request: compiling, or running for a while

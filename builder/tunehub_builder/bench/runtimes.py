@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:
-    from tunehub.report.model import Report
+    from tunehub.report.report import Report
 
 Arrays = list[npt.NDArray[Any]]
 
