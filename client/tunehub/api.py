@@ -11,7 +11,7 @@ from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, r
 from tunehub.options import HubOptions, read_options
 from tunehub.registries.resolution import Resolution
 from tunehub.report.report import Report
-from tunehub.target.host import as_tvm_target
+from tunehub.target.descriptors import as_tvm_target
 from tunehub.target.threads import size_pool
 from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, require_tvm
 

@@ -30,7 +30,8 @@ from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
 from tunehub.report.model import Profile, TunedRatio, WorkloadReport
 from tunehub.report.report import Report
-from tunehub.target.host import descriptor_of, missing_mcpu, small_pool
+from tunehub.target.descriptors import descriptor_of, missing_mcpu
+from tunehub.target.host import small_pool
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor

@@ -46,6 +46,11 @@ class TargetDescriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         return f"{self.kind}-{self.model}"
 
 
+def model_name(name: str) -> str:
+    """`name` in the characters that the `model` of a descriptor may have."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "generic"
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The package serves the host, so well; among packages of the same fit the smallest distance is nearest."""
 

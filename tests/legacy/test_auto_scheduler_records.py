@@ -14,7 +14,7 @@ from tvm.auto_scheduler.measure_record import dump_record_to_string
 
 import tunehub
 from tunehub.relay.coverage import Covered, is_enough
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 
 from .relay_cases import TARGET, build, make_registry, run, write_log
 

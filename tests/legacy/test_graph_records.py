@@ -14,7 +14,7 @@ from tvm import autotvm
 import tunehub
 from tunehub.exceptions import HubWarning
 from tunehub.relay.fingerprint import graph_fingerprint
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 
 from .relay_cases import (
     TARGET,

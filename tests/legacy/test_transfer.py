@@ -18,7 +18,7 @@ from tunehub.exceptions import HubWarning
 from tunehub.relay import session as sessions
 from tunehub.relay.legality import build_problem
 from tunehub.relay.transfer import fitted
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from tunehub_registry.tuning_log import autotvm_key, parse_line
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tunehub.cuda.limits import SM_80, LaunchLimits
 from tunehub.exceptions import last_line
+from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.report import Outcome, Rejection
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunehub.target.features import EXTENSIONS
 from tunehub.target.host import physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
@@ -19,8 +20,6 @@ from tunehub_builder.exceptions import NoSuchTargetError, TuningError, Unsuitabl
 HOST = "host"
 NO_FFI = "none"
 _BOARD_TRIPLES = ("aarch64-linux-gnu", "x86_64-linux-gnu", "armv7l-linux-gnueabihf", "riscv64-linux-gnu")
-# LLVM's names of the extensions that a schedule's code may use; tuning flags such as `fast-lzcnt` are left out.
-_EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +156,7 @@ def _extensions(model: str, triple: str = "") -> set[str]:
     from tvm.target import codegen
 
     features = codegen.llvm_get_cpu_features(_llvm(model, triple))
-    return {str(feature) for feature in features if _EXTENSIONS.fullmatch(str(feature))}
+    return {str(feature) for feature in features if EXTENSIONS.fullmatch(str(feature))}
 
 
 def _alike(name: str, known: list[str], host: str) -> list[str]:

@@ -20,7 +20,8 @@ from tunehub.options import read_options
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.locked import read_lock
 from tunehub.registries.locking import Demands, Locker, parse_demands, presign
-from tunehub.target.host import descriptor_of, gpu_descriptor, host_descriptor
+from tunehub.target.descriptors import descriptor_of
+from tunehub.target.host import gpu_descriptor, host_descriptor
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.lock import LOCK_FILE, Lock, PinChange, compare_locks, encode_lock

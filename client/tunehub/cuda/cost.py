@@ -17,17 +17,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tunehub.target.gpu_architectures import (
+    BANKS,
+    MOST_BLOCKS,
+    MOST_WARPS,
+    REGISTERS,
+    REGISTERS_OF_A_THREAD,
+    RESERVED_BYTES,
+    SHARED_BYTES,
+    WARP,
+)
+
 Array = npt.NDArray[Any]
 
 MULTIPROCESSORS = 132  # of the GPU that the costs were fitted on
-_WARP = 32
-_BANKS = 32  # of shared memory, 4 bytes wide
 _SECTOR = 8  # float32 numbers that are loaded at once
-_SHARED_BYTES = 228 << 10  # of a multiprocessor
-_RESERVED_BYTES = 1 << 10  # of shared memory, for each block
-_REGISTERS, _MOST_REGISTERS = 1 << 16, 255  # of a multiprocessor, of a thread
 _OTHER_REGISTERS = 28  # of a thread: addresses and counters
-_MOST_BLOCKS, _MOST_WARPS = 32, 64  # on a multiprocessor
 _FLOAT = 4  # bytes
 
 # Seconds for one of each; see `counts`.
@@ -137,7 +142,7 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
     of_thread = tiles.virtual * tiles.inner
     of_block = of_thread * tiles.threads
     sums, threads = _product(of_thread), _product(tiles.threads)
-    warps = np.ceil(threads / _WARP)
+    warps = np.ceil(threads / WARP)
     grid = problem.results / (sums * threads)
     steps = problem.summands / _product(tiles.step)
     parts = [_extents(each, np.hstack([of_block, tiles.step])) for each in problem.operands]
@@ -242,33 +247,33 @@ def _sectors(operand: Operand, part: Array) -> Array:
 
 def _resident(warps: Array, registers: Array, shared: Array) -> Array:
     """How many blocks fit on a multiprocessor at a time."""
-    held = np.ceil(np.minimum(registers, _MOST_REGISTERS) / 8) * 8 * warps * _WARP
-    limits = (_MOST_WARPS / warps, _SHARED_BYTES / (shared + _RESERVED_BYTES), _REGISTERS / held)
-    return np.asarray(np.maximum(1, np.minimum(_MOST_BLOCKS, np.floor(np.minimum.reduce(limits)))))
+    held = np.ceil(np.minimum(registers, REGISTERS_OF_A_THREAD) / 8) * 8 * warps * WARP
+    limits = (MOST_WARPS / warps, SHARED_BYTES / (shared + RESERVED_BYTES), REGISTERS / held)
+    return np.asarray(np.maximum(1, np.minimum(MOST_BLOCKS, np.floor(np.minimum.reduce(limits)))))
 
 
 def _available(warps: Array) -> Array:
-    return np.asarray(np.minimum(_MOST_REGISTERS, _REGISTERS / (warps * _WARP)))
+    return np.asarray(np.minimum(REGISTERS_OF_A_THREAD, REGISTERS / (warps * WARP)))
 
 
 def _ways(operand: Operand, tiles: Tiles, part: Array) -> Array:
     """How many different places of one bank the threads of the first warp read at most at a time."""
     lanes = _lanes(tiles)
-    address = np.zeros((len(tiles), _WARP), dtype=np.int64)
+    address = np.zeros((len(tiles), WARP), dtype=np.int64)
     for axis, terms in enumerate(operand.index):
         index = sum((term.scale * (lanes[term.loop] // term.divisor) for term in terms if term.loop in lanes), 0)
         address = address * part[:, axis : axis + 1].astype(np.int64) + index
     ordered = np.sort(address, axis=1)
     new = np.ones_like(ordered, dtype=bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    place = ordered % _BANKS + np.arange(len(tiles))[:, None] * _BANKS
-    taken = np.bincount(place[new], minlength=len(tiles) * _BANKS)
-    return np.asarray(taken.reshape(len(tiles), _BANKS).max(axis=1))
+    place = ordered % BANKS + np.arange(len(tiles))[:, None] * BANKS
+    taken = np.bincount(place[new], minlength=len(tiles) * BANKS)
+    return np.asarray(taken.reshape(len(tiles), BANKS).max(axis=1))
 
 
 def _lanes(tiles: Tiles) -> dict[int, Array]:
     """By loop the first element of each thread of a warp; a block with fewer threads has the last one again."""
-    rest = np.minimum(np.arange(_WARP), _product(tiles.threads).astype(np.int64)[:, None] - 1)
+    rest = np.minimum(np.arange(WARP), _product(tiles.threads).astype(np.int64)[:, None] - 1)
     found = {}
     for loop in reversed(range(tiles.threads.shape[1])):
         extent = tiles.threads[:, loop : loop + 1]

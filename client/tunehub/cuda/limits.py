@@ -10,25 +10,12 @@ Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capabi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.nodes import main_module
+from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchLimits:
-    """The most of everything in one launch: threads of a block, bytes of its static shared memory, extents by axis."""
-
-    threads: int = 1024
-    shared_memory: int = 48 << 10
-    block: tuple[int, int, int] = (1024, 1024, 64)
-    grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
-
-
-SM_80 = LaunchLimits()
 
 
 def limits_of(target: Any) -> LaunchLimits:

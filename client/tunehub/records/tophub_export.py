@@ -22,7 +22,7 @@ from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_ve
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.port import OnProblem
 from tunehub.registries.resolution import NameOffer, parse_requirement, rank_names
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.exceptions import FieldError, RegistryError
 from tunehub_registry.legacy_target import LegacyTarget, descriptor_of_legacy, parse_target
 from tunehub_registry.package import open_package

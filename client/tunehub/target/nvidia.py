@@ -7,7 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.cuda.limits import SM_80
+from tunehub.target.gpu_architectures import REGISTERS, SM_80, WARP
+from tunehub_registry.target import model_name
 
 # Fields of `nvidia-smi --query-gpu`, in the order that they are asked for.
 _FIELDS = ("name", "compute_cap", "memory.total", "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit")
@@ -45,8 +46,8 @@ class Gpu:
             "max_threads_per_block": SM_80.threads,
             "max_num_threads": SM_80.threads,
             "max_shared_memory_per_block": SM_80.shared_memory,
-            "registers_per_block": 1 << 16,
-            "thread_warp_size": 32,
+            "registers_per_block": REGISTERS,
+            "thread_warp_size": WARP,
         }
 
     def facts(self) -> dict[str, str | int | float]:
@@ -81,7 +82,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 def gpu_model(name: str) -> str:
     """The short name of a GPU: vendor, product line, form factor and memory go (`NVIDIA A100-SXM4-80GB` → `a100`)."""
     words = re.findall(r"[a-z0-9.]+", _NOISE.sub(" ", name.lower()))
-    return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words)).strip("-._")[:64] or "generic"
+    return model_name("-".join(words))
 
 
 def _gpu(line: str) -> Gpu | None:

@@ -12,8 +12,9 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from tunehub.cuda.limits import SM_80, LaunchLimits, excess_shared_memory, excess_threads, limits_of
+from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.relax.schedule.guard import GuardError, check_function
+from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 
 pytestmark = pytest.mark.slow
 

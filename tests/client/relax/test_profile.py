@@ -15,7 +15,7 @@ from tunehub.hub import Hub, Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax import profile as relax_profile
 from tunehub.relax.profile import time_calls
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.exceptions import UnknownTargetError
-from tunehub.target import host, nvidia
+from tunehub.target import descriptors, host, nvidia
+from tunehub.target.descriptors import as_tvm_target, descriptor_of, missing_mcpu
 from tunehub_registry.target import TargetDescriptor
 
 from ..conftest import ZNVER5
@@ -34,6 +35,7 @@ core id\t\t: 1
 @pytest.fixture
 def without_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_tvm", lambda: None)
+    monkeypatch.setattr(descriptors, "find_tvm", lambda: None)
 
 
 @pytest.fixture
@@ -95,23 +97,23 @@ def test_small_pool_is_named_without_asking_tvm(monkeypatch: pytest.MonkeyPatch)
     ],
 )  # fmt: skip
 def test_gpu_models(name: str, model: str) -> None:
-    assert host.gpu_model(name) == model
+    assert nvidia.gpu_model(name) == model
 
 
 @given(st.text(max_size=100))
 def test_any_device_name_makes_a_descriptor(name: str) -> None:
-    descriptor = TargetDescriptor(kind="cuda", model=host.gpu_model(name), arch="sm_90")
+    descriptor = TargetDescriptor(kind="cuda", model=nvidia.gpu_model(name), arch="sm_90")
     assert msgspec.convert(msgspec.to_builtins(descriptor), TargetDescriptor) == descriptor
 
 
 def test_targets_without_tvm(without_tvm: None) -> None:
-    assert host.descriptor_of(ZNVER5) is ZNVER5
-    assert host.descriptor_of({"kind": "llvm", "mcpu": "znver5", "mtriple": "arm64-apple"}).arch == "aarch64"
-    assert host.descriptor_of("llvm").model == "generic"
-    assert host.descriptor_of("llvm-znver5").name == "llvm-znver5"
-    assert host.descriptor_of("cuda-h200").arch == "sm_90"
-    assert host.descriptor_of({"kind": "cuda", "arch": "sm_80", "model": "A100"}).name == "cuda-a100"
-    assert host.descriptor_of(None).kind == "llvm"
+    assert descriptor_of(ZNVER5) is ZNVER5
+    assert descriptor_of({"kind": "llvm", "mcpu": "znver5", "mtriple": "arm64-apple"}).arch == "aarch64"
+    assert descriptor_of("llvm").model == "generic"
+    assert descriptor_of("llvm-znver5").name == "llvm-znver5"
+    assert descriptor_of("cuda-h200").arch == "sm_90"
+    assert descriptor_of({"kind": "cuda", "arch": "sm_80", "model": "A100"}).name == "cuda-a100"
+    assert descriptor_of(None).kind == "llvm"
     assert host.gpu_descriptor() is None
 
 
@@ -126,9 +128,10 @@ def test_unknown_targets_name_the_value_and_the_remedy(
         pytest.importorskip("tvm")
     else:
         monkeypatch.setattr(host, "find_tvm", lambda: None)
-    monkeypatch.setattr(host, "gpu_descriptor", lambda: None)
+        monkeypatch.setattr(descriptors, "find_tvm", lambda: None)
+    monkeypatch.setattr(descriptors, "gpu_descriptor", lambda: None)
     with pytest.raises(UnknownTargetError) as caught:
-        host.descriptor_of(value)
+        descriptor_of(value)
     assert isinstance(caught.value, ValueError)
     assert "llvm-znver5" in str(caught.value) or "cuda" in str(caught.value)
 
@@ -137,19 +140,19 @@ def test_host_by_llvm(tvm: Any) -> None:
     found = host.host_descriptor()
     assert found.name == f"llvm-{tvm.target.codegen.llvm_get_system_cpu()}"
     target = host.host_target()
-    assert host.descriptor_of(target) == found
-    assert host.missing_mcpu(target) is None
-    assert host.descriptor_of(found.name) == found
+    assert descriptor_of(target) == found
+    assert missing_mcpu(target) is None
+    assert descriptor_of(found.name) == found
     assert int(target.attrs["num-cores"]) == host.physical_cores()
 
 
 def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (gpu,) = nvidia.parse_gpus("NVIDIA H200, 9.0, 143771, 580.1, 1980, 3201, 700.00")
-    monkeypatch.setattr(nvidia, "find_gpus", lambda: (gpu, gpu))
+    monkeypatch.setattr(host, "find_gpus", lambda: (gpu, gpu))
     target = host.host_target("cuda")
     assert (target.kind.name, str(target.attrs["arch"])) == ("cuda", "sm_90")
-    assert host.descriptor_of(target).name == "cuda-h200"
-    monkeypatch.setattr(nvidia, "find_gpus", tuple)
+    assert descriptor_of(target).name == "cuda-h200"
+    monkeypatch.setattr(host, "find_gpus", tuple)
     with pytest.raises(UnknownTargetError, match="nvidia-smi lists no GPU here"):
         host.host_target("cuda")
     with pytest.raises(UnknownTargetError, match="give 'llvm' or 'cuda'"):
@@ -157,31 +160,31 @@ def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_targets_of_tvm(tvm: Any) -> None:
-    skylake = host.descriptor_of({"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"})
+    skylake = descriptor_of({"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"})
     assert {"avx512f", "avx2", "fma"} <= set(skylake.features)
     assert "avx512vnni" not in skylake.features
-    assert host.descriptor_of('{"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"}') == skylake
+    assert descriptor_of('{"kind": "llvm", "mcpu": "skylake-avx512", "mtriple": "x86_64-linux-gnu"}') == skylake
     bare = tvm.target.Target("llvm")
-    assert host.descriptor_of(bare).model == "generic"
-    assert "mcpu" in str(host.missing_mcpu(bare))
-    assert host.missing_mcpu("llvm") is None
-    h100 = host.descriptor_of("nvidia/nvidia-h100")
+    assert descriptor_of(bare).model == "generic"
+    assert "mcpu" in str(missing_mcpu(bare))
+    assert missing_mcpu("llvm") is None
+    h100 = descriptor_of("nvidia/nvidia-h100")
     assert (h100.name, h100.arch[:5]) == ("cuda-h100", "sm_90")
-    assert host.descriptor_of("cuda-h100").max_threads_per_block == 1024
+    assert descriptor_of("cuda-h100").max_threads_per_block == 1024
     for kind in ("c", "metal", "vulkan", "opencl", "webgpu", "hexagon"):
-        assert host.descriptor_of(tvm.target.Target(kind)).kind == kind
+        assert descriptor_of(tvm.target.Target(kind)).kind == kind
 
 
 def test_names_become_targets_of_tvm(tvm: Any) -> None:
-    assert str(host.as_tvm_target("llvm-znver4").attrs["mcpu"]) == "znver4"
-    assert str(host.as_tvm_target("cuda-h200").attrs["arch"]) == "sm_90"
-    assert host.as_tvm_target(None).kind.name == "llvm"
+    assert str(as_tvm_target("llvm-znver4").attrs["mcpu"]) == "znver4"
+    assert str(as_tvm_target("cuda-h200").attrs["arch"]) == "sm_90"
+    assert as_tvm_target(None).kind.name == "llvm"
     bare = tvm.target.Target("llvm")
-    assert host.as_tvm_target(bare) is bare
+    assert as_tvm_target(bare) is bare
     with pytest.raises(UnknownTargetError, match="LLVM knows no such CPU"):
-        host.as_tvm_target("llvm-pentium17")
+        as_tvm_target("llvm-pentium17")
     with pytest.raises(UnknownTargetError):
-        host.as_tvm_target("foo")
+        as_tvm_target("foo")
 
 
 def test_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> None:
@@ -196,6 +199,6 @@ def test_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> None:
     found = host.gpu_descriptor()
     assert found is not None
     assert (found.name, found.arch, found.max_threads_per_block) == ("cuda-h200", "sm_90", 1024)
-    assert host.descriptor_of("cuda") == found
-    assert host.descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})).model == "h200"
-    assert host.descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).model == "sm_80"
+    assert descriptor_of("cuda") == found
+    assert descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})).model == "h200"
+    assert descriptor_of(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).model == "sm_80"

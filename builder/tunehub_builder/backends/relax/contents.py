@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from tunehub.records.key_scheme import KEY_SCHEME, META_SCHEDULE, TEMPLATE
-from tunehub.target.host import descriptor_of
+from tunehub.target.descriptors import descriptor_of
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.finalists import Distilled, distill
 from tunehub_builder.gate.networks import NetworkVerdict, as_evidence, current, digest_of, network_journal

@@ -133,7 +133,7 @@ def _hub(case: NetworkCase, target: Any) -> Hub:
     from tunehub.options import read_options
     from tunehub.records.package_records import open_user_records
     from tunehub.registries.blob_cache import BlobCache
-    from tunehub.target.host import descriptor_of
+    from tunehub.target.descriptors import descriptor_of
 
     hub = _plain(target)
     hub.layout = "auto" if case.layout == "auto" else "keep"
@@ -163,7 +163,7 @@ def _plain(target: Any) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
     from tunehub.hub import Hub, Policy
     from tunehub.registries.resolution import Resolution
-    from tunehub.target.host import descriptor_of
+    from tunehub.target.descriptors import descriptor_of
 
     host = descriptor_of(target)
     resolution = Resolution(host=host, chosen=None)

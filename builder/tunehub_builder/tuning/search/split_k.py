@@ -13,6 +13,7 @@ from typing import Any
 
 from tunehub.relax.schedule.guard import GuardError, check_statements
 from tunehub.relax.traces import export_trace
+from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 from tunehub_builder.tuning.search.candidates import trace_id
 from tunehub_builder.tuning.space import split_k as split_sketch
 from tunehub_builder.tuning.space.matmul import Product
@@ -30,9 +31,7 @@ _READ = {4: 2.0, 2: 1.5, 1: 1.0}  # ticks of a warp's read of shared memory, by 
 # Ticks of a thread's load for its index: of a vector, of an element of a window, of an element by itself.
 _VECTOR, _WINDOW, _PLACED = 0.1, 0.05, 0.25
 _WAIT, _STAGED_WAIT, _BARRIERS, _END = 900, 400, 150, 800  # for a load, at the end of a step, of a block
-_SHARED_BYTES, _RESERVED_BYTES, _REGISTERS = 228 << 10, 1 << 10, 1 << 16
 _APART = 0.3  # of the shorter of two things that units of their own do
-_WARP, _MOST_WARPS, _MOST_BLOCKS = 32, 64, 32
 _FLOAT = 4
 
 
@@ -102,7 +101,7 @@ def seconds(product: Product, tile: SplitTile) -> float:
     slow, fast = (math.ceil(side.extent / size) for side, size in zip(sides(product), tile.block[:2], strict=True))
     own = math.ceil(batch * slow * fast / _PROCESSORS)
     there = min(own, _resident(product, tile))
-    few_warps = 1.0 + 4.0 * _WARP / (there * tile.block_threads)  # too few to keep the units busy
+    few_warps = 1.0 + 4.0 * WARP / (there * tile.block_threads)  # too few to keep the units busy
     busy, loading = _busy(product, tile) * few_warps, _loading(tile)
     both = max(busy, loading) + _APART * min(busy, loading)  # at the same time, for the most part
     alone = max(both, loading + _STAGED_WAIT) if tile.staged else busy + loading + _WAIT
@@ -122,10 +121,10 @@ def _resident(product: Product, tile: SplitTile) -> int:
     """How many blocks fit on a multiprocessor at a time."""
     threads = tile.block_threads
     limits = (
-        _MOST_BLOCKS,
-        _MOST_WARPS * _WARP // threads,
-        _SHARED_BYTES // (split_sketch.shared_memory(product, tile) + _RESERVED_BYTES),
-        _REGISTERS // (threads * split_sketch.registers(product, tile)),
+        MOST_BLOCKS,
+        MOST_WARPS * WARP // threads,
+        SHARED_BYTES // (split_sketch.shared_memory(product, tile) + RESERVED_BYTES),
+        REGISTERS // (threads * split_sketch.registers(product, tile)),
     )
     return max(1, min(limits))
 
@@ -138,7 +137,7 @@ def _busy(product: Product, tile: SplitTile) -> float:
     for side, own in zip(sides(product), tile.sums, strict=True):
         length = math.gcd(4, tile.depth if side.along else own)
         reads += own * tile.depth / length * _READ[length]
-    reads *= tile.block_threads / _WARP
+    reads *= tile.block_threads / WARP
     return max(products, reads) + _APART * min(products, reads)
 
 

@@ -13,10 +13,11 @@ from random import Random
 from typing import Any
 
 from tunehub.cuda.rule import UNROLLED, Tile
+from tunehub.target.gpu_architectures import SM_80
 
 _BLOCKS, _VIRTUAL, _THREADS = 0, 1, 2
 _SPATIAL, _REDUCTION = 5, 3
-_FEWEST_THREADS, _MOST_THREADS = 32, 1024
+_FEWEST_THREADS, _MOST_THREADS = 32, SM_80.threads
 _DRAWN_THREADS = 512  # at most, of what is not varied
 _MOST_VIRTUAL = 8
 _MOST_SUMS = 128  # of one thread: they lie in its registers

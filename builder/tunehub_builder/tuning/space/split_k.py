@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
 from tunehub_builder.tuning.space.matmul import (
     STAGED,
     Axis,
@@ -41,17 +42,12 @@ from tunehub_builder.tuning.space.matmul import (
 GROUPS = (2, 4, 8, 16)
 DEPTHS = (4, 8, 16, 32)  # steps of a group between two loads
 WINDOWS = (1, 2, 4)  # the same in windows, where an operand has any
-FEWEST_THREADS, MOST_THREADS = 128, 1024  # of a block
+FEWEST_THREADS, MOST_THREADS = 128, SM_80.threads  # of a block
 MOST_SUMS, FEWEST_SUMS = 64, 4  # of a thread
-MOST_REGISTERS = 255  # of a thread
-_REGISTERS = 1 << 16  # of a multiprocessor
 _OTHER_REGISTERS = 32  # of a thread: addresses and counters
-_WARP = 32
 _VECTOR = 4  # elements that are read and written at once
 _FLOAT = 4  # bytes
-_BANKS = 32  # of shared memory, 4 bytes wide
 _SKEW = 4
-_SHARED_LIMIT = 48 << 10
 _MOST_STRAIGHT = 512  # products of a thread without a loop around them
 _MOST_WASTE = 1.2  # how much larger the extents may be with padding
 _MOST_RESULTS = 1 << 19  # with more, threads that have their own results are enough
@@ -129,7 +125,7 @@ def tiles(product: Product) -> Iterator[SplitTile]:
             continue
         for groups in GROUPS:
             count = groups * math.prod(threads)
-            if count % _WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
+            if count % WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
                 continue  # every thread adds up as many partial sums
             for depth in _depths(both):
                 for staged in (False, True):
@@ -300,7 +296,7 @@ def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile
     schedule.bind(group, "threadIdx.y")
     schedule.bind(thread, "threadIdx.x")
     if side.along:
-        schedule.storage_align(load, 0, -2, _BANKS, _SKEW)
+        schedule.storage_align(load, 0, -2, BANKS, _SKEW)
     if tile.staged:
         schedule.annotate(load, STAGED, 1)
 
@@ -335,7 +331,7 @@ def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:
 
 def _cuts(extent: int) -> Iterator[tuple[int, int]]:
     """Pairs (threads, sums of a thread) along a side of ``extent`` results, with little padding."""
-    for threads in range(1, _WARP + 1):
+    for threads in range(1, WARP + 1):
         for own in (1, 2, 4, 7, 8):
             size = threads * own
             padded = math.ceil(extent / size) * size
@@ -381,10 +377,10 @@ def _suits(tile: SplitTile, product: Product) -> bool:
     rounds = math.ceil(steps / tile.block[2])
     if rounds < 1 + tile.staged or rounds * tile.block[2] > _MOST_WASTE * steps:
         return False  # there is no next load, or much of the last one is padding
-    most = min(MOST_REGISTERS, _REGISTERS // tile.block_threads)
-    return registers(product, tile) <= most and shared_memory(product, tile) <= _SHARED_LIMIT
+    most = min(REGISTERS_OF_A_THREAD, REGISTERS // tile.block_threads)
+    return registers(product, tile) <= most and shared_memory(product, tile) <= SM_80.shared_memory
 
 
 def _row(steps: int) -> int:
     """Elements from one row of ``steps`` to the next in shared memory."""
-    return steps + (_SKEW - steps) % _BANKS
+    return steps + (_SKEW - steps) % BANKS

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tunehub.target.gpu_architectures import SM_80, WARP
 from tunehub_builder.tuning.space.matmul import (
     STAGED,
     Product,
@@ -35,11 +36,9 @@ from tunehub_builder.tuning.space.matmul import (
 )
 
 SIDE = 16  # of a fragment
-_WARP = 32
 # TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.
 _OPERANDS, _SUMS = "shared", "shared.dyn"
 _SKEW = 8  # elements that a row is longer, so that rows start at different banks
-_SHARED_LIMIT = 48 << 10
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
@@ -76,7 +75,7 @@ class TensorTile:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return _WARP * self.all_warps
+        return WARP * self.all_warps
 
     @property
     def all_warps(self) -> int:
@@ -197,7 +196,7 @@ def _divided(schedule: Any, total: Any, product: Product, tile: TensorTile) -> t
         schedule.reorder(*loops)
     rows, columns, _ = tile.block
     row, vector = (rows, 1) if product.columns_first else (columns, math.gcd(4, rows * columns // tile.threads))
-    add_parts(schedule, total, loops, row, vector, (tile.all_warps, _WARP))
+    add_parts(schedule, total, loops, row, vector, (tile.all_warps, WARP))
     return _tiled_group(schedule, partial, tile), result
 
 
@@ -236,7 +235,7 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
             schedule.reorder(column, row)
             row, column = column, row
         fused = schedule.fuse(row, column)
-        _, warp, lane, vector = schedule.split(fused, [None, tile.all_warps, _WARP, tile.vectors[number]])
+        _, warp, lane, vector = schedule.split(fused, [None, tile.all_warps, WARP, tile.vectors[number]])
         schedule.bind(warp, "threadIdx.y")
         schedule.bind(lane, "threadIdx.x")
         schedule.vectorize(vector)
@@ -251,7 +250,7 @@ def _gather(schedule: Any, row: Any, column: Any, tile: TensorTile) -> None:
     """Threads side by side load rows side by side; the steps of a thread are windows in a row, without a loop."""
     part, own = schedule.split(column, [_gathering(tile), None])
     schedule.reorder(own, part, row)
-    _, warp, lane = schedule.split(schedule.fuse(part, row), [None, tile.all_warps, _WARP])
+    _, warp, lane = schedule.split(schedule.fuse(part, row), [None, tile.all_warps, WARP])
     schedule.bind(warp, "threadIdx.y")
     schedule.bind(lane, "threadIdx.x")
     schedule.unroll(own)
@@ -316,7 +315,7 @@ def _written(schedule: Any, stored: Any, product: Product) -> None:
     if product.columns_first:
         schedule.reorder(column, row)
         row, column = column, row
-    _, lane, vector = schedule.split(schedule.fuse(row, column), [None, _WARP, 1 if product.columns_first else 4])
+    _, lane, vector = schedule.split(schedule.fuse(row, column), [None, WARP, 1 if product.columns_first else 4])
     schedule.bind(lane, "threadIdx.x")
     schedule.vectorize(vector)
 
@@ -360,7 +359,7 @@ def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
         return False
     if tile.staged and (tile.block[2] >= steps or _waiting(tile) > _MOST_WAITING):
         return False  # there is no next load, or it takes too many registers
-    return shared_memory(tile) <= _SHARED_LIMIT
+    return shared_memory(tile) <= SM_80.shared_memory
 
 
 def _waiting(tile: TensorTile) -> int:

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tunehub.cuda.limits import LaunchLimits, excess_shared_memory, excess_threads, limits_of
+from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.cuda.locals import foreign_read
 from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, parameters
 from tunehub.relax.traces import export_index_map
+from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub_registry.trace_rules import splits_only
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind

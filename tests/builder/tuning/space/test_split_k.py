@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.cuda.limits import SM_80
+from tunehub.target.gpu_architectures import SM_80
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.candidates import trace_id
 from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch

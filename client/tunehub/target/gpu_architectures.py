@@ -1,0 +1,31 @@
+"""NVIDIA's GPU architectures: which GPU has which, what a launch may take, and what a multiprocessor has.
+
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; NVIDIA's CUDA GPU table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Of GPUs that TVM has no tag for, by the short names that packages use.
+ARCHITECTURES = {"h200": "sm_90", "h100": "sm_90", "b200": "sm_100", "a100": "sm_80", "l4": "sm_89", "l40s": "sm_89"}
+
+WARP = 32  # threads
+BANKS = 32  # of shared memory, 4 bytes wide
+REGISTERS = 1 << 16  # of a multiprocessor, all of which one block may have
+REGISTERS_OF_A_THREAD = 255
+# Of a multiprocessor of sm_90; a block takes RESERVED_BYTES of shared memory for itself.
+SHARED_BYTES, RESERVED_BYTES, MOST_BLOCKS, MOST_WARPS = 228 << 10, 1 << 10, 32, 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchLimits:
+    """The most of everything in one launch: threads of a block, bytes of its static shared memory, extents by axis."""
+
+    threads: int = 1024
+    shared_memory: int = 48 << 10
+    block: tuple[int, int, int] = (1024, 1024, 64)
+    grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
+
+
+SM_80 = LaunchLimits()
