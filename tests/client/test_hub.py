@@ -511,6 +511,7 @@ sys.exit(0 if all(hub.lookup.by_exact(key) is not None for key in keys) else 1)
 """
 
 
+@pytest.mark.slow
 def test_processes_racing_to_index_one_blob(registry: RegistryFolder, cache: Path) -> None:
     registry.publish(data=lines(*(make_record(number) for number in range(500))))
     keys = [key(number) for number in range(0, 500, 50)]

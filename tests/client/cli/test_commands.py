@@ -217,6 +217,7 @@ def test_doctor_when_importing_tvm_fails(registry: RegistryFolder, monkeypatch: 
     assert "cannot open shared object file" in found["tvm"].text
 
 
+@pytest.mark.slow
 def test_doctor_for_real(run: Any) -> None:
     pytest.importorskip("tvm")
     result = run("doctor", "--json")

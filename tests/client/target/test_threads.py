@@ -44,6 +44,7 @@ def test_a_pool_that_is_large_enough_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert env == {}
 
 
+@pytest.mark.slow
 def test_tvm_follows_the_variable_that_is_set_after_its_import() -> None:
     pytest.importorskip("tvm.relax")
     script = "import os, tvm; os.environ['TVM_NUM_THREADS'] = '2'; print(tvm.get_global_func('runtime.NumThreads')())"

@@ -50,7 +50,7 @@ def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times
             np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{case.name}: {knobs}")
 
 
-@pytest.mark.parametrize("size", swept([(55, 3), (7, 7)], [(13, 13), (1, 19), (5, 20), (9, 4)]))
+@pytest.mark.parametrize("size", [(13, 13), (55, 3), (7, 7), (1, 19), (5, 20), (9, 4)])
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
 def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tuple[int, int], support: Any) -> None:
     """Rows of the image may be joined or not, with a remainder or without.

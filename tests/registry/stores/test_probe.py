@@ -13,7 +13,7 @@ from tunehub_registry.stores.probe import probe_conditional_writes
 
 from .web_server import Handler, Serve, status
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.slow
 
 
 class SmallServer:

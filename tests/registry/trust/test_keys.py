@@ -149,6 +149,7 @@ def test_public_keys_round_trip(pem: Path) -> None:
     assert set(json.loads(data)) == {"keyid", "keytype", "keyval", "scheme"}
 
 
+@pytest.mark.slow
 def test_a_key_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     boto3: Any = pytest.importorskip("boto3")
     moto: Any = pytest.importorskip("moto")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -25,12 +24,17 @@ from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
+from ....sweeps import swept
 from .transfer_cases import KINDS, Case, case, outputs
 
 pytestmark = pytest.mark.slow
 
-PAIRS = int(os.environ.get("TUNEHUB_TRANSFER_PAIRS", "42"))  # 1000 before a release
 TARGETS = 3  # shapes for each source
+
+
+def batches(size: int, whole: int) -> list[Any]:
+    """The numbers of sources: the first batch for every run, the others for the sweep."""
+    return swept([range(size)], [range(start, start + size) for start in range(size, whole, size)])
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +81,12 @@ def source_trace(source: Case, target: Any, seed: int) -> list[Any]:
     return trace
 
 
-def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any) -> None:
+@pytest.mark.parametrize("numbers", batches(15, 330))
+def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any, numbers: range) -> None:
     counts: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     kinds = list(KINDS)
-    for number in range(-(-PAIRS // TARGETS)):
+    for number in numbers:
         kind = kinds[number % len(kinds)]
         source = case(kind, 1000 + number)
         trace = import_trace(source_trace(source, host, number))
@@ -114,9 +119,10 @@ def test_a_tile_that_holds_parts_of_rows_is_refused(host: Any) -> None:
 EPILOGUES = (("conv3x3", "conv3x3_plain"), ("conv3x3_plain", "conv3x3"), ("dense", "dense_plain"))
 
 
-def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any) -> None:
+@pytest.mark.parametrize("numbers", batches(11, 242))
+def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any, numbers: range) -> None:
     served = 0
-    for number in range(-(-PAIRS // 4)):
+    for number in numbers:
         kinds = EPILOGUES[number % len(EPILOGUES)]
         source, other = case(kinds[0], 2000 + number), case(kinds[1], number)
         classes = [anchor_class_of(each.mod) for each in (source, other)]
@@ -132,7 +138,7 @@ def test_equal_to_the_default_with_another_epilogue_and_shape(host: Any) -> None
         served += 1
         found, expected = (outputs(mod, host, other.shapes) for mod in (scheduled, other.mod))
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4, err_msg=f"{kinds} {number}")
-    assert served >= 0.6 * (PAIRS // 4)
+    assert served >= 0.6 * (len(numbers) - 1)
 
 
 def test_a_neighbour_with_another_epilogue_serves_when_there_is_no_closer_one(host: Any, make_hub: Any) -> None:
