@@ -7,10 +7,7 @@
 Importing this package imports neither TVM nor anything else that is heavy: names are loaded when they are used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from tunehub.api import compile, context, explain, install, installed_hubs, pipeline, resolve, uninstall
     from tunehub.exceptions import (
@@ -59,35 +56,26 @@ __all__ = [
     "uninstall",
 ]
 
+# Where the names are; those of errors and warnings are in `tunehub.exceptions`.
 _MODULES = {
     "tunehub.api": ("compile", "context", "explain", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
-    "tunehub.exceptions": (
-        "HubError",
-        "HubWarning",
-        "LockFileError",
-        "MissesFileError",
-        "RequirementError",
-        "SettingError",
-        "TunehubError",
-        "UnknownTargetError",
-        "UnsupportedTVMError",
-    ),
-    "tunehub.target.host": ("host_target",),
     "tunehub.hub": ("Hub", "open_hub"),
-    "tunehub.report.model": ("Report", "WorkloadReport"),
     "tunehub.registries.resolution": ("Resolution",),
+    "tunehub.report.model": ("WorkloadReport",),
+    "tunehub.report.report": ("Report",),
+    "tunehub.target.host": ("host_target",),
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    for module, names in _MODULES.items():
-        if name in names:
-            value = getattr(import_module(module), name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = next((place for place, names in _MODULES.items() if name in names), "tunehub.exceptions")
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
