@@ -8,39 +8,49 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
 
-from benchmarks.table import Row
+from benchmarks.published import RECORDS_FILE, published_records
+from benchmarks.table import Row, thousands
 from tunehub.records.key_scheme import KEY_SCHEME
+from tunehub_builder import networks
+from tunehub_builder.networks import Network
 from tunehub_registry.index import Index, RecordSetSummary, ShardEntry, add_version, encode_index, package_path
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
-from tunehub_registry.package import open_package, pack
-from tunehub_registry.record import ScheduleRecord, encode_record, read_records
+from tunehub_registry.package import pack
+from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
 
 _SIZES = (1_000, 10_000, 100_000)
+_JSON_SIZES = (1_000, 10_000)
 _QUERIES = 200
-_RECORDS = "records/meta_schedule.jsonl"
 _NETWORK = "squeezenet"
 _TARGET = TargetDescriptor(kind="llvm", model="benchmark", arch="x86_64")
 
 
-def run() -> list[Row]:
-    """All rows. The JSONDatabase of 10,000 records is opened once: that takes a minute."""
+def run(
+    sizes: Sequence[int] = _SIZES,
+    json_sizes: Sequence[int] = _JSON_SIZES,
+    network: Network | None = None,
+    repeats: int = 15,
+) -> list[Row]:
+    """All rows. A JSONDatabase of each of ``json_sizes`` records is opened once: one of 10,000 takes a minute."""
     with tempfile.TemporaryDirectory() as folder:
-        return [*_import_rows(), *_package_rows(Path(folder)), *_compile_rows()]
+        packages = _package_rows(Path(folder), sizes, json_sizes, repeats)
+        compiled = _compile_rows(network or networks.get(_NETWORK), max(1, repeats // 3))
+        return [*_import_rows(repeats), *packages, *compiled]
 
 
-def _import_rows() -> list[Row]:
+def _import_rows(repeats: int) -> list[Row]:
     """Start of a process that imports tunehub over one that imports nothing, interleaved."""
     bare, ours = [], []
-    for _ in range(15):
+    for _ in range(repeats):
         bare.append(_process_ms("pass"))
         ours.append(_process_ms("import tunehub"))
     return [Row(name="import_ms", value=median(ours) - median(bare), unit="ms", note="over bare Python")]
@@ -50,37 +60,29 @@ def _process_ms(code: str) -> float:
     return _ms(lambda: subprocess.run([sys.executable, "-c", code], check=True))
 
 
-def _package_rows(folder: Path) -> list[Row]:
+def _package_rows(folder: Path, sizes: Sequence[int], json_sizes: Sequence[int], repeats: int) -> list[Row]:
     from tunehub.hub import open_hub
-    from tunehub.registries.embedded import embedded_registry
 
-    samples = _embedded_records(embedded_registry())
+    samples = published_records()
     rows, opened = [], {}
-    for size in _SIZES:
-        registry = folder / str(size)
+    for size in sizes:
+        registry, label = folder / str(size), thousands(size)
         keys = _make_registry(registry, samples, size)
-        began = time.perf_counter()
-        open_hub(_TARGET, registry=[registry]).close()
-        rows.append(Row(name=f"index_{size // 1000}k_s", value=time.perf_counter() - began, unit="s", note="first use"))
-        opened[size] = median(_ms(lambda: open_hub(_TARGET, registry=[registry]).close()) for _ in range(20))  # noqa: B023
-        hub = open_hub(_TARGET, registry=[registry])
+        open_it = partial(open_hub, _TARGET, registry=[registry])
+        index_s = _ms(lambda: open_it().close()) / 1e3  # noqa: B023
+        rows.append(Row(name=f"index_{label}_s", value=index_s, unit="s", note="first use"))
+        opened[size] = median(_ms(lambda: open_it().close()) for _ in range(repeats))  # noqa: B023
+        hub = open_it()
         query = median(_ms(lambda: hub.lookup.by_exact(key)) for key in keys[:_QUERIES])  # noqa: B023
         assert hub.lookup.by_exact(keys[0]) is not None
         hub.close()
-        rows.append(Row(name=f"open_{size // 1000}k_ms", value=opened[size], unit="ms", note="indexed before"))
-        rows.append(Row(name=f"query_{size // 1000}k_ms", value=query, unit="ms", note="one exact record"))
-    stock = {size: _json_database_ms(folder / f"json{size}", size) for size in (1_000, 10_000)}
-    for size, value in stock.items():
-        name = f"{size // 1000}k"
-        rows.append(Row(name=f"jsondatabase_open_{name}_ms", value=value, unit="ms"))
-        rows.append(Row(name=f"open_{name}_vs_jsondatabase", value=value / opened[size], unit="times"))
+        rows.append(Row(name=f"open_{label}_ms", value=opened[size], unit="ms", note="indexed before"))
+        rows.append(Row(name=f"query_{label}_ms", value=query, unit="ms", note="one exact record"))
+    for size in json_sizes:
+        value = _json_database_ms(folder / f"json{size}", size)
+        rows.append(Row(name=f"jsondatabase_open_{thousands(size)}_ms", value=value, unit="ms"))
+        rows.append(Row(name=f"open_{thousands(size)}_vs_jsondatabase", value=value / opened[size], unit="times"))
     return rows
-
-
-def _embedded_records(registry: Path) -> list[ScheduleRecord]:
-    package = open_package(next(iter(sorted((registry / "packages").glob("*.tunepkg")))))
-    with package.open(_RECORDS) as stream:
-        return [record for record in read_records(stream, _RECORDS) if isinstance(record, ScheduleRecord)]
 
 
 def _make_registry(folder: Path, samples: list[ScheduleRecord], size: int) -> list[str]:
@@ -89,11 +91,11 @@ def _make_registry(folder: Path, samples: list[ScheduleRecord], size: int) -> li
     manifest = Manifest(
         format_version="1.0", name="llvm-benchmark", version="1.0", target=_TARGET, networks=(),
         record_sets=(
-            RecordSet(tuner="meta_schedule", file=_RECORDS, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=size),
+            RecordSet(tuner="meta_schedule", file=RECORDS_FILE, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=size),
         ),
         provenance=_provenance(),
     )  # fmt: skip
-    data = pack(manifest, {_RECORDS: b"".join(map(encode_record, records))})
+    data = pack(manifest, {RECORDS_FILE: b"".join(map(encode_record, records))})
     entry = ShardEntry(
         version="1.0", file=package_path("llvm-benchmark", "1.0"), sha256=hashlib.sha256(data).hexdigest(),
         size=len(data), record_sets=(RecordSetSummary(tuner="meta_schedule", tvm=">=0.25,<0.28"),),
@@ -165,22 +167,24 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, default=plain)
 
 
-def _compile_rows() -> list[Row]:
-    """One network: TVM's plain pipeline, the hub's, and of this the functions with records; medians, interleaved."""
+def _compile_rows(network: Network, repeats: int) -> list[Row]:
+    """One network: TVM's plain pipeline, the hub's, and of this the functions with records; medians, interleaved.
+
+    What is per workload with a record is left out where there is none.
+    """
     import tvm
 
     import tunehub
     from tunehub.hub import open_hub
     from tunehub.relax.pipeline import build_pipeline, prepare
     from tunehub.relax.schedule.ladder import schedule_function
-    from tunehub_builder import networks
 
     target = tunehub.host_target()
-    module = networks.get(_NETWORK).relax_module()
+    module = network.relax_module()
     with target:
         build_pipeline(target, open_hub(target))(module)  # first use loads what is loaded lazily
     samples: dict[str, list[float]] = {"plain": [], "hub": [], "applied": []}
-    for _ in range(5):
+    for _ in range(repeats):
         samples["plain"].append(_ms(lambda: tvm.compile(module, target)))
         hub = open_hub(target)
         samples["hub"].append(_ms(lambda: tunehub.compile(module, target, hub=hub)))  # noqa: B023
@@ -188,24 +192,19 @@ def _compile_rows() -> list[Row]:
         prepared = prepare(module, target, layout=hub.layout)
         functions = [function for name, function in prepared.functions.items() if str(name.name_hint) in served]
         samples["applied"].append(_ms(lambda: [schedule_function(f, target, hub.lookup) for f in functions]))  # noqa: B023
-    hits = len(functions)
     times = {name: median(values) for name, values in samples.items()}
-    return [
-        Row(name="hub_hits", value=hits, unit="count", note=f"workloads of {_NETWORK}"),
-        Row(
-            name="hub_compile_ms_per_hit",
-            value=(times["hub"] - times["plain"]) / hits,
-            unit="ms",
-            note="whole compile with records less TVM's plain one: graph passes, records, packing, code generation",
-        ),
-        Row(
-            name="hub_apply_ms_per_hit",
-            value=times["applied"] / hits,
-            unit="ms",
-            note="records only: lookup, checks and schedule",
-        ),
+    rows = [
+        Row(name="hub_hits", value=len(functions), unit="count", note=f"workloads of {network.name}"),
         Row(name="compile_vs_plain", value=times["hub"] / times["plain"], unit="times"),
     ]
+    each = (
+        ("compile", times["hub"] - times["plain"], "whole compile with records less TVM's plain one: graph passes, "
+         "records, packing, code generation"),
+        ("apply", times["applied"], "records only: lookup, checks and schedule"),
+    )  # fmt: skip
+    for what, ms, note in each if functions else ():
+        rows.append(Row(name=f"hub_{what}_ms_per_hit", value=ms / len(functions), unit="ms", note=note))
+    return rows
 
 
 def _ms(action: Callable[[], object]) -> float:

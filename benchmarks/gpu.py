@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_network import this_gpu
 from benchmarks.gpu_stock import trials_per_hour
 from benchmarks.table import Row
 
@@ -34,16 +35,12 @@ RESULTS = Path(__file__).parent / "results"
 def run() -> list[Row]:
     """Measure every network, tune for some minutes against TVM's own tuner, and keep the results.
 
-    Raises RuntimeError without a GPU.
+    Raises ClickException without a GPU.
     """
-    from tunehub.target.nvidia import find_gpus
-
-    gpus = find_gpus()
-    if not gpus:
-        raise RuntimeError("nvidia-smi lists no GPU; this benchmark runs on the machine of the GPU")
+    gpu = this_gpu()
     with tempfile.NamedTemporaryFile() as lock:
         items = [_measured(name, lock.name) for name in NETWORKS]
-    result = summary(items, facts(gpus[0]), trials_per_hour(_TUNING_S, _STOCK_S))
+    result = summary(items, facts(gpu), trials_per_hour(_TUNING_S, _STOCK_S))
     keep(result, RESULTS)
     return rows(result)
 

@@ -8,18 +8,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tunehub.measure.difference import difference
+from tunehub.measure.protocol import MeasuringPlan, in_turns
+
+if TYPE_CHECKING:
+    from tunehub.target.nvidia import Gpu
 
 _WARM_UP = 3
-_SAMPLE_S = 0.05
+_SAMPLE_S, _PAUSE_S = 0.05, 0.001
 _GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
@@ -34,6 +39,16 @@ def main(name: str, lock: str, records: str | None, rounds: int, without_torch: 
     click.echo(json.dumps(measure(name, lock, records, rounds=rounds, with_torch=not without_torch)))
 
 
+def this_gpu() -> Gpu:
+    """This machine's first GPU. Raises ClickException without one."""
+    from tunehub.target.nvidia import find_gpus
+
+    gpus = find_gpus()
+    if not gpus:
+        raise click.ClickException("nvidia-smi lists no GPU; this benchmark runs on the machine of the GPU")
+    return gpus[0]
+
+
 def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torch: bool = True) -> dict[str, Any]:
     """Milliseconds of each way to run the network, medians of interleaved rounds; how far its outputs are apart.
 
@@ -42,13 +57,12 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
     import tvm
 
     import tunehub
-    from tunehub.target.nvidia import find_gpus
     from tunehub_builder import networks
     from tunehub_builder.networks.half import HalfPrecision
 
     network = networks.get(name)
     module, inputs = network.relax_module(), network.sample_inputs()
-    target = tvm.target.Target(find_gpus()[0].tvm_config())
+    target = tvm.target.Target(this_gpu().tvm_config())
     compiled = _Compiled()
     compiled.add("default", lambda: tvm.compile(module, target), with_graphs=False)
     with tunehub.context(target, **({"user_records": records} if records else {})) as hub:
@@ -63,7 +77,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
             except Exception as error:
                 compiled.errors["torch"] = f"{type(error).__name__}: {error}"[:300]
         outputs = {label: run() for label, run in runners.items()}
-        times = _interleaved(runners, rounds)
+        times = milliseconds(runners, rounds)
         if exact is not None:
             wide = {name: value.astype("float32") for name, value in inputs.items()}
             outputs["default_float32"] = _tvm_runner(exact, wide)()
@@ -174,17 +188,14 @@ def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, _Runner]:
     return {"torch": _Runner(eager, wait, array), "torch_graphs": _Runner(replay, wait, array)}
 
 
-def _interleaved(runners: dict[str, _Runner], rounds: int) -> dict[str, float]:
-    samples: dict[str, list[float]] = {label: [] for label in runners}
-    for _ in range(rounds):
-        for label, runner in runners.items():
-            once = _seconds(runner, _WARM_UP)
-            samples[label].append(_seconds(runner, max(5, int(_SAMPLE_S / once))))
-    return {label: median(values) * 1e3 for label, values in samples.items()}
+def milliseconds(runners: Mapping[str, _Runner], rounds: int) -> dict[str, float]:
+    """Medians of runs that are launched one after the other: what a caller sees who does not wait for each."""
+    plan = MeasuringPlan(rounds=rounds, sample_s=_SAMPLE_S, warm_up_s=_SAMPLE_S, pause_s=_PAUSE_S)
+    timers = {label: partial(_seconds, runner) for label, runner in runners.items()}
+    return {label: median(samples) * 1e3 for label, samples in in_turns(timers, plan).items()}
 
 
 def _seconds(runner: _Runner, runs: int) -> float:
-    """Of one run, of ``runs`` that are launched one after the other: what a caller sees who does not wait for each."""
     runner.wait()
     began = time.perf_counter()
     for _ in range(runs):

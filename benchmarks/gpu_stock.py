@@ -21,6 +21,8 @@ from typing import Any
 
 import click
 
+from benchmarks.gpu_network import this_gpu
+
 _STOCK_TRIALS = 1 << 20  # more than there is time for
 _COUNTS = "trials"  # of TVM's tuner: a line with the number of trials for each batch
 _LOOKS_S = 0.5
@@ -36,6 +38,7 @@ def main(seconds: float, stock_seconds: float, network: str, stock_work: Path | 
     if stock_work is not None:
         _tune_with_tvm(network, stock_work)
         return
+    this_gpu()
     click.echo(json.dumps(trials_per_hour(seconds, stock_seconds, network)))
 
 
@@ -100,10 +103,9 @@ def _tune_with_tvm(network: str, work: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
 
     from tunehub.relax.pipeline import prepare
-    from tunehub.target.nvidia import find_gpus
     from tunehub_builder import networks
 
-    target = tvm.target.Target(find_gpus()[0].tvm_config())
+    target = tvm.target.Target(this_gpu().tvm_config())
     module = prepare(networks.get(network).relax_module(), target)
     builder, runner = _counted(ms, work / _COUNTS)
     (work / "started").touch()

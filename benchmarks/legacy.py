@@ -9,16 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from benchmarks.table import Row
+from benchmarks.table import Row, thousands
+from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.bench.comparison import PLAN
 
 _WORKLOADS = 2000
-_RUNS = 3
+_PLAN = replace(PLAN, rounds=9)
 _TARGET = "llvm -keys=cpu -mcpu=skylake-avx512"
 # The high-water mark of the process itself: what getrusage says can include the process that started it.
 _LAUNCHER = """
@@ -35,19 +37,35 @@ _OURS = "from tunehub.cli import main; main()"
 _MODULE = "import runpy, sys; sys.argv[0] = {0!r}; runpy.run_module({0!r}, run_name='__main__')"
 
 
-def run() -> list[Row]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LegacySize:
+    """``autotvm`` and ``auto_scheduler``: lines of the logs to distil, ``runs`` times; records of the ``contexts``, by
+    label; ``queries`` of each; the ``networks``."""
+
+    autotvm: int = 200_000
+    auto_scheduler: int = 50_000
+    runs: int = 3
+    contexts: Mapping[str, int] = field(default_factory=lambda: {"700": 700, "50k": 50_000})
+    queries: int = 100
+    networks: Sequence[str] = ("resnet-18", "resnet-50", "mobilenet")
+    plan: MeasuringPlan = _PLAN
+
+
+def run(size: LegacySize | None = None) -> list[Row]:
     """All rows. TVM's own tools take minutes."""
     from benchmarks.legacy_client import client_rows
     from benchmarks.legacy_networks import network_rows
 
-    return [*distil_rows(), *client_rows(), *network_rows()]
+    size = size or LegacySize()
+    clients = client_rows(size.contexts, size.queries)
+    return [*distil_rows(size), *clients, *network_rows(size.networks, size.plan)]
 
 
-def distil_rows() -> list[Row]:
+def distil_rows(size: LegacySize) -> list[Row]:
     """The best of logs: seconds of the whole process and its peak memory, ours and TVM's, and whether they agree."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return [*_autotvm_rows(folder), *_auto_scheduler_rows(folder)]
+        return [*_autotvm_rows(folder, size), *_auto_scheduler_rows(folder, size)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,30 +74,33 @@ class _Cost:
     mb: float
 
 
-def _autotvm_rows(folder: Path) -> list[Row]:
-    log = _write(folder / "200k.log", autotvm_lines(200_000))
-    half = _write(folder / "100k.log", autotvm_lines(100_000))
+def _autotvm_rows(folder: Path, size: LegacySize) -> list[Row]:
+    label, half_label = thousands(size.autotvm), thousands(size.autotvm // 2)
+    log = _write(folder / "all.log", autotvm_lines(size.autotvm))
+    half = _write(folder / "half.log", autotvm_lines(size.autotvm // 2))
     ours, theirs = folder / "ours.log", folder / "theirs.log"
-    mine = _distil(log, ours)
-    mine_half = _distil(half, folder / "half.log")
+    mine = _distil(log, ours, size.runs)
+    mine_half = _distil(half, folder / "ours-half.log", size.runs)
     tvm = _cost(_MODULE.format("tvm.autotvm.record"), "--mode", "pick", "--i", log, "--o", theirs)
     same = _shared(_autotvm_picks(ours), _autotvm_picks(theirs))
+    time_ratio, memory_ratio = mine.seconds / mine_half.seconds, mine.mb / mine_half.mb
     return [
-        *_rows("200k", "pick", "autotvm.record --mode pick", mine, tvm, same),
-        Row(name="distil_100k_s", value=mine_half.seconds, unit="s"),
-        Row(name="distil_100k_mb", value=mine_half.mb, unit="MB", note="peak"),
-        Row(name="distil_200k_time_vs_100k", value=mine.seconds / mine_half.seconds, unit="ratio", note="2 is linear"),
-        Row(name="distil_200k_memory_vs_100k", value=mine.mb / mine_half.mb, unit="ratio", note="1 is flat"),
+        *_rows(label, "pick", "autotvm.record --mode pick", mine, tvm, same),
+        Row(name=f"distil_{half_label}_s", value=mine_half.seconds, unit="s"),
+        Row(name=f"distil_{half_label}_mb", value=mine_half.mb, unit="MB", note="peak"),
+        Row(name=f"distil_{label}_time_vs_{half_label}", value=time_ratio, unit="ratio", note="2 is linear"),
+        Row(name=f"distil_{label}_memory_vs_{half_label}", value=memory_ratio, unit="ratio", note="1 is flat"),
     ]
 
 
-def _auto_scheduler_rows(folder: Path) -> list[Row]:
-    log = _write(folder / "50k.json", auto_scheduler_lines(50_000))
+def _auto_scheduler_rows(folder: Path, size: LegacySize) -> list[Row]:
+    log = _write(folder / "ansor.json", auto_scheduler_lines(size.auto_scheduler))
     ours, theirs = folder / "ours.json", folder / "theirs.json"
-    mine = _distil(log, ours)
+    mine = _distil(log, ours, size.runs)
     tvm = _cost(_MODULE.format("tvm.auto_scheduler.measure_record"), "--mode", "distill", "-i", log, "-o", theirs)
     same = _shared(_auto_scheduler_picks(ours), _auto_scheduler_picks(theirs))
-    return _rows("ansor_50k", "tvm", "auto_scheduler.measure_record --mode distill", mine, tvm, same)
+    label = f"ansor_{thousands(size.auto_scheduler)}"
+    return _rows(label, "tvm", "auto_scheduler.measure_record --mode distill", mine, tvm, same)
 
 
 def _rows(log: str, tool: str, command: str, mine: _Cost, tvm: _Cost, same: float) -> list[Row]:
@@ -159,8 +180,8 @@ def _write(path: Path, lines: Iterator[str]) -> Path:
     return path
 
 
-def _distil(log: Path, output: Path) -> _Cost:
-    costs = [_cost(_OURS, "distill", log, "-o", output) for _ in range(_RUNS)]
+def _distil(log: Path, output: Path, runs: int) -> _Cost:
+    costs = [_cost(_OURS, "distill", log, "-o", output) for _ in range(runs)]
     return _Cost(seconds=median(cost.seconds for cost in costs), mb=max(cost.mb for cost in costs))
 
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,23 +15,22 @@ from typing import Any
 from benchmarks.table import Row
 
 _TARGET = "llvm -mcpu=skylake-avx512"
-_SIZES = {"700": 700, "50k": 50_000}
-_QUERIES = 100
 
 
-def client_rows() -> list[Row]:
-    """A context over 700 and 50,000 records of as many workloads, opened and asked; TVM's in the same process."""
+def client_rows(sizes: Mapping[str, int], queries: int) -> list[Row]:
+    """A context over some numbers of records (by label) of as many workloads, opened and asked ``queries`` times; TVM's
+    in the same process."""
     os.environ["TOPHUB_LOCATION"] = "NONE"
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no package is for this target: the log is the user's own
         os.environ["TUNEHUB_CACHE"] = str(Path(name) / "cache")
-        for label, size in _SIZES.items():
-            rows += _rows(label, _write_log(Path(name) / f"{label}.log", size), size)
+        for label, size in sizes.items():
+            rows += _rows(label, _write_log(Path(name) / f"{label}.log", size), size, queries)
     return rows
 
 
-def _rows(label: str, log: Path, size: int) -> list[Row]:
+def _rows(label: str, log: Path, size: int, queries: int) -> list[Row]:
     import tvm
     from tvm import autotvm
 
@@ -47,7 +46,7 @@ def _rows(label: str, log: Path, size: int) -> list[Row]:
     ours = median(_ms(open_ours) for _ in range(15))
     loaded: list[Any] = []
     theirs = median(_ms(lambda: loaded.append(autotvm.task.ApplyHistoryBest(str(log)))) for _ in range(3))
-    workloads = [_workload(number * (size // _QUERIES)) for number in range(_QUERIES)]
+    workloads = [_workload(number * (size // queries)) for number in range(queries)]
     with tunehub.context(target, user_records=log):
         current = autotvm.task.DispatchContext.current
         found: list[Any] = []
@@ -60,9 +59,14 @@ def _rows(label: str, log: Path, size: int) -> list[Row]:
         Row(name=f"context_open_{label}_ms", value=ours, unit="ms", note="indexed before"),
         Row(name=f"apply_history_best_{label}_ms", value=theirs, unit="ms"),
         Row(name=f"context_open_{label}_vs_apply_history_best", value=theirs / ours, unit="times"),
-        Row(name=f"lookup_100_of_{label}_ms", value=ours_query, unit="ms", note="100 different workloads, each first"),
-        Row(name=f"apply_history_best_lookup_100_of_{label}_ms", value=theirs_query, unit="ms"),
-        Row(name=f"lookup_same_of_{label}", value=same / _QUERIES, unit="ratio", note="the same configuration"),
+        Row(
+            name=f"lookup_{queries}_of_{label}_ms",
+            value=ours_query,
+            unit="ms",
+            note=f"{queries} different workloads, each first",
+        ),
+        Row(name=f"apply_history_best_lookup_{queries}_of_{label}_ms", value=theirs_query, unit="ms"),
+        Row(name=f"lookup_same_of_{label}", value=same / queries, unit="ratio", note="the same configuration"),
     ]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,13 +16,9 @@ from typing import Any
 from benchmarks.table import Row
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan, in_turns, wall_timer
-from tunehub_builder.bench.comparison import PLAN
-
-_NETWORKS = ("resnet-18", "resnet-50", "mobilenet")
-_PLAN = replace(PLAN, rounds=9)
 
 
-def network_rows(names: Sequence[str] = _NETWORKS, plan: MeasuringPlan = _PLAN) -> list[Row]:
+def network_rows(names: Sequence[str], plan: MeasuringPlan) -> list[Row]:
     """Medians in milliseconds, and the ratios of the defaults to them (more than 1: faster than the default)."""
     os.environ["TOPHUB_LOCATION"] = "NONE"
     return [row for name in names for row in _rows(name, plan)]
@@ -111,8 +106,9 @@ def _runner(network: Any, library: tuple[Any, str]) -> tuple[Callable[[], Any], 
 
     module = graph_executor.GraphModule(library[0]["default"](tvm.cpu()))
     ((name, shape),) = network.inputs.items()
-    values = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(network.dtype)
-    module.set_input(name, values.transpose(0, 2, 3, 1) if shape[-1] == 3 else values)
+    planar = (shape[0], *shape[-1:], *shape[1:-1]) if network.layout == "NHWC" else shape
+    values = np.random.default_rng(0).standard_normal(planar).astype(network.dtype)
+    module.set_input(name, np.moveaxis(values, 1, -1) if network.layout == "NHWC" else values)
     module.run()
     return module.run, module.get_output(0).numpy()
 

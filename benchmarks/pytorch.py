@@ -6,11 +6,14 @@ number of threads, each way in a process of its own (:mod:`tunehub_builder.bench
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+
+import click
 
 from benchmarks.networks import OTHERS
 from benchmarks.table import Row
@@ -55,10 +58,10 @@ class PyTorch:
 
 def run(given: Sequence[Network] | None = None, plan: MeasuringPlan = PLAN) -> list[Row]:
     """Compile and measure ``given`` networks, else ``TUNEHUB_PYTORCH_NETWORKS`` (names separated by commas; by default
-    eleven). Raises ImportError without PyTorch.
+    eleven). Raises ClickException without PyTorch.
     """
-    import torch  # noqa: F401
-
+    if importlib.util.find_spec("torch") is None:
+        raise click.ClickException("this benchmark needs PyTorch: pip install torch")
     names = os.environ.get("TUNEHUB_PYTORCH_NETWORKS", ",".join((*NETWORKS, *OTHERS))).split(",")
     chosen = [networks.get(name) for name in names] if given is None else given
     runtimes = [Tunehub(), *(PyTorch(name=name, compiled=name == "pytorch_compiled") for name in _WAYS)]

@@ -12,50 +12,61 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
 
+from benchmarks.published import RECORDS_FILE, published_records
 from benchmarks.table import Row
+from tunehub_registry.record import ScheduleRecord, encode_record
+from tunehub_registry.target import TargetDescriptor
 
-_PUBLISHERS, _NAMES, _RECORDS = 100, 100, 100  # publishers, names of each, records of each name
-_WRITERS = (1, 4, 8)
-_EACH = 12  # packages that each writer publishes, one by one
-_RECORDS_FILE = "records/meta_schedule.jsonl"
-_RUNS = 7
 _FEATURES = ("avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c", "fma", "sse4.1", "sse4.2", "ssse3")
 
 
-def run() -> list[Row]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegistrySize:
+    """``publishers``, ``names`` of each, ``records`` of each name; how often the registry is opened in each way
+    (``runs``); numbers of ``writers`` that publish at once, ``each`` so many packages."""
+
+    publishers: int = 100
+    names: int = 100
+    records: int = 100
+    runs: int = 7
+    writers: Sequence[int] = (1, 4, 8)
+    each: int = 12
+
+
+def run(size: RegistrySize | None = None) -> list[Row]:
     """All rows. Making the registry takes minutes; it lies in the temporary folder, about 200 MB."""
+    size = size or RegistrySize()
     with tempfile.TemporaryDirectory() as folder:
-        return [*_resolution_rows(Path(folder) / "large"), *_publishing_rows(Path(folder) / "writers")]
+        return [*_resolution_rows(Path(folder) / "large", size), *_publishing_rows(Path(folder) / "writers", size)]
 
 
 # -- resolution
 
 
-def _resolution_rows(folder: Path) -> list[Row]:
-    site = _Site(folder)
+def _resolution_rows(folder: Path, size: RegistrySize) -> list[Row]:
+    site = _Site(folder, size)
     began = time.perf_counter()
     site.fill()
+    build_s, packages = time.perf_counter() - began, size.publishers * size.names
     rows = [
-        Row(name="registry_packages", value=_PUBLISHERS * _NAMES, unit="count"),
-        Row(name="registry_records", value=_PUBLISHERS * _NAMES * _RECORDS, unit="count"),
-        Row(
-            name="registry_build_s", value=time.perf_counter() - began, unit="s", note="tunehub's own writing, a folder"
-        ),
+        Row(name="registry_packages", value=packages, unit="count"),
+        Row(name="registry_records", value=packages * size.records, unit="count"),
+        Row(name="registry_build_s", value=build_s, unit="s", note="tunehub's own writing, a folder"),
     ]
     with _served(site.store_folder) as address:
         site.trust(address)
-        rows += _rows("cold", [_resolve(site, address, cold=True) for _ in range(_RUNS)])
-        rows += _rows("warm", [_resolve(site, address) for _ in range(_RUNS)])
-        rows += _rows("after_publish", [_after_publish(site, address, number) for number in range(_RUNS)])
+        rows += _rows("cold", [_resolve(site, address, cold=True) for _ in range(size.runs)])
+        rows += _rows("warm", [_resolve(site, address) for _ in range(size.runs)])
+        rows += _rows("after_publish", [_after_publish(site, address, number) for number in range(size.runs)])
         cold = _resolve(site, address, cold=True, nearest=True)
         rows.append(Row(name="cold_nearest_requests", value=cold["requests"], unit="count", note="no exact name"))
     return rows
@@ -87,7 +98,7 @@ def _resolve(site: _Site, address: str, *, cold: bool = False, nearest: bool = F
     environ = {**os.environ, "TUNEHUB_REGISTRY": address, "TUNEHUB_CACHE": str(site.cache),
                "TUNEHUB_TRUST": str(site.trust_folder), "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling our own modules is not what is measured
-    target = _target(7 * _NAMES + 7, model="benchmark-unknown" if nearest else None)
+    target = _target(*site.seldom, model="benchmark-unknown" if nearest else None)
     question = json.dumps(msgspec.to_builtins(target))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.registry", question], env=environ, check=True, capture_output=True
@@ -106,7 +117,6 @@ def _client(question: str) -> dict[str, float]:
     """In the client's process: what resolving costs, then what opening the package costs on top."""
     from tunehub.hub import Policy, open_hub, resolve_host
     from tunehub.options import read_options
-    from tunehub_registry.target import TargetDescriptor
 
     target = msgspec.json.decode(question, type=TargetDescriptor)
     address = os.environ["TUNEHUB_REGISTRY"]
@@ -132,21 +142,16 @@ def _client(question: str) -> dict[str, float]:
 # -- publishing
 
 
-def _publishing_rows(folder: Path) -> Iterator[Row]:
+def _publishing_rows(folder: Path, size: RegistrySize) -> Iterator[Row]:
     from tests.seaweed import serve
 
     for server in serve(folder / "server"):
         os.environ.update(server.environ)
-        for count in _WRITERS:
-            site = _Site(folder / str(count), server.address(f"writers{count}"), publishers=count)
+        for count in size.writers:
+            site = _Site(folder / str(count), replace(size, publishers=count), server.address(f"writers{count}"))
             seconds, attempts = _publish_together(site, count)
-            rate = count * _EACH / seconds
-            yield Row(
-                name=f"publishes_per_s_{count}",
-                value=rate,
-                unit="per s",
-                note=f"{count} processes, one commit each time",
-            )
+            note = f"{count} processes, one commit each time"
+            yield Row(name=f"publishes_per_s_{count}", value=count * size.each / seconds, unit="per s", note=note)
             yield Row(name=f"publish_median_ms_{count}", value=1e3 * median(attempts), unit="ms", note="of one publish")
 
 
@@ -201,7 +206,7 @@ def _writer(plan: dict[str, Any]) -> list[float]:
 class _Site:
     """A signed registry with its keys; `publishers` each have the names `llvm-pNN-*`."""
 
-    def __init__(self, folder: Path, address: str | None = None, publishers: int = _PUBLISHERS) -> None:
+    def __init__(self, folder: Path, size: RegistrySize, address: str | None = None) -> None:
         from tunehub_registry.publishing.administration import Administration
         from tunehub_registry.publishing.setup import init_signed
         from tunehub_registry.publishing.signed import MetadataWriter
@@ -210,6 +215,7 @@ class _Site:
         from tunehub_registry.trust.metadata import Grant, Publisher
 
         folder.mkdir(parents=True)
+        self.size, self.seldom = size, (size.publishers - 1, size.names - 1)  # the last name, which nobody updates
         self.folder, self.cache, self.trust_folder = folder, folder / "cache", folder / "trust"
         self.store_folder = folder / "site"
         self.address = address or str(self.store_folder)
@@ -226,7 +232,7 @@ class _Site:
         (folder / "root.json").write_bytes(self.root)
         administration = Administration(MetadataWriter(self.store, self.root, online=online))
         grant = Grant(keys=(self.signers["publisher"].public_key,))
-        for number in range(publishers):
+        for number in range(size.publishers):
             name = f"p{number:02}"
             administration.delegate(Publisher(name=name, patterns=(f"llvm-{name}-*",), grant=grant), [targets])
 
@@ -246,63 +252,55 @@ class _Site:
         """Every publisher's packages, in one commit for each publisher."""
         from tunehub_registry.publishing.packages import publish, read_package
 
-        template = _template()
-        for publisher in range(_PUBLISHERS):
-            numbers = range(publisher * _NAMES, (publisher + 1) * _NAMES)
-            publish(self.ledger(), [read_package(_package(number, "1.0", template, _RECORDS)) for number in numbers])
+        template, size = _template(), self.size
+        for publisher in range(size.publishers):
+            made = (_package((publisher, name), "1.0", template, size.records) for name in range(size.names))
+            publish(self.ledger(), [read_package(package) for package in made])
 
     def publish_one(self, number: int) -> None:
         from tunehub_registry.publishing.packages import publish, read_package
 
-        publish(self.ledger(), [read_package(_package(7 * _NAMES, f"2.{number}", _template(), _RECORDS))])
+        publish(self.ledger(), [read_package(_package((0, 0), f"2.{number}", _template(), self.size.records))])
 
     def writer_plan(self, number: int) -> str:
         """What a writer's process is told: as many packages as it publishes, under names of its own publisher."""
         files = []
-        for version in range(_EACH):
+        for version in range(self.size.each):
             file = self.folder / f"{number}-{version}.tunepkg"
-            file.write_bytes(_package(number * _NAMES, f"1.{version}", _template(), 10))
+            file.write_bytes(_package((number, 0), f"1.{version}", _template(), 10))
             files.append(str(file))
         keys = {"key": str(self.folder / "publisher.pem"), "online": str(self.folder / "online.pem")}
         root = str(self.folder / "root.json")
         return json.dumps({"store": self.address, "root": root, "packages": files, **keys})
 
 
-def _template() -> Any:
+def _template() -> ScheduleRecord:
     """A published record, the shortest: a million of them are to be written."""
-    from tunehub.registries.embedded import embedded_registry
-    from tunehub_registry.package import open_package
-    from tunehub_registry.record import ScheduleRecord, encode_record, read_records
-
-    published = min((embedded_registry() / "packages").glob("*.tunepkg"))
-    with open_package(published) as package, package.open(_RECORDS_FILE) as stream:
-        records = [item for item in read_records(stream, _RECORDS_FILE) if isinstance(item, ScheduleRecord)]
-    return min(records, key=lambda record: len(encode_record(record)))
+    return min(published_records(), key=lambda record: len(encode_record(record)))
 
 
-def _target(number: int, model: str | None = None) -> Any:
-    from tunehub_registry.target import TargetDescriptor
-
-    features = random.Random(number).sample(_FEATURES, 8)
-    publisher, name = divmod(number, _NAMES)
+def _target(publisher: int, name: int, model: str | None = None) -> TargetDescriptor:
+    features = random.Random(100 * publisher + name).sample(_FEATURES, 8)
     return TargetDescriptor(
         kind="llvm", model=model or f"p{publisher:02}-{name:02}", arch="x86_64", features=tuple(sorted(features)),
-        num_cores=1 + number % 64,
+        num_cores=1 + name % 64,
     )  # fmt: skip
 
 
-def _package(number: int, version: str, template: Any, records: int) -> bytes:
+def _package(number: tuple[int, int], version: str, template: ScheduleRecord, records: int) -> bytes:
+    """``number``: of the publisher, and of its name."""
     from tunehub.records.key_scheme import KEY_SCHEME
     from tunehub_registry.manifest import Manifest, Provenance, RecordSet
     from tunehub_registry.package import pack
-    from tunehub_registry.record import encode_record
 
-    target = _target(number)
+    target = _target(*number)
     line = encode_record(template)
     exact = template.exact.encode()
-    lines = b"".join(line.replace(exact, f"{number:016x}{i:016x}".encode()) for i in range(records))
+    lines = b"".join(
+        line.replace(exact, f"{100 * number[0] + number[1]:016x}{i:016x}".encode()) for i in range(records)
+    )
     record_set = RecordSet(
-        tuner="meta_schedule", file=_RECORDS_FILE, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=records
+        tuner="meta_schedule", file=RECORDS_FILE, tvm=">=0.25,<0.28", key_scheme=KEY_SCHEME, count=records
     )
     manifest = Manifest(
         name=target.name, version=version, target=target, networks=(),
@@ -312,7 +310,7 @@ def _package(number: int, version: str, template: Any, records: int) -> bytes:
             command="python -m benchmarks registry", started="2026-01-01", finished="2026-01-01",
         ),
     )  # fmt: skip
-    return pack(manifest, {_RECORDS_FILE: lines})
+    return pack(manifest, {RECORDS_FILE: lines})
 
 
 @contextmanager

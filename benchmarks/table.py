@@ -21,6 +21,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+def thousands(count: int) -> str:
+    """A number of things in a row's name: ``50k``, or ``700``."""
+    return f"{count // 1000}k" if count >= 1000 else str(count)
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {

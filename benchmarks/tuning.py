@@ -10,23 +10,28 @@ from typing import Any
 from benchmarks.table import Row
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
+from tunehub_builder.networks import Network
 
 _OUR_BATCH = 16
 _STOCK_BATCH = 64
 
 
-def run() -> list[Row]:
-    """Build and measure the candidates of one convolution both ways, in batches of our tuner's size and of TVM's."""
-    threads = physical_cores()
+def run(network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: int = _STOCK_BATCH) -> list[Row]:
+    """Build and measure the candidates of one convolution both ways, in batches of our tuner's size and of TVM's.
+
+    The convolution is the first of ``network``, by default of squeezenet.
+    """
     import tunehub
     from tunehub_builder.tuning.search.candidates import EvolutionarySearch
     from tunehub_builder.tuning.tasks import extract_tasks
 
-    target = tunehub.host_target()
-    tasks = extract_tasks([("squeezenet", networks.get("squeezenet").relax_module())], target)
-    task = _without_packing(next(task for task in tasks if "conv2d" in task.name and task.count > 1))
-    traces = EvolutionarySearch(task.mod, target, seed=0, threads=threads, batch=_STOCK_BATCH).propose([], _STOCK_BATCH)
-    small = [traces[i : i + _OUR_BATCH] for i in range(0, 2 * _OUR_BATCH, _OUR_BATCH)]
+    network, threads, target = network or networks.get("squeezenet"), physical_cores(), tunehub.host_target()
+    found = extract_tasks([(network.name, network.relax_module())], target)
+    convolutions = [task for task in found if "conv2d" in task.name]
+    task = _without_packing(max(convolutions, key=lambda task: task.count > 1))
+    search = EvolutionarySearch(task.mod, target, seed=0, threads=threads, batch=stock_batch)
+    traces = search.propose([], stock_batch)
+    small = [traces[i : i + batch] for i in range(0, min(2 * batch, len(traces)), batch)]
 
     ours_s, failed = _ours(task, target, small, threads)
     stock_s, stock_failed = _stock(task, target, small)
@@ -40,7 +45,7 @@ def run() -> list[Row]:
             name="trials_per_hour_vs_stock",
             value=stock_s / ours_s,
             unit="times",
-            note=f"same candidates, {len(small)} batches of {_OUR_BATCH} (our tuner's)",
+            note=f"same candidates, {len(small)} batches of {batch} (our tuner's)",
         ),
         Row(
             name="trials_per_hour_vs_stock_64",

@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from benchmarks.table import Row
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.scheduler.cuda import default_journal
@@ -56,16 +58,20 @@ class Course:
         return next((count for count, seconds in self.rounds if seconds <= goal_s), None)
 
 
-def run() -> list[Row]:
-    """Tune what is not tuned yet, and compare. Raises RuntimeError without a folder, or when tuning fails."""
+def run(trials: int | None = None) -> list[Row]:
+    """Tune what is not tuned yet, and compare. ``trials``: the most of each workload, by default as `tunehub tune`.
+
+    Raises ClickException without a folder, or when tuning fails.
+    """
     folder = os.environ.get("TUNEHUB_WARM_WORK")
     if not folder:
-        raise RuntimeError("set TUNEHUB_WARM_WORK to a folder for the work directories")
+        raise click.ClickException("set TUNEHUB_WARM_WORK to a folder for the work directories")
     rows = []
     for network in os.environ.get("TUNEHUB_WARM_NETWORKS", "zfnet512").split(","):
         for tuner in os.environ.get("TUNEHUB_WARM_TUNERS", ",".join(_TUNERS)).split(","):
             name = f"{Path(network).stem}_{tuner}"
-            cold, warm = (_tuned(network, tuner, Path(folder) / f"{name}_{way}", way) for way in ("cold", "warm"))
+            folders = {way: Path(folder) / f"{name}_{way}" for way in ("cold", "warm")}
+            cold, warm = (_tuned(network, tuner, place, way, trials) for way, place in folders.items())
             rows += compared(name, cold, warm)
     return rows
 
@@ -118,13 +124,16 @@ def course_of(directory: Path, network: str) -> Course:
     return course(times, calls, sources, defaults)
 
 
-def _tuned(network: str, tuner: str, directory: Path, way: str) -> Course:
+def _tuned(network: str, tuner: str, directory: Path, way: str, trials: int | None) -> Course:
     """Tune with the command line, as a user does."""
     what = ["--model" if network.endswith(".onnx") else "--network", network]
     words = ["tune", "--target", "host", *what, "--tuner", tuner, "--work", str(directory)]
+    words += [] if trials is None else ["--trials", str(trials)]
     words.append("--warm-start" if way == "warm" else "--no-warm-start")
     call = [sys.executable, "-c", "from tunehub.cli import main; main()", *words]
     done = subprocess.run(call, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"`tunehub {' '.join(words)}` ended with exit code {done.returncode}; run it to see why")
+        raise click.ClickException(
+            f"`tunehub {' '.join(words)}` ended with exit code {done.returncode}; run it to see why"
+        )
     return course_of(directory, Path(network).stem)

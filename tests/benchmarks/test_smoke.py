@@ -1,0 +1,128 @@
+"""Every benchmark of ``python -m benchmarks`` runs, at its smallest; those of GPUs and of TVM 0.19 have own files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import NAMES, main
+from benchmarks.table import Row
+from click.testing import CliRunner
+from tests.tiny_networks import tiny_mobilenet
+
+from tunehub.measure.protocol import MeasuringPlan
+
+pytestmark = pytest.mark.slow
+
+PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
+ELSEWHERE = {"gpu": "test_gpu.py", "legacy": "../legacy/test_benchmarks.py"}
+RUNS: dict[str, Callable[[], list[Row]]] = {}
+
+
+def smoke(run: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
+    """``run`` is the smallest run of the benchmark of its name."""
+    RUNS[run.__name__] = run
+    return run
+
+
+@smoke
+def client() -> list[Row]:
+    from benchmarks.client import run
+
+    return run(sizes=(20,), json_sizes=(20,), network=tiny_mobilenet(), repeats=1)
+
+
+@smoke
+def layers() -> list[Row]:
+    from benchmarks.layers import Turns, run
+
+    return run(tiny_mobilenet(), Turns(rounds=1, runs=2, warm_up=1, pause_s=0.0))
+
+
+@smoke
+def networks() -> list[Row]:
+    from benchmarks.networks import run
+
+    return run([tiny_mobilenet()], [tiny_mobilenet("other")], PLAN)
+
+
+@smoke
+def pytorch() -> list[Row]:
+    pytest.importorskip("torch")
+    from benchmarks.pytorch import run
+
+    return run([tiny_mobilenet()], PLAN)
+
+
+@smoke
+def registry() -> list[Row]:
+    from benchmarks.registry import RegistrySize, run
+
+    return run(RegistrySize(publishers=2, names=2, records=2, runs=1, writers=(2,), each=1))
+
+
+@smoke
+def templates() -> list[Row]:
+    from benchmarks.templates import Layer, run
+
+    layer = Layer(kind="conv2d", channels=16, size=(8, 8), outputs=16)
+    return run([layer, Layer(kind="dense", channels=16, size=(2, 1), outputs=16)], PLAN)
+
+
+@smoke
+def transfer() -> list[Row]:
+    from benchmarks.transfer import run
+
+    return run([tiny_mobilenet()], PLAN)
+
+
+@smoke
+def tuning() -> list[Row]:
+    from benchmarks.tuning import run
+
+    return run(tiny_mobilenet(), batch=1, stock_batch=1)
+
+
+@smoke
+def warm_start() -> list[Row]:
+    from benchmarks.warm_start import run
+
+    return run(trials=1)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "tiny.onnx"
+    model.write_bytes(tiny_mobilenet().onnx_model().SerializeToString())
+    monkeypatch.setenv("TUNEHUB_TRANSFER_WORK", str(tmp_path))
+    monkeypatch.setenv("TUNEHUB_TRANSFER_KINDS", "softmax")
+    monkeypatch.setenv("TUNEHUB_TRANSFER_LIMIT", "1")
+    monkeypatch.setenv("TUNEHUB_TRANSFER_TRIALS", "1")
+    monkeypatch.setenv("TUNEHUB_WARM_WORK", str(tmp_path))
+    monkeypatch.setenv("TUNEHUB_WARM_NETWORKS", str(model))
+    monkeypatch.setenv("TUNEHUB_WARM_TUNERS", "template")
+    rows = RUNS[name]()
+    names = [row.name for row in rows]
+    assert rows
+    assert len(set(names)) == len(names)
+    assert [row.name for row in rows if math.isnan(row.value)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_has_a_smoke_run(name: str) -> None:
+    assert name in RUNS or (Path(__file__).parent / ELSEWHERE[name]).is_file()
+
+
+def test_the_command_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(name="a_ms", value=1.5, unit="ms", note="of nothing"), Row(name="b", value=2, unit="times")]
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    monkeypatch.setattr("benchmarks.networks.run", lambda: rows)
+    table = CliRunner().invoke(main, ["networks"])
+    assert table.exit_code == 0
+    assert "  a_ms           1.5 ms        of nothing\n" in table.output
+    text = CliRunner().invoke(main, ["networks", "--json"]).output
+    assert '"benchmark": "networks"' in text
+    assert '"unit": "times"' in text
