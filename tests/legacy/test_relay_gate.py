@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.backends.relay.check import Networks, auto_scheduler_dags
-from tunehub_builder.backends.relay.gate import RelayGateOptions, RelayVerdict, check_workloads, verdict_journal
-from tunehub_builder.backends.relay.network_gate import check_networks, record_uses
+from tunehub_builder.backends.relay.network_gate import RelayNetworks, network_journal, record_uses
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.backends.relay.workload_gate import RelayVerdict, RelayWorkloads, verdict_journal
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.networks import check_networks
+from tunehub_builder.gate.workloads import check_workloads
 from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import open_package
@@ -45,9 +49,8 @@ def sums(size):
         os._exit(3)
     return te.create_schedule(out.op), [data, out]
 """
-QUICK = RelayGateOptions(
-    rounds=3, sample_s=0.002, warm_up_s=0.02, network_sample_s=0.01, patience_s=0.0, network_patience_s=0.0
-)
+QUICK = MeasuringPlan(rounds=3, sample_s=0.002, budget_s=1.0)
+QUICK_NETWORK = MeasuringPlan(rounds=3, sample_s=0.01, warm_up_s=0.02, pause_s=0.05)
 RESOURCES = Resources(threads=2, workers=1)
 
 
@@ -122,7 +125,8 @@ def judge(work: RelayWork, network_of: Callable[[str], RelayNetwork] | None = No
         return auto_scheduler_dags(tasks, network_of, TARGET) if network_of else {}
 
     run = work.directory.existing_run()
-    verdicts = check_workloads(work, run, RESOURCES, dags, lambda v, *_: shown.append(v), QUICK)
+    backend = RelayWorkloads(work=work, run=run, threads=RESOURCES.threads, dags=dags, plan=QUICK)
+    verdicts = check_workloads(backend, RESOURCES, lambda v, *_: shown.append(v))
     return verdicts, len(shown)
 
 
@@ -195,7 +199,7 @@ def test_a_network_is_run_with_every_set_in_one_process(tmp_path: Path) -> None:
     work.graph_log(NCHW.name).parent.mkdir()
     work.graph_log(NCHW.name).write_text("# of another network\n" + autotvm_line(other, task.config_space.get(0), 1e-5))
     (verdict,), _ = judge(work)
-    assert verdict.run_s and verdict.default_s
+    assert verdict.tuned_s and verdict.default_s
     assert verdict.difference is None, "the layout of the arguments is part of the configuration"
     admitted = RelayVerdict(
         tuner="autotvm", key=verdict.key, operator=verdict.operator, name=verdict.name, digest="", threads=2,
@@ -204,15 +208,17 @@ def test_a_network_is_run_with_every_set_in_one_process(tmp_path: Path) -> None:
     run = work.directory.existing_run()
     uses = record_uses(work, run, [admitted])
     shown: list[str] = []
-    arguments = (work, run, RESOURCES, lambda _: NCHW, uses, lambda v, *_: shown.append(v.label), QUICK)
-    history, graph = check_networks(*arguments)
+    backend = RelayNetworks(run=run, network_of=lambda _: NCHW, plan=QUICK_NETWORK)
+    options = PoolOptions(workers=1, threads=2, log=str(work.directory.log))
+    journal = network_journal(work)
+    history, graph = check_networks(backend, journal, uses, options, lambda v, *_: shown.append(v.name))
     assert shown == ["tiny (history)", "tiny (graph)"]
     assert len(history.tuned_s) == len(history.default_s) == 3
     assert history.difference is not None and history.difference < 1e-5
     assert not graph.admitted and "does not build" in (graph.reason or "")
 
 
-def test_auto_scheduler_records_race_against_the_graph_without_a_schedule(tmp_path: Path) -> None:
+def test_auto_scheduler_records_are_compared_with_the_graph_without_a_schedule(tmp_path: Path) -> None:
     import tvm
     from tvm import auto_scheduler
 
@@ -227,7 +233,7 @@ def test_auto_scheduler_records_race_against_the_graph_without_a_schedule(tmp_pa
     auto_scheduler.save_records(str(log), inputs, results)
     add_lines(work, work.auto_scheduler_log, log.read_text().splitlines(), NHWC.name)
     (verdict,), _ = judge(work, lambda _: NHWC)
-    assert verdict.run_s and verdict.default_s, verdict
+    assert verdict.tuned_s and verdict.default_s, verdict
     assert verdict.difference is not None and verdict.difference < 1e-5
 
 

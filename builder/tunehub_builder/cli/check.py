@@ -50,7 +50,7 @@ def check(
     With TVM 0.19 and older, the five best records of each workload are compared with the template's default, and then
     every network is run end to end: with TVM's default, with the best records, and with graph-level records.
     """
-    from tunehub_builder.gate import report as gate
+    from tunehub_builder.gate import check as gate
 
     _check_usage(path, end_to_end, names, launch_on, work)
     with errors():
@@ -63,9 +63,7 @@ def check(
             with resumable(path):
                 outcome = gate.check_work_directory(path, resources, models, end_to_end=end_to_end, networks=names)
         elif end_to_end:
-            from tunehub_builder.gate.network_report import check_package
-
-            outcome = check_package(path, resources, names, models, sys.stderr)
+            outcome = gate.check_package(path, resources, names, models, sys.stderr)
         else:
             outcome = gate.check_file(path, work, resources)
     if as_json:

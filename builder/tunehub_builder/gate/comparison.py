@@ -1,25 +1,23 @@
-"""The race of a workload's finalists against its default: what the publish gates of both generations of TVM share.
-
-How finalists are built, compared and timed is the business of a :class:`Bench`.
-"""
+"""A workload's finalists against its default: built, compared and timed, whatever generation of TVM makes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from tunehub.measure.difference import difference_reason
-from tunehub.measure.protocol import fastest, noise_reason
-from tunehub_builder.tuning.runner.pool import Worker
+from tunehub.measure.protocol import MARGIN, MeasuringPlan, fastest, in_turns, noise_reason
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
+_TRY_OUT = MeasuringPlan(rounds=2, sample_s=0.0, budget_s=0.0)
 
 
 class Finalist(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One candidate at the gate. ``reason`` says why it is out of the race, ``tuning_s`` is its time while tuning."""
+    """One candidate at the gate. ``reason`` says why it is out, ``tuning_s`` is its time while tuning."""
 
     source: str
     tuning_s: float
@@ -28,14 +26,22 @@ class Finalist(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildLimits:
+    """Seconds that a build may take, of one workload's finalists or of one network, and one request to run it."""
+
+    build_s: float
+    run_s: float
+
+
 class WorkerLostError(Exception):
-    """The process of a race crashed or hung; any of its finalists may be to blame."""
+    """The process of a comparison crashed or hung; any of its finalists may be to blame."""
 
 
-class Bench(Protocol):
-    """Where the finalists of one workload are measured, in a process of their own.
+class FinalistRunner(Protocol):
+    """Where the finalists of one workload are built and run, in a process of their own.
 
-    A ``position`` is the place of a finalist among those of the last build. :meth:`difference` and :meth:`sample` raise
+    A ``position`` is the place of a finalist among those of the last build. :meth:`difference` and :meth:`time` raise
     WorkerLostError.
     """
 
@@ -48,26 +54,26 @@ class Bench(Protocol):
     def difference(self, position: int) -> Answer:
         """How far a finalist's output is from the default's, relative; None when they cannot be compared."""
 
-    def sample(self, positions: Sequence[int], rounds: int | None) -> list[tuple[float, ...]]:
-        """Seconds of the default, then of each of these finalists; ``rounds`` None: as many as usual."""
+    def time(self, position: int | None, runs: int) -> float:
+        """Mean seconds of so many runs of a finalist; None: of the default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """What a finalist must show. ``tolerance`` is the most that its output may differ; ``default`` is for messages.
+class FinalistRules:
+    """What a finalist must show, and how it is timed. ``tolerance`` is the most that its output may differ.
 
-    ``min_gain``: how many times as fast as a preferred finalist another must be to win.
+    ``preferred`` is the number of a finalist that wins unless another is ``min_gain`` times as fast.
     """
 
+    plan: MeasuringPlan
     tolerance: float
-    min_speedup: float
-    default: str = "the default"
-    min_gain: float = 1.0
+    preferred: int | None = None
+    min_gain: float = MARGIN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
-    """How a race ended: ``winner`` is the number of a finalist; ``reason`` None means that it is admitted."""
+class ComparedFinalists:
+    """How a comparison ended: ``winner`` is the number of a finalist; ``reason`` None means that it is admitted."""
 
     finalists: tuple[Finalist, ...]
     default_s: tuple[float, ...]
@@ -76,98 +82,83 @@ class Decision:
 
 
 @dataclass(kw_only=True, slots=True)
-class Race:
-    """A workload's finalists. ``running`` are the numbers of those that are still in the race.
-
-    The one with the number ``preferred`` wins unless another is faster beyond the noise.
-    """
+class FinalistComparison:
+    """A workload's finalists. ``running`` are the numbers of those that nothing speaks against yet."""
 
     finalists: list[Finalist]
     running: list[int]
-    rules: Rules
-    preferred: int | None = None
+    rules: FinalistRules
 
     @classmethod
-    def of(cls, finalists: Sequence[Finalist], rules: Rules, preferred: int | None = None) -> Race:
-        """A race of the finalists that nothing speaks against yet."""
+    def of(cls, finalists: Sequence[Finalist], rules: FinalistRules) -> FinalistComparison:
+        """A comparison of those without a reason against them."""
         running = [number for number, finalist in enumerate(finalists) if finalist.reason is None]
-        return cls(finalists=list(finalists), running=running, rules=rules, preferred=preferred)
+        return cls(finalists=list(finalists), running=running, rules=rules)
 
-    def reject(self, number: int, reason: str) -> None:
-        """Take a finalist out of the race."""
-        self._state(number, reason=reason)
-        self.running.remove(number)
-
-    def run(self, bench: Bench, answer: Answer) -> Decision:
+    def run(self, runner: FinalistRunner, answer: Answer) -> ComparedFinalists:
         """Measure what was built with ``answer``; a crash leads to a second try without what crashes."""
         try:
-            default_s, reason = self._measure(bench, answer)
+            default_s, reason = self._measure(runner, answer, self.rules.plan)
         except WorkerLostError:
-            self._drop_crashing(bench)
+            self._drop_crashing(runner)
             try:
-                bench.start_build(self.running)
-                default_s, reason = self._measure(bench, bench.built())
+                runner.start_build(self.running)
+                default_s, reason = self._measure(runner, runner.built(), self.rules.plan)
             except WorkerLostError as lost:
                 default_s, reason = (), f"its process ended twice: {lost}"
         return self.decide(default_s, reason)
 
-    def decide(self, default_s: tuple[float, ...] = (), reason: str | None = None) -> Decision:
+    def decide(self, default_s: tuple[float, ...] = (), reason: str | None = None) -> ComparedFinalists:
         """Who wins by the times so far; ``reason`` is why nobody can."""
-        winner = self._winner()
+        timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
+        winner = fastest(timed, self.rules.preferred, self.rules.min_gain) if timed else None
         if winner is not None and reason is None:
-            reason = noise_reason(default_s, self.finalists[winner].run_s, self.rules.min_speedup)
+            reason = noise_reason(default_s, timed[winner])
         elif reason is None:
             reason = self.finalists[0].reason or "no finalist is left"
-        return Decision(finalists=tuple(self.finalists), default_s=default_s, winner=winner, reason=reason)
+        return ComparedFinalists(finalists=tuple(self.finalists), default_s=default_s, winner=winner, reason=reason)
 
-    def _winner(self) -> int | None:
-        """The fastest by medians, or the preferred one when that is as fast within the noise."""
-        timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
-        return fastest(timed, self.preferred, self.rules.min_gain) if timed else None
-
-    def _drop_crashing(self, bench: Bench) -> None:
+    def _drop_crashing(self, runner: FinalistRunner) -> None:
         """Try the finalists one by one and reject those that end the process."""
         for number in list(self.running):
             alone = replace(self, finalists=list(self.finalists), running=[number])
             try:
-                bench.start_build(alone.running)
-                alone._measure(bench, bench.built(), rounds=1)
+                runner.start_build(alone.running)
+                alone._measure(runner, runner.built(), _TRY_OUT)
             except WorkerLostError as lost:
-                self.reject(number, str(lost))
+                self._reject(number, str(lost))
 
-    def _measure(self, bench: Bench, answer: Answer, rounds: int | None = None) -> tuple[tuple[float, ...], str | None]:
+    def _measure(
+        self, runner: FinalistRunner, answer: Answer, plan: MeasuringPlan
+    ) -> tuple[tuple[float, ...], str | None]:
         """Compare and time the running finalists; return the default's samples, or why there are none."""
         kind, errors = answer
         if kind != "ok":
             raise WorkerLostError(errors)
         if errors[0] is not None:
-            return (), f"{self.rules.default} does not build: {errors[0]}"
-        numbers = list(self.running)
-        for position, (number, error) in enumerate(zip(numbers, errors[1:], strict=True)):
-            reason = f"does not build: {error}" if error else self._output_reason(bench, number, position)
+            return (), f"the default does not build: {errors[0]}"
+        positions = {number: position for position, number in enumerate(self.running)}
+        for number, error in zip(positions, errors[1:], strict=True):
+            reason = f"does not build: {error}" if error else self._output_reason(runner, number, positions[number])
             if reason:
-                self.reject(number, reason)
-        alive = {position: number for position, number in enumerate(numbers) if number in self.running}
-        default_s, *samples = bench.sample(list(alive), rounds)
-        for number, run_s in zip(alive.values(), samples, strict=True):
+                self._reject(number, reason)
+        places = [None, *(positions[number] for number in self.running)]
+        default_s, *samples = in_turns({place: partial(runner.time, place) for place in places}, plan).values()
+        for number, run_s in zip(self.running, samples, strict=True):
             self._state(number, run_s=run_s)
         return default_s, None
 
-    def _output_reason(self, bench: Bench, number: int, position: int) -> str | None:
+    def _output_reason(self, runner: FinalistRunner, number: int, position: int) -> str | None:
         """Compare one finalist's output with the default's; the difference is kept."""
-        kind, value = bench.difference(position)
+        kind, value = runner.difference(position)
         if kind != "ok":
             return f"does not run: {value}"
         self._state(number, difference=value)
         return None if value is None else difference_reason(value, self.rules.tolerance)
 
+    def _reject(self, number: int, reason: str) -> None:
+        self._state(number, reason=reason)
+        self.running.remove(number)
+
     def _state(self, number: int, **found: Any) -> None:
         self.finalists[number] = msgspec.structs.replace(self.finalists[number], **found)
-
-
-def ask_worker(worker: Worker, request: tuple[Any, ...], limit_s: float) -> Answer:
-    """As the worker's own ``ask``. Raises WorkerLostError when the process is gone afterwards."""
-    kind, value = worker.ask(request, limit_s)
-    if not worker.alive:
-        raise WorkerLostError(value)
-    return kind, value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tunehub.exceptions import last_line
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.gate.report import Outcome, Rejection
+from tunehub_builder.gate.report import CheckResult, Rejection
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.package import open_package
 from tunehub_registry.record import BadLine, ScheduleRecord, read_records
@@ -28,7 +28,7 @@ _UNIT, _WARP = 256, 32
 _KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\((\d+)[^)]*\))? (\w+)\(')
 
 
-def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> Outcome:
+def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> CheckResult:
     """Compile the kernels of every MetaSchedule record in the package ``path`` for ``arch`` (``sm_80``).
 
     ``work`` is a work directory that has the records' workloads. Raises BuilderError for a package that is not for
@@ -44,7 +44,7 @@ def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> Outcome
             rejected.append(Rejection(where=record.exact, name=record.op, reason=reason))
         stream.write(f"[{position}/{len(records)}] {'refused' if reason else 'fits'} {record.op}\n")
         stream.flush()
-    return Outcome(admitted=len(records) - len(rejected), rejected=tuple(rejected), measured=True)
+    return CheckResult(admitted=len(records) - len(rejected), rejected=tuple(rejected), measured=True)
 
 
 def excess(threads: int, use: KernelUse, limits: LaunchLimits = SM_80) -> str | None:

@@ -22,10 +22,10 @@ from tunehub.cli.delayed_bar import DelayedBar
 from tunehub.exceptions import HubError, MeasureError, typed_last_line
 from tunehub.measure.candidates import Task, default_record, task_of
 from tunehub.measure.protocol import fastest
-from tunehub.measure.session import Session
-from tunehub.measure.store import Choice, MeasuredRecords
+from tunehub.measure.session import CandidateSession
+from tunehub.measure.store import MeasuredChoice, MeasuredRecords
 from tunehub.measure.worker_process import WorkerProcess
-from tunehub.measure.workload import NONE, Limits, NotMeasurableError, Race, Result
+from tunehub.measure.workload import NONE, CandidateComparison, CandidateTimes, Limits, NotMeasurableError
 from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.target.host import host_descriptor, physical_cores
@@ -95,11 +95,14 @@ def _measured(tasks: Sequence[Task], target: str, hub: Hub, records: MeasuredRec
         DelayedBar("measuring", len(tasks)) as bar,
     ):
         while chunk := list(islice(remaining, count)):
-            races = [Race(worker, task, target, Limits()) for worker, task in zip(workers, chunk, strict=False)]
-            building = [threads.submit(race.build) for race in races]
+            comparisons = [
+                CandidateComparison(worker, task, target, Limits())
+                for worker, task in zip(workers, chunk, strict=False)
+            ]
+            building = [threads.submit(comparison.build) for comparison in comparisons]
             _wait(building, bar)
-            for race, task, built in zip(races, chunk, building, strict=True):
-                choice = _choice(task, race, built, hub)
+            for comparison, task, built in zip(comparisons, chunk, building, strict=True):
+                choice = _choice(task, comparison, built, hub)
                 found += choice is not None
                 if choice is not None:
                     _keep(choice, records, hub)
@@ -107,11 +110,11 @@ def _measured(tasks: Sequence[Task], target: str, hub: Hub, records: MeasuredRec
     return found
 
 
-def _choice(task: Task, race: Race, built: Future[None], hub: Hub) -> Choice | None:
-    """The end of a race; None when nothing could be measured, which the report says."""
+def _choice(task: Task, comparison: CandidateComparison, built: Future[None], hub: Hub) -> MeasuredChoice | None:
+    """The end of a comparison; None when nothing could be measured, which the report says."""
     try:
         built.result()
-        result = race.run()
+        result = comparison.run()
     except NotMeasurableError as error:
         hub.note(f"{task.name} was not measured: {error}")
         return None
@@ -120,8 +123,8 @@ def _choice(task: Task, race: Race, built: Future[None], hub: Hub) -> Choice | N
     return choice_of(task, result)
 
 
-def choice_of(task: Task, result: Result) -> Choice:
-    """The fastest of a race as a record with its time and the default's."""
+def choice_of(task: Task, result: CandidateTimes) -> MeasuredChoice:
+    """The fastest candidate as a record with its time and the default's."""
     chosen = 0 if task.chosen else NONE
     winner = fastest(result.samples, chosen)
     times = {number: median(values) for number, values in result.samples.items()}
@@ -131,10 +134,10 @@ def choice_of(task: Task, result: Result) -> Choice:
         # A default that is as fast within the noise is not stated: a record that says so itself is not used.
         default_s = times[NONE] if times[NONE] > times[winner] else None
         record = msgspec.structs.replace(task.records[winner], run_s=(times[winner],), default_s=default_s)
-    return Choice(record=record, candidates=len(task.records), unmeasured_s=times.get(chosen))
+    return MeasuredChoice(record=record, candidates=len(task.records), unmeasured_s=times.get(chosen))
 
 
-def _keep(choice: Choice, records: MeasuredRecords, hub: Hub) -> None:
+def _keep(choice: MeasuredChoice, records: MeasuredRecords, hub: Hub) -> None:
     try:
         records.add(choice)
     except MeasureError as error:
@@ -147,7 +150,7 @@ def _workers(count: int, target: str) -> Iterator[list[WorkerProcess]]:
     workers: list[WorkerProcess] = []
     try:
         for _ in range(count):
-            workers.append(WorkerProcess(partial(Session, _PATIENCE_S), log=os.devnull))
+            workers.append(WorkerProcess(partial(CandidateSession, _PATIENCE_S), log=os.devnull))
             workers[-1].send(("warm_up", target))
         for worker in workers:
             kind, value = worker.receive(_START_LIMIT_S, "start")

@@ -39,10 +39,18 @@ class MeasuringPlan:
 
 
 def in_turns(
-    timers: Mapping[_Name, Timer], plan: MeasuringPlan, sleep: Callable[[float], None] = time.sleep
+    timers: Mapping[_Name, Timer],
+    plan: MeasuringPlan,
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    rough: Mapping[_Name, Timer] | None = None,
 ) -> dict[_Name, tuple[float, ...]]:
-    """Samples by program: seconds of one run. What a timer raises ends it."""
-    run_s = {name: _first(timer) for name, timer in timers.items()}
+    """Samples by program: seconds of one run. What a timer raises ends it.
+
+    ``rough``: timers for first runs and warm-ups, which need no patience with other programs; None: the same ones.
+    """
+    rough = timers if rough is None else rough
+    run_s = {name: _first(rough[name]) for name in timers}
     limit = plan.cutoff * min(run_s.values(), default=0.0)
     running = [name for name in timers if run_s[name] <= limit]
     samples = {name: [] if name in running else [run_s[name]] for name in timers}
@@ -50,7 +58,7 @@ def in_turns(
         if 2 * run_s[name] > plan.budget_s:  # two runs are all, and one has been made
             samples[name].append(run_s[name])
     if not plan.pause_s:
-        _warm_up(timers, running, run_s, plan)
+        _warm_up(rough, running, run_s, plan)
     for turn in range(max(plan.rounds, 2)):
         first = turn % len(running) if running else 0
         for name in running[first:] + running[:first]:
@@ -59,7 +67,7 @@ def in_turns(
                 continue
             if plan.pause_s:
                 sleep(plan.pause_s)
-                _warm_up(timers, [name], run_s, plan)
+                _warm_up(rough, [name], run_s, plan)
                 runs = _runs(plan.sample_s, run_s[name])
             samples[name].append(timers[name](runs))
     return {name: tuple(found) for name, found in samples.items()}

@@ -33,7 +33,7 @@ def unpacked(candidate: int) -> int:
     return 2 * candidate + 2
 
 
-class Session:
+class CandidateSession:
     """What a worker remembers between requests: modules by task, built candidates by number.
 
     Its public methods are the requests. A candidate stays built until it is dropped.

@@ -19,7 +19,7 @@ _LOCK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class MeasuredChoice:
     """The fastest schedule of a workload by measurement here: a ``record``, one of ``candidates`` that were tried.
 
     ``unmeasured_s``: seconds of what would have been used without measuring, None when that is wrong or does not run.
@@ -40,9 +40,9 @@ class MeasuredRecords(EmptyLookup):
     def __init__(self, limit: int, file: Path) -> None:
         self.limit = limit
         self.file = file
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[str, MeasuredChoice] = {}
 
-    def add(self, choice: Choice) -> None:
+    def add(self, choice: MeasuredChoice) -> None:
         """Use a choice from now on, and remember it in the file. Raises MeasureError when only the first works."""
         from tunehub.measure.candidates import line_of
 

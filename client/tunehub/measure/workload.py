@@ -38,14 +38,14 @@ class NotMeasurableError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class CandidateTimes:
     """Samples in seconds by the number of a candidate (``NONE``: TVM's default), and why others have none."""
 
     samples: Mapping[int, tuple[float, ...]]
     reasons: Mapping[int, str] = field(default_factory=dict)
 
 
-class Race:
+class CandidateComparison:
     """One workload's candidates in one worker process, which is theirs alone until :meth:`run` ends."""
 
     def __init__(self, worker: WorkerProcess, task: Task, target: str, limits: Limits) -> None:
@@ -61,7 +61,7 @@ class Race:
         """Build all candidates. Others may build at the same time. Raises NotMeasurableError, OSError."""
         self._retrying(self._build)
 
-    def run(self) -> Result:
+    def run(self) -> CandidateTimes:
         """Compare and time what is built, while nothing else runs. Raises NotMeasurableError, OSError."""
         samples: dict[int, tuple[float, ...]] = {}
 
@@ -72,7 +72,7 @@ class Race:
 
         self._retrying(measure)
         self._worker.ask(("drop",), self._limits.run_s)
-        return Result(samples=samples, reasons=dict(self._reasons))
+        return CandidateTimes(samples=samples, reasons=dict(self._reasons))
 
     def _retrying(self, step: Callable[[], None]) -> None:
         while True:

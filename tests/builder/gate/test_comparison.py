@@ -1,20 +1,25 @@
-"""Who wins a race, by samples alone."""
+"""Which finalist wins, by samples alone."""
 
 from __future__ import annotations
 
 import pytest
 
-from tunehub_builder.gate.comparison import Decision, Finalist, Race, Rules
+from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistComparison, FinalistRules
 
 pytestmark = pytest.mark.fast
 
-RULES = Rules(tolerance=1e-4, min_speedup=1.02, min_gain=1.01)
+PLAN = MeasuringPlan(rounds=3, sample_s=0.01)
 DEFAULT_S = (1.0, 1.0, 1.0)
 
 
-def decide(*samples: tuple[float, ...], preferred: int | None = None) -> Decision:
+def rules(preferred: int | None = None) -> FinalistRules:
+    return FinalistRules(plan=PLAN, tolerance=1e-4, preferred=preferred, min_gain=1.01)
+
+
+def decide(*samples: tuple[float, ...], preferred: int | None = None) -> ComparedFinalists:
     finalists = [Finalist(source="template", tuning_s=1.0, run_s=run_s, difference=0.0) for run_s in samples]
-    return Race.of(finalists, RULES, preferred).decide(DEFAULT_S)
+    return FinalistComparison.of(finalists, rules(preferred)).decide(DEFAULT_S)
 
 
 def test_the_fastest_wins() -> None:
@@ -32,7 +37,7 @@ def test_a_preferred_finalist_that_is_out_has_no_say() -> None:
         Finalist(source="template", tuning_s=1.0, reason="does not build"),
         Finalist(source="template", tuning_s=1.0, run_s=(0.5, 0.5), difference=0.0),
     ]
-    assert Race.of(finalists, RULES, preferred=0).decide(DEFAULT_S).winner == 1
+    assert FinalistComparison.of(finalists, rules(0)).decide(DEFAULT_S).winner == 1
 
 
 def test_whoever_wins_must_beat_the_default() -> None:

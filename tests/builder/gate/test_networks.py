@@ -14,25 +14,18 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tunehub_builder.backends.relax.network_worker import NetworkSampleOptions
+from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
+from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.exceptions import BuilderError, PackingError
-from tunehub_builder.gate import network_report as network_gate
-from tunehub_builder.gate import networks as end_to_end
-from tunehub_builder.gate.networks import (
-    EndToEndOptions,
-    NetworkVerdict,
-    RecordFile,
-    Variant,
-    as_evidence,
-    cases,
-    current,
-    decide,
-    judge_networks,
-    network_journal,
-)
+from tunehub_builder.gate import check as gate_check
+from tunehub_builder.gate.evidence import network_evidence
+from tunehub_builder.gate.journal import is_due, latest
+from tunehub_builder.gate.networks import NetworkVerdict, VariantTimes, judge_networks
 from tunehub_builder.networks import UnknownNetworkError
 from tunehub_builder.packing.pack import pack_directory
+from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, read_evidence
 from tunehub_registry.manifest import NetworkEntry
@@ -41,23 +34,27 @@ from tunehub_registry.package import EVIDENCE, open_package
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 GOOD = {
-    "default": Variant(run_s=(1.0, 1.1, 1.0), difference=0.0),
-    "plain": Variant(run_s=(0.011, 0.012, 0.011), difference=1e-6),
-    "tuned": Variant(run_s=(0.010, 0.010, 0.011), difference=2e-6, rungs={"exact": 3}),
+    "default": VariantTimes(run_s=(1.0, 1.1, 1.0), difference=0.0),
+    "plain": VariantTimes(run_s=(0.011, 0.012, 0.011), difference=1e-6),
+    "tuned": VariantTimes(run_s=(0.010, 0.010, 0.011), difference=2e-6, told={"exact": 3}),
 }
-QUICK = EndToEndOptions(
-    samples=NetworkSampleOptions(rounds=3, sample_s=0.01, warm_up_s=0.01, default_budget_s=0.2, patience_s=1.0)
-)
+QUICK = MeasuringPlan(rounds=5, sample_s=0.02, warm_up_s=0.01, pause_s=0.05, budget_s=0.2)
+CASE = RelaxNetworkCase(name="net", target={"kind": "llvm"}, records="r", layout="keep")
 
 
-def decided(**changes: Variant) -> NetworkVerdict:
-    return decide("net", "d", {**GOOD, **changes}, 2, EndToEndOptions())
+def decided(**changes: VariantTimes) -> NetworkVerdict:
+    return verdict_on({**GOOD, **changes})
+
+
+def verdict_on(measured: dict[str, VariantTimes]) -> NetworkVerdict:
+    (verdict,) = RelaxNetworks(digest="d").verdicts(CASE, measured, 2)
+    return verdict
 
 
 def test_a_network_that_gets_faster_is_admitted() -> None:
     verdict = decided()
     assert (verdict.admitted, verdict.reason, verdict.rungs) == (True, None, {"exact": 3})
-    evidence = as_evidence(verdict)
+    evidence = network_evidence(verdict)
     assert evidence == NetworkEvidence(
         network="net", default_s=1.0, tuned_s=0.010, repeats=3, threads=2, output_max_rel_diff=2e-6
     )
@@ -72,27 +69,36 @@ def test_a_network_that_gets_faster_is_admitted() -> None:
             {"tuned": replace(GOOD["tuned"], run_s=(0.02, 0.02, 0.021))},
             "takes 20 ms with the records and 11 ms without",
         ),
-        ({"tuned": Variant(reason="its output differs", difference=0.1)}, "its output differs"),
-        ({"default": Variant(reason="does not build")}, "does not build"),
+        ({"tuned": VariantTimes(reason="its output differs", difference=0.1)}, "its output differs"),
+        ({"default": VariantTimes(reason="does not build")}, "does not build"),
     ],
 )
-def test_others_are_rejected_with_the_reason(changes: dict[str, Variant], reason: str) -> None:
+def test_others_are_rejected_with_the_reason(changes: dict[str, VariantTimes], reason: str) -> None:
     verdict = decided(**changes)
     assert not verdict.admitted
     assert reason in (verdict.reason or "")
-    assert as_evidence(verdict) is None
+    assert network_evidence(verdict) is None
 
 
 def test_without_a_plain_compile_the_default_decides() -> None:
-    assert decided(plain=Variant(reason="does not build")).admitted
-    assert decide("net", "d", {"default": GOOD["default"]}, 2, EndToEndOptions()).reason == "was not measured"
+    assert decided(plain=VariantTimes(reason="does not build")).admitted
+    assert verdict_on({"default": GOOD["default"]}).reason == "was not measured"
 
 
 def test_verdicts_on_other_records_do_not_count() -> None:
     first, second = decided(), msgspec.structs.replace(decided(), digest="other")
-    assert current([first, second], "d") == {}
-    assert current([second, first], "d", threads=2) == {"net": first}
-    assert current([first], "d", threads=8) == {}
+    assert latest([first, second]) == [second]
+    assert latest([second, first]) == [first]
+    assert [is_due(verdict, "d", 2) for verdict in (first, second, None)] == [False, True, True]
+    assert is_due(first, "d", 8)
+
+
+def test_a_gain_that_was_lost_in_the_noise_is_looked_at_again() -> None:
+    noisy = decided(default=replace(GOOD["default"], run_s=(0.011, 0.2, 0.4)))
+    assert "within the noise" in str(noisy.reason)
+    assert is_due(noisy, "d", 2)
+    slower = decided(tuned=replace(GOOD["tuned"], run_s=(1.2, 1.2, 1.2)))
+    assert not slower.admitted and not is_due(slower, "d", 2)
 
 
 def entry(name: str, source: str) -> NetworkEntry:
@@ -106,15 +112,15 @@ def test_which_networks_are_measured(tmp_path: Path) -> None:
         entry("misses", "misses in misses.jsonl"),
         entry("resnet-18", "tvm.relay.testing.resnet"),
     ]
-    assert [case.name for case in cases(entries, (), (), records)] == ["squeezenet"]
+    assert [case.name for case in network_cases(entries, (), (), records)] == ["squeezenet"]
     mine = [*entries, entry("mine", "onnx file mine.onnx")]
     with pytest.raises(BuilderError, match="'mine' was tuned from a file: give it with --model FILE"):
-        cases(mine, (), (), records)
-    (case,) = cases(mine, (), [tmp_path / "mine.onnx"], records)
+        network_cases(mine, (), (), records)
+    (case,) = network_cases(mine, (), [tmp_path / "mine.onnx"], records)
     assert (case.name, case.file, case.shapes) == ("mine", str(tmp_path / "mine.onnx"), {"x": (1, 3)})
-    assert [c.name for c in cases(mine, ["vgg19"], [tmp_path / "new.onnx"], records)] == ["vgg19", "new"]
+    assert [c.name for c in network_cases(mine, ["vgg19"], [tmp_path / "new.onnx"], records)] == ["vgg19", "new"]
     with pytest.raises(UnknownNetworkError):
-        cases(entries, ["resnet51"], (), records)
+        network_cases(entries, ["resnet51"], (), records)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +146,10 @@ def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model:
     """Records that cannot be read end the compile, because the gate's hubs are strict."""
     (tmp_path / "records.jsonl").write_bytes(b"no record\n")
     records = RecordFile(path=tmp_path / "records.jsonl", target=target, layout="keep")
-    found = cases((), (), [tiny_model], records)
-    (verdict,) = judge_networks(found, records, threads=1, log=str(tmp_path / "log"), options=QUICK)
+    found = network_cases((), (), [tiny_model], records)
+    backend = RelaxNetworks(digest=records.digest, plan=QUICK)
+    options = PoolOptions(workers=1, threads=1, log=str(tmp_path / "log"))
+    ((verdict,),) = judge_networks(backend, found, options)
     assert not verdict.admitted
     assert "does not build (tuned)" in (verdict.reason or "")
 
@@ -154,8 +162,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
 ) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    monkeypatch.setattr(network_gate, "judge_due", partial(end_to_end.judge_due, options=QUICK))
-    monkeypatch.setattr(network_gate, "judge_networks", partial(judge_networks, options=QUICK))
+    monkeypatch.setattr(gate_check, "RelaxNetworks", partial(RelaxNetworks, plan=QUICK))
     work = tmp_path / "work"
     alone = ["--threads", 1, "--workers", 1]
     call = command(

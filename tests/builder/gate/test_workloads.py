@@ -4,36 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunehub.measure.protocol import interquartile_range, noise_reason
-from tunehub_builder.gate import workloads as check
+from tunehub.measure.protocol import MeasuringPlan, interquartile_range, noise_reason
+from tunehub_builder.backends.relax import workload_gate
+from tunehub_builder.backends.relax.workload_gate import LIMITS, RelaxWorkloads, Verdict, case_of, evidence
 from tunehub_builder.gate.finalists import Distilled
-from tunehub_builder.gate.workloads import GateOptions, Verdict, evidence, judge_all
+from tunehub_builder.gate.journal import is_due
+from tunehub_builder.gate.workloads import judge as judge_cases
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 Entry = Callable[..., Distilled]
 Judge = Callable[[Distilled], Verdict]
-OPTIONS = GateOptions(rounds=5, sample_s=0.005, default_budget_s=0.1)
+PLAN = MeasuringPlan(rounds=5, sample_s=0.005, budget_s=0.1)
 
 
 @pytest.fixture(scope="module")
 def judge(target: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     log = tmp_path_factory.mktemp("gate") / "log"
     with WorkerPool(PoolOptions(workers=1, threads=1, log=str(log)), target) as pool:
-        yield lambda entry: next(judge_all([entry], pool.workers, target, 1, OPTIONS))
+        yield lambda entry: next(judge_cases([case_of(entry, target, 1, PLAN)], pool.workers, LIMITS))
 
 
 @pytest.fixture
 def any_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let traces through that the rules refuse, to see that the measurements refuse them too."""
-    monkeypatch.setattr(check, "static_reason", lambda trace: None)
+    monkeypatch.setattr(workload_gate, "static_reason", lambda trace: None)
 
 
 def test_a_good_record_is_admitted_with_evidence(judge: Judge, entry: Entry, good_traces: list[Any]) -> None:
@@ -47,7 +50,7 @@ def test_a_good_record_is_admitted_with_evidence(judge: Judge, entry: Entry, goo
     assert line.speedup == pytest.approx(verdict.speedup)
     assert line.speedup > 1.02
     assert line.output_max_rel_diff <= 1e-4
-    assert line.repeats == OPTIONS.rounds
+    assert line.repeats == PLAN.rounds
 
 
 def test_a_slower_record_is_rejected(judge: Judge, entry: Entry, slow_trace: Any) -> None:
@@ -104,11 +107,13 @@ def test_verdicts_are_kept_and_only_new_finalists_are_judged_again(
 ) -> None:
     known = entry(good_traces[0])
     verdict = Verdict(exact=known.task.exact, name="matmul", digest=known.digest, threads=2, admitted=True)
-    assert not check.is_due(known, verdict, 2)
-    assert check.is_due(known, verdict, 4)
-    assert check.is_due(known, None, 2)
-    assert check.is_due(entry(slow_trace), verdict, 2)
-    assert not check.is_due(entry(), None, 2)
+    assert not is_due(verdict, known.digest, 2)
+    assert is_due(verdict, known.digest, 4)
+    assert is_due(None, known.digest, 2)
+    assert is_due(verdict, entry(slow_trace).digest, 2)
+    backend = RelaxWorkloads(directory=WorkDirectory(tmp_path), run=cast("RunFile", None), threads=2)
+    assert backend.wanted(known) == {known.task.exact: known.digest}
+    assert backend.wanted(entry()) == {}
 
 
 def test_noise_and_gain() -> None:

@@ -21,7 +21,7 @@ from tunehub.hub import open_hub  # noqa: E402
 from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
-from tunehub_builder.gate.report import check_file  # noqa: E402
+from tunehub_builder.gate.check import check_file  # noqa: E402
 from tunehub_builder.logs.autotvm_to_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
 from tunehub_builder.logs.to_templates import import_as_templates  # noqa: E402
 from tunehub_builder.tuning.run import Resources  # noqa: E402

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tunehub_builder.backends.relax.workload_gate import Verdict, verdict_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.finalists import Distilled
-from tunehub_builder.gate.workloads import Verdict, verdict_journal
 from tunehub_builder.packing.network_evidence import read_network_evidence
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally

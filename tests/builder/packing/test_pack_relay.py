@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from tunehub_builder.backends.relay.gate import RelayVerdict, overruled, verdict_journal
-from tunehub_builder.backends.relay.network_gate import NetworkVerdict, RecordUse, decide, network_journal, record_uses
-from tunehub_builder.backends.relay.network_gate import VariantTimes as Times
+from tunehub_builder.backends.relay.network_gate import (
+    NetworkUses,
+    RecordUse,
+    RelayNetworks,
+    network_journal,
+    record_uses,
+)
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.backends.relay.workload_gate import RelayVerdict, overruled, verdict_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
+from tunehub_builder.gate.networks import NetworkVerdict
+from tunehub_builder.gate.networks import VariantTimes as Times
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.work_directory import RunFile, TuningRun, WorkDirectory
@@ -90,8 +97,8 @@ def add(work: RelayWork, *verdicts: RelayVerdict, counts: dict[str, int] | None 
 def vouch(work: RelayWork, **changes: Any) -> None:
     """Every set of every network is measured, and is twice as fast as the default."""
     run = work.directory.existing_run()
-    for uses in record_uses(work, run, list(verdict_journal(work).entries())).values():
-        for use in uses:
+    for case in record_uses(work, run, list(verdict_journal(work).entries())):
+        for use in case.uses:
             network_journal(work).append(network_verdict(use, 5e-3, **changes))
 
 
@@ -175,7 +182,7 @@ def test_a_record_that_loses_to_the_default_of_another_implementation_is_overrul
     assert "dense_nopack.x86" in reason
     assert overruled([msgspec.structs.replace(direct, default_s=(9e-4,)), packed]) == {}, "its default is slower"
     add(work, direct, packed)
-    assert record_uses(work, work.directory.existing_run(), [direct, packed]) == {"net": []}
+    assert record_uses(work, work.directory.existing_run(), [direct, packed]) == [NetworkUses(network="net", uses=())]
 
 
 def test_of_two_implementations_with_records_the_faster_one_is_published(work: RelayWork) -> None:
@@ -218,22 +225,27 @@ def test_a_changed_graph_file_needs_a_new_check(checked: RelayWork) -> None:
     assert pack_directory(checked.directory, "0.1.0").counts["graphs"] == 0
 
 
+def decide(uses: tuple[RecordUse, ...], measured: dict[str, Times]) -> Sequence[NetworkVerdict]:
+    backend = RelayNetworks(run=cast("RunFile", None), network_of=cast("Any", None))
+    return backend.verdicts(NetworkUses(network="net", uses=uses), measured, 2)
+
+
 @pytest.mark.parametrize(
     ("graph_s", "admitted", "reason"),
     [(4e-3, True, ""), (6e-3, False, "single workloads"), (5e-3, True, ""), (2e-2, False, "times as fast")],
 )
 def test_graph_level_records_must_not_lose_to_the_single_records(graph_s: float, admitted: bool, reason: str) -> None:
-    uses = [RecordUse(variant="history", lines=("a",)), RecordUse(variant="graph", lines=("b",))]
+    uses = (RecordUse(variant="history", lines=("a",)), RecordUse(variant="graph", lines=("b",)))
     times = {"default": 1e-2, "history": 5e-3, "graph": graph_s}
     measured = {name: Times(run_s=(s, s * 1.001, s * 0.999), difference=1e-6) for name, s in times.items()}
-    history, graph = decide("net", uses, measured, 2, 1.02)
+    history, graph = decide(uses, measured)
     assert history.admitted
     assert (graph.admitted, reason in (graph.reason or "")) == (admitted, True)
 
 
 def test_a_default_that_cannot_be_measured_admits_nothing() -> None:
-    uses = [RecordUse(variant="history", lines=("a",))]
-    (found,) = decide("net", uses, {"default": Times(reason="does not build: x")}, 2, 1.02)
+    uses = (RecordUse(variant="history", lines=("a",)),)
+    (found,) = decide(uses, {"default": Times(reason="does not build: x")})
     assert (found.admitted, found.reason) == (False, "does not build: x")
 
 

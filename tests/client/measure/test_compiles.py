@@ -21,12 +21,12 @@ from tunehub.exceptions import HubError, HubWarning, MeasureError
 from tunehub.hub import Hub, open_hub
 from tunehub.measure import missing as measure
 from tunehub.measure import worker_process
-from tunehub.measure import workload as measure_race
+from tunehub.measure import workload as measure_workload
 from tunehub.measure.candidates import Task, default_record, task_of
 from tunehub.measure.protocol import fastest
-from tunehub.measure.session import Session, unpacked
+from tunehub.measure.session import CandidateSession, unpacked
 from tunehub.measure.worker_process import WorkerProcess
-from tunehub.measure.workload import NONE, Limits, Result
+from tunehub.measure.workload import NONE, CandidateTimes, Limits
 from tunehub.relax.pipeline import compile_module, explain_module, prepare
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.templates.base import knob_distance
@@ -349,15 +349,15 @@ def test_every_candidate_is_built_and_right(nets: Nets, target: Any, make_hub: A
     """In this process, as a worker does it: adapted traces, with packed weights, and knobs."""
     records = [record for m in (32, 48) for record in record_for(nets.matmul(m=m, n=64, k=64))]
     found = task(nets.matmul(m=16, n=64, k=64), target, make_hub(records), 4)
-    session = Session()
-    session.task(found.exact, measure_race.workload_text(found.mod["main"]))
+    session = CandidateSession()
+    session.task(found.exact, measure_workload.workload_text(found.mod["main"]))
     session.build_default(0, found.exact, str(target))
     for number, record in enumerate(found.records):
-        session.build_record(number, found.exact, str(target), measure_race.line_of(record))
+        session.build_record(number, found.exact, str(target), measure_workload.line_of(record))
         assert session.difference(unpacked(number), 0, 2) <= found.tolerance
     with pytest.raises(ValueError, match="key of this workload"):
         other = default_record("0" * 32, "other", 1.0)
-        session.build_record(9, found.exact, str(target), measure_race.line_of(other))
+        session.build_record(9, found.exact, str(target), measure_workload.line_of(other))
 
 
 def test_half_floats_may_differ_by_more(nets: Nets, target: Any, make_hub: Any) -> None:
@@ -387,9 +387,11 @@ def test_the_winner(name: str) -> None:
 
 def test_the_winners_record_beats_the_default(nets: Nets, target: Any, make_hub: Any) -> None:
     found = task(nets.conv(64, 64, 14), target, make_hub(), 2, "auto")
-    choice = measure.choice_of(found, Result(samples={NONE: (3.0, 4.0, 5.0), 0: (2.0, 2.5, 3.0), 1: (1.0, 1.0, 1.5)}))
+    choice = measure.choice_of(
+        found, CandidateTimes(samples={NONE: (3.0, 4.0, 5.0), 0: (2.0, 2.5, 3.0), 1: (1.0, 1.0, 1.5)})
+    )
     assert (choice.record.run_s, choice.record.default_s, choice.unmeasured_s) == ((1.0,), 4.0, 2.5)
     assert choice.record.mean_s == median(choice.record.run_s)
     assert choice.record.anchor is not None
-    equal = measure.choice_of(found, Result(samples={NONE: (1.0,), 0: (1.01,)}))
+    equal = measure.choice_of(found, CandidateTimes(samples={NONE: (1.0,), 0: (1.01,)}))
     assert (equal.record.run_s, equal.record.default_s, equal.unmeasured_s) == ((1.01,), None, 1.01)

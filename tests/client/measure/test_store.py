@@ -13,7 +13,7 @@ import pytest
 from tunehub._files.lines import append_lines
 from tunehub.exceptions import MeasureError
 from tunehub.hub import Hub, open_hub
-from tunehub.measure.store import Choice, MeasuredRecords, records_file
+from tunehub.measure.store import MeasuredChoice, MeasuredRecords, records_file
 from tunehub.report.model import WorkloadReport
 from tunehub.templates import template
 from tunehub_registry.any_record import read_any_records
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 TVM = "0.27.0.post1"
 
 
-def choice(number: int = 1, **changes: Any) -> Choice:
+def choice(number: int = 1, **changes: Any) -> MeasuredChoice:
     record = make_record(number, source="measured", **changes)
-    return Choice(record=record, candidates=4, unmeasured_s=0.002)
+    return MeasuredChoice(record=record, candidates=4, unmeasured_s=0.002)
 
 
 def opened(registry: RegistryFolder, **options: Any) -> Hub:
@@ -111,13 +111,13 @@ WRITER = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from tunehub.measure.store import Choice, MeasuredRecords
+from tunehub.measure.store import MeasuredChoice, MeasuredRecords
 from tunehub_registry.record import ScheduleRecord
 records = MeasuredRecords(4, Path(sys.argv[1]))
 for number in range(50):
     exact = f"{{int(sys.argv[2]):016x}}{{number:016x}}"
     record = ScheduleRecord(exact=exact, op="x" * 1000, run_s=(1.0,), source="measured", trace=([], []))
-    records.add(Choice(record=record, candidates=1, unmeasured_s=1.0))
+    records.add(MeasuredChoice(record=record, candidates=1, unmeasured_s=1.0))
 """
 
 

@@ -11,10 +11,13 @@ import msgspec
 
 from tunehub.records.key_scheme import KEY_SCHEME, META_SCHEDULE, TEMPLATE
 from tunehub.target.descriptors import descriptor_of
+from tunehub_builder.backends.relax.network_gate import network_journal
+from tunehub_builder.backends.relax.workload_gate import Verdict, evidence, static_reason, verdict_journal
 from tunehub_builder.exceptions import PackingError
+from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.finalists import Distilled, distill
-from tunehub_builder.gate.networks import NetworkVerdict, as_evidence, current, digest_of, network_journal
-from tunehub_builder.gate.workloads import Verdict, evidence, static_reason, verdict_journal
+from tunehub_builder.gate.journal import latest
+from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.contents import Contents, nothing_admitted, provenance_of, sorted_networks
 from tunehub_builder.tuning.trial_record import record_of
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
@@ -54,7 +57,10 @@ class JudgedWorkloads:
     def network_verdicts(self) -> dict[str, NetworkVerdict]:
         """What the end-to-end gate said of networks with these very records."""
         journal = network_journal(self.directory)
-        return current(journal.entries(), digest_of(self.lines)) if journal.path.exists() else {}
+        if not journal.path.exists():
+            return {}
+        digest = digest_of(self.lines)
+        return {verdict.network: verdict for verdict in latest(journal.entries()) if verdict.digest == digest}
 
     def evidence(self, networks: Mapping[str, NetworkVerdict]) -> Iterator[RecordEvidence]:
         """What was measured of each workload; not admitted is also what :func:`outvoted` leaves out."""
@@ -72,8 +78,8 @@ class JudgedWorkloads:
 def judged_workloads(directory: WorkDirectory) -> JudgedWorkloads:
     """Read a work directory. Raises WorkDirectoryError for a damaged file."""
     entries = {entry.task.exact: entry for entry in distill(directory)}
-    latest = {verdict.exact: verdict for verdict in verdict_journal(directory).entries()}
-    verdicts = {exact: latest[exact] for exact in sorted(latest.keys() & entries.keys())}
+    found = {verdict.exact: verdict for verdict in verdict_journal(directory).entries()}
+    verdicts = {exact: found[exact] for exact in sorted(found.keys() & entries.keys())}
     return JudgedWorkloads(directory=directory, entries=entries, verdicts=verdicts)
 
 
@@ -117,7 +123,7 @@ def outvoted(task: TaskEntry, networks: Mapping[str, NetworkVerdict]) -> str | N
 
 
 def _with_own_choice(line: RecordEvidence, verdict: Verdict, entry: Distilled) -> RecordEvidence:
-    """``line`` with the time of the template's own knobs, if they raced in what the verdict is about."""
+    """``line`` with the time of the template's own knobs, if they were compared in what the verdict is about."""
     if verdict.choice is None or entry.preferred is None or entry.digest != verdict.digest:
         return line
     own_s = verdict.finalists[entry.preferred].run_s
@@ -141,7 +147,7 @@ def _measured_here(
     """What the end-to-end gate measured of networks that are not among ``measured``."""
     known = {item.network for item in measured}
     for name in sorted(networks.keys() - known):
-        line = as_evidence(networks[name])
+        line = network_evidence(networks[name])
         if line is not None:
             yield line
 

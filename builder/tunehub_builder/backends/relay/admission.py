@@ -6,17 +6,16 @@ a set that makes one of the networks faster that call it.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tunehub_builder.backends.relay.gate import WINOGRAD_TOLERANCE, RelayVerdict, overruled
-from tunehub_builder.backends.relay.measure_network import AUTO_SCHEDULER, GRAPH, HISTORY
-from tunehub_builder.backends.relay.network_gate import NetworkVerdict
+from tunehub_builder.backends.relay.network_worker import AUTO_SCHEDULER, HISTORY
 from tunehub_builder.backends.relay.tuner import AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask
-from tunehub_builder.gate.samples import timed_evidence
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
+from tunehub_builder.backends.relay.workload_gate import RelayVerdict, overruled, tolerance_of
+from tunehub_builder.gate.evidence import timed_evidence
+from tunehub_builder.gate.networks import NetworkVerdict
+from tunehub_registry.evidence import RecordEvidence
 
 _VARIANTS = {AUTOTVM: HISTORY, AUTO_SCHEDULER: AUTO_SCHEDULER}
 _BASELINES = {
@@ -44,28 +43,28 @@ class JudgedRecord:
 
 def judged_records(
     verdicts: Sequence[RelayVerdict],
-    networks: Mapping[tuple[str, str], NetworkVerdict],
+    networks: Iterable[NetworkVerdict],
     tasks: Iterable[RelayTask],
     known_networks: Iterable[str],
 ) -> list[JudgedRecord]:
     """The last word on each record, in the order of ``verdicts``.
 
-    ``networks``: the verdicts that are about the present winners, by network and variant. ``known_networks``: the
-    names of all networks of the run; a workload that none of them calls, such as that of a user's own template, stands
-    for itself.
+    ``networks``: the verdicts that are about the present winners. ``known_networks``: the names of all networks of the
+    run; a workload that none of them calls, such as that of a user's own template, stands for itself.
     """
     names = set(known_networks)
+    judged = {verdict.subject: verdict for verdict in networks}
     callers = {(task.tuner, task.key): sorted(names.intersection(task.counts)) for task in tasks}
     beaten = overruled(verdicts)
     found = []
     for verdict in verdicts:
-        called_by = callers.get((verdict.tuner, verdict.key), [])
+        called_by = callers.get(verdict.subject, [])
         variant = _VARIANTS[verdict.tuner]
-        used = [networks.get((name, variant)) for name in called_by]
+        used = [judged.get((name, variant)) for name in called_by]
         measured = [_difference_in(use, verdict.key) for use in used]
         compared = [difference for difference in measured if difference is not None]
         difference = verdict.difference if verdict.difference is not None else max(compared, default=None)
-        reason = verdict.reason or beaten.get((verdict.tuner, verdict.key))
+        reason = verdict.reason or beaten.get(verdict.subject)
         if reason is None:
             reason = _network_reason(called_by, used) if called_by else _own_reason(verdict)
         end_to_end = verdict.difference is None
@@ -73,24 +72,20 @@ def judged_records(
     return found
 
 
-def published_graphs(networks: Mapping[tuple[str, str], NetworkVerdict]) -> list[NetworkVerdict]:
-    """The networks whose graph-level records may be published, by name."""
-    return [networks[key] for key in sorted(networks) if key[1] == GRAPH and networks[key].admitted]
-
-
 def record_evidence(judged: JudgedRecord) -> RecordEvidence | None:
     """A line of a package's evidence; None when nothing was measured that could be stated."""
     verdict = judged.verdict
-    if not verdict.run_s or not verdict.default_s or (judged.published and judged.difference is None):
+    if not verdict.tuned_s or not verdict.default_s or (judged.published and judged.difference is None):
         return None
     baseline = _BASELINES[verdict.tuner]
     if judged.end_to_end and judged.difference is not None:
-        limit = f", within {WINOGRAD_TOLERANCE:g} because it is a Winograd algorithm" if _winograd(verdict) else ""
-        baseline = f"{baseline}; {_END_TO_END}{limit}"
+        baseline = f"{baseline}; {_END_TO_END}"
+        if "winograd" in verdict.name:
+            baseline += f", within {tolerance_of(verdict.name):g} because it is a Winograd algorithm"
     return timed_evidence(
         verdict.key,
         verdict.default_s,
-        verdict.run_s,
+        verdict.tuned_s,
         difference=judged.difference,
         threads=verdict.threads,
         admitted=judged.published,
@@ -100,27 +95,9 @@ def record_evidence(judged: JudgedRecord) -> RecordEvidence | None:
     )
 
 
-def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
-    """As :func:`record_evidence`, for a network that was measured to the end."""
-    if not verdict.tuned_s or not verdict.default_s or verdict.difference is None:
-        return None
-    return NetworkEvidence(
-        network=verdict.label,
-        default_s=statistics.median(verdict.default_s),
-        tuned_s=statistics.median(verdict.tuned_s),
-        repeats=len(verdict.tuned_s),
-        threads=verdict.threads,
-        output_max_rel_diff=verdict.difference,
-    )
-
-
 def _difference_in(network: NetworkVerdict | None, key: str) -> float | None:
     """How far the outputs of a network are from the default's, when this record was among those that it ran with."""
     return network.difference if network is not None and key in network.keys else None
-
-
-def _winograd(verdict: RelayVerdict) -> bool:
-    return "winograd" in verdict.name
 
 
 def _network_reason(names: Sequence[str], used: Sequence[NetworkVerdict | None]) -> str | None:

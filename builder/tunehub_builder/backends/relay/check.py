@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
 
 from tunehub_builder.backends.relay import networks as standard
 from tunehub_builder.backends.relay.admission import JudgedRecord, judged_records
-from tunehub_builder.backends.relay.gate import RelayGateOptions, RelayVerdict, check_workloads, target_text, templates
-from tunehub_builder.backends.relay.network_gate import NetworkVerdict, check_networks, record_uses
+from tunehub_builder.backends.relay.network_gate import RelayNetworks, network_journal, record_uses
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork
 from tunehub_builder.backends.relay.target import find_relay_target
 from tunehub_builder.backends.relay.templates import load_template
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.backends.relay.workload_gate import RelayWorkloads, target_text, templates
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.tuning.progress import milliseconds
+from tunehub_builder.gate.networks import NetworkVerdict, check_networks
+from tunehub_builder.gate.report import CheckResult, Rejection, Told, network_results
+from tunehub_builder.gate.workloads import check_workloads
 from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.tuning_log import auto_scheduler_key
@@ -27,22 +28,10 @@ _NHWC_SUFFIX = "-nhwc"
 _STANDARD_SOURCE = "tvm.relay.testing."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RelayOutcome:
-    """The verdicts on all records and all sets of a work directory."""
-
-    records: tuple[JudgedRecord, ...]
-    networks: tuple[NetworkVerdict, ...]
-
-
 def check_relay_directory(
-    directory: WorkDirectory,
-    resources: Resources,
-    models: Sequence[Path],
-    stream: TextIO,
-    options: RelayGateOptions | None = None,
-) -> RelayOutcome:
-    """Judge what is due in ``directory``, which the caller holds locked, and tell ``stream`` about it.
+    directory: WorkDirectory, resources: Resources, models: Sequence[Path], show: Callable[[Told, int, int], None]
+) -> CheckResult:
+    """Judge what is due in ``directory``, which the caller holds locked, and ``show`` each new verdict.
 
     ``models`` are the ONNX files among the networks that were tuned. Raises WorkDirectoryError, TuningError (a device
     that is not here among them), NetworkError, and BuilderError for a model that is not given.
@@ -55,18 +44,30 @@ def check_relay_directory(
     work = RelayWork(directory)
     work.heal()
     found = Networks(run.networks, models)
-    shown = _Shown(stream)
-    chosen = options or RelayGateOptions()
-
-    def dags(tasks: Sequence[RelayTask]) -> Mapping[str, tuple[str, str]]:
-        return auto_scheduler_dags(tasks, found.get, target)
-
-    verdicts = check_workloads(work, run, resources, dags, shown.workload, chosen)
-    uses = record_uses(work, run, verdicts)
-    networks = check_networks(work, run, resources, found.get, uses, shown.network, chosen)
-    by_name = {(verdict.network, verdict.variant): verdict for verdict in networks}
+    dags = partial(auto_scheduler_dags, network_of=found.get, target=target)
+    workloads = RelayWorkloads(work=work, run=run, threads=resources.threads, dags=dags)
+    verdicts = check_workloads(workloads, resources, show)
+    options = PoolOptions(workers=1, threads=resources.threads, log=str(directory.log))
+    backend, uses = RelayNetworks(run=run, network_of=found.get), record_uses(work, run, verdicts)
+    networks = check_networks(backend, network_journal(work), uses, options, show)
     names = [entry.name for entry in run.networks]
-    return RelayOutcome(records=tuple(judged_records(verdicts, by_name, work.tasks(), names)), networks=tuple(networks))
+    return _result(judged_records(verdicts, networks, work.tasks(), names), networks)
+
+
+def _result(records: Sequence[JudgedRecord], networks: Sequence[NetworkVerdict]) -> CheckResult:
+    published = [record.verdict for record in records if record.published]
+    rejected = [
+        Rejection(where=record.verdict.key, name=record.verdict.name, reason=record.reason)
+        for record in records
+        if record.reason is not None
+    ]
+    return CheckResult(
+        admitted=len(published),
+        rejected=tuple(rejected),
+        measured=True,
+        speedups=tuple(verdict.speedup for verdict in published if verdict.speedup),
+        networks=network_results(networks),
+    )
 
 
 class Networks:
@@ -113,32 +114,3 @@ def _extracted(network: RelayNetwork, target: str) -> list[tuple[str, tuple[str,
     tasks, _ = auto_scheduler.extract_tasks(module["main"], weights, tvm.target.Target(target))
     keys = [str(task.workload_key) for task in tasks]
     return [(auto_scheduler_key(key), (key, str(serialize_workload_registry_entry(key)[1]))) for key in keys]
-
-
-class _Shown:
-    """Tells a person about each verdict."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def workload(self, verdict: RelayVerdict, position: int, count: int) -> None:
-        self._show(verdict.admitted, verdict.name, verdict.default_s, verdict.run_s, verdict.reason, position, count)
-
-    def network(self, verdict: NetworkVerdict, position: int, count: int) -> None:
-        self._show(verdict.admitted, verdict.label, verdict.default_s, verdict.tuned_s, verdict.reason, position, count)
-
-    def _show(
-        self, admitted: bool, name: str, default_s: Any, run_s: Any, reason: str | None, position: int, count: int
-    ) -> None:
-        word = "admitted" if admitted else "rejected"
-        because = f", {reason}" if reason else ""
-        self._stream.write(f"[{position}/{count}] {word} {name}{times_text(default_s, run_s)}{because}\n")
-        self._stream.flush()
-
-
-def times_text(default_s: Sequence[float], run_s: Sequence[float]) -> str:
-    """``: 1.2 ms → 0.8 ms (1.5×)``, or nothing when one of the two was not measured."""
-    if not default_s or not run_s:
-        return ""
-    default, tuned = statistics.median(default_s), statistics.median(run_s)
-    return f": {milliseconds(default)} → {milliseconds(tuned)} ({default / tuned:.2f}×)"

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from tunehub_builder.backends.relay.admission import (
-    JudgedRecord,
-    judged_records,
-    network_evidence,
-    published_graphs,
-    record_evidence,
-)
-from tunehub_builder.backends.relay.gate import static_reason, target_text, verdict_journal
-from tunehub_builder.backends.relay.network_gate import NetworkVerdict, current, network_journal, record_uses
+from tunehub_builder.backends.relay.admission import JudgedRecord, judged_records, record_evidence
+from tunehub_builder.backends.relay.network_gate import current, network_journal, record_uses
+from tunehub_builder.backends.relay.network_worker import GRAPH
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.backends.relay.workload_gate import static_reason, target_text, verdict_journal
+from tunehub_builder.gate.evidence import network_evidence
+from tunehub_builder.gate.journal import latest
+from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_builder.packing.contents import Contents, nothing_admitted, provenance_of, sorted_networks
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.evidence import Evidence, encode_evidence
@@ -39,12 +37,12 @@ def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
     work = RelayWork(directory)
     tasks = list(work.tasks())
     keys = {(task.tuner, task.key) for task in tasks}
-    latest = {(v.tuner, v.key): v for v in verdict_journal(work).entries() if (v.tuner, v.key) in keys}
-    verdicts = [latest[key] for key in sorted(latest)]
-    networks = current(record_uses(work, run, verdicts), network_journal(work).entries())
+    found = [verdict for verdict in latest(verdict_journal(work).entries()) if verdict.subject in keys]
+    verdicts = sorted(found, key=lambda verdict: verdict.subject)
+    networks = current(network_journal(work), record_uses(work, run, verdicts))
     judged = judged_records(verdicts, networks, tasks, (entry.name for entry in run.networks))
     published = [record for record in judged if record.published and _is_sound(record)]
-    graphs = published_graphs(networks)
+    graphs = [verdict for verdict in networks if verdict.variant == GRAPH and verdict.admitted]
     if not published and not graphs:
         raise nothing_admitted(directory, checked=bool(verdicts))
     sets, files = _record_sets(work, run, published, graphs)
@@ -105,17 +103,16 @@ def _record_set(run: RunFile, tuner: str, file: str, count: int, trials: int) ->
 
 def _evidence(
     judged: Iterable[JudgedRecord],
-    networks: Mapping[tuple[str, str], NetworkVerdict],
+    networks: Iterable[NetworkVerdict],
     efforts: Mapping[tuple[str, str], Effort],
 ) -> list[Evidence]:
     """On every record that was measured, and on the networks whose sets are published."""
     records = [
-        msgspec.structs.replace(found, **efforts.get((record.verdict.tuner, record.verdict.key), {}))
+        msgspec.structs.replace(found, **efforts.get(record.verdict.subject, {}))
         for record in judged
         if (found := record_evidence(record)) is not None
     ]
-    admitted = (networks[key] for key in sorted(networks) if networks[key].admitted)
-    return [*records, *filter(None, map(network_evidence, admitted))]
+    return [*records, *filter(None, map(network_evidence, networks))]
 
 
 Effort = dict[str, int]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub.measure.session import Session, packed, unpacked
+from tunehub.measure.session import CandidateSession, packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packed_library
@@ -26,7 +26,7 @@ class MeasureOptions:
     cutoff: float = 3.0
 
 
-class TraceSession(Session):
+class TraceSession(CandidateSession):
     """As the client's: modules by task, built candidates by number. A candidate is a trace.
 
     Its public methods are the requests. A candidate stays built until it is measured or dropped.

@@ -14,7 +14,7 @@ from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 if TYPE_CHECKING:
     from tunehub_builder.fleet.pool import Fleet, FleetPool
 
-# A space of knobs has few choices that are far apart; those that are close race at the gate.
+# A space of knobs has few choices that are far apart; those that are close are compared at the gate.
 _OF_KNOBS = MeasureOptions(repeats=3, min_repeat_s=0.005, cutoff=2.0)
 
 

@@ -1,4 +1,4 @@
-"""Samples of a default's time and of a candidate's as evidence: how much faster the candidate is. Pure."""
+"""What the gate has measured as a package's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from tunehub.measure.protocol import interquartile_range
-from tunehub_registry.evidence import RecordEvidence
+from tunehub_builder.gate.networks import NetworkVerdict
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 
 
 def speedup(default_s: Sequence[float], run_s: Sequence[float]) -> float | None:
@@ -50,4 +51,18 @@ def timed_evidence(
         tuner=tuner,
         baseline=baseline,
         trials=trials,
+    )
+
+
+def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
+    """An admitted verdict on a network as a line of a package's evidence; None for another one."""
+    if not verdict.admitted or verdict.difference is None:
+        return None
+    return NetworkEvidence(
+        network=verdict.name,
+        default_s=statistics.median(verdict.default_s),
+        tuned_s=statistics.median(verdict.tuned_s),
+        repeats=len(verdict.tuned_s),
+        threads=verdict.threads,
+        output_max_rel_diff=verdict.difference,
     )

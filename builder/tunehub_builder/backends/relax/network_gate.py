@@ -1,0 +1,152 @@
+"""Networks at the gate with current TVM: TVM's default, tunehub without any record, and tunehub with the records.
+
+The records are admitted for a network when it computes the same, is faster than the default beyond the noise, and not
+slower than without them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tunehub.measure.protocol import MeasuringPlan, is_faster
+from tunehub_builder.backends.relax.network_worker import (
+    PLAIN,
+    TUNED,
+    RelaxNetworkCase,
+    RelaxNetworkSession,
+)
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.comparison import BuildLimits
+from tunehub_builder.gate.network_session import DEFAULT
+from tunehub_builder.gate.networks import (
+    NOT_MEASURED,
+    NetworkJob,
+    NetworkVariant,
+    NetworkVerdict,
+    VariantTimes,
+    digest_of,
+    reason_against,
+)
+from tunehub_builder.tuning.journal import LineJournal
+from tunehub_builder.tuning.work_directory import WorkDirectory
+from tunehub_registry.manifest import NetworkEntry
+
+_FILES = "onnx file "  # how the sources of networks from files begin
+LIMITS = BuildLimits(build_s=1800.0, run_s=1800.0)
+PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=8.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordFile:
+    """Records in a file, for one target: TVM's ``target`` as JSON, and the ``layout`` that they are for.
+
+    ``evidence``: a file of what was measured of them and of rejected ones, which decides what the client leaves to TVM.
+    """
+
+    path: Path
+    target: dict[str, Any]
+    layout: str
+    evidence: Path | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names these records."""
+        return digest_of(self.path.read_bytes())
+
+
+def network_journal(directory: WorkDirectory) -> LineJournal[NetworkVerdict]:
+    """The journal of verdicts on networks. Of two on one network the later one counts."""
+    return LineJournal(directory.path / "networks.jsonl", NetworkVerdict)
+
+
+def network_cases(
+    entries: Iterable[NetworkEntry], names: Sequence[str], models: Sequence[Path], records: RecordFile
+) -> list[RelaxNetworkCase]:
+    """What to measure: the standard networks called ``names`` and the ONNX files ``models``, or without either, the
+    networks of a run or package, ``entries``. Files of misses and networks of TVM <= 0.19 are left out of those.
+
+    Raises UnknownNetworkError, and BuilderError when one of ``entries`` came from a file, which has to be given.
+    """
+    from tunehub_builder import networks
+
+    known = {entry.name: entry for entry in entries}
+    if not names and not models:
+        from_file = next((entry.name for entry in known.values() if entry.source.startswith(_FILES)), None)
+        if from_file is not None:
+            reason = f"the network {from_file!r} was tuned from a file: give it with --model FILE"
+            raise BuilderError(f"{reason}, or say which with --network NAME")
+        names = [name for name in known if name in networks.names()]
+    for name in names:
+        if name not in networks.names():
+            raise networks.UnknownNetworkError(name, networks.names())
+    files = [(path.stem, path) for path in models]
+    return [_case(name, None, {}, records) for name in names] + [
+        _case(name, path, dict(known[name].inputs) if name in known else {}, records) for name, path in files
+    ]
+
+
+def _case(name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], records: RecordFile) -> RelaxNetworkCase:
+    return RelaxNetworkCase(
+        name=name,
+        file=None if file is None else str(file),
+        shapes=shapes,
+        target=records.target,
+        records=str(records.path),
+        layout=records.layout,
+        evidence=None if records.evidence is None else str(records.evidence),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelaxNetworks:
+    """Networks with the records whose ``digest`` this is, as the gate's backend."""
+
+    digest: str
+    plan: MeasuringPlan = PLAN
+    limits: BuildLimits = LIMITS
+    session = RelaxNetworkSession
+
+    def wanted(self, case: RelaxNetworkCase) -> Mapping[Hashable, str]:
+        """As the port says."""
+        return {(case.name, ""): self.digest}
+
+    @contextmanager
+    def opened(self, case: RelaxNetworkCase) -> Iterator[NetworkJob]:
+        """As the port says."""
+        yield NetworkJob(
+            name=case.name,
+            case=msgspec.json.encode(case).decode(),
+            variants=[NetworkVariant(name=name) for name in (DEFAULT, PLAIN, TUNED)],
+            needed=frozenset({DEFAULT, TUNED}),
+        )
+
+    def verdicts(
+        self, case: RelaxNetworkCase, measured: Mapping[str, VariantTimes], threads: int
+    ) -> Sequence[NetworkVerdict]:
+        """As the port says."""
+        default, plain, tuned = (measured.get(name, NOT_MEASURED) for name in (DEFAULT, PLAIN, TUNED))
+        reason = reason_against(measured, TUNED)
+        if reason is None and plain.reason is None and is_faster(plain.run_s, tuned.run_s):
+            tuned_ms, plain_ms = (statistics.median(times.run_s) * 1e3 for times in (tuned, plain))
+            reason = f"takes {tuned_ms:.4g} ms with the records and {plain_ms:.4g} ms without any"
+        return [
+            NetworkVerdict(
+                network=case.name,
+                digest=self.digest,
+                threads=threads,
+                admitted=reason is None,
+                reason=reason,
+                default_s=default.run_s,
+                plain_s=plain.run_s,
+                tuned_s=tuned.run_s,
+                difference=tuned.difference,
+                rungs=tuned.told or {},
+            )
+        ]

@@ -1,0 +1,210 @@
+"""The publish gate's workloads with current TVM: the best trials of a tuner, as traces or as choices of knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tunehub.measure.difference import tolerance
+from tunehub.measure.protocol import MeasuringPlan
+from tunehub.records.key_scheme import TEMPLATE
+from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.evidence import speedup, timed_evidence
+from tunehub_builder.gate.finalists import FINALISTS, Distilled, distill
+from tunehub_builder.gate.workloads import WorkloadCase
+from tunehub_builder.tuning.journal import KnobChoice, LineJournal
+from tunehub_builder.tuning.runner.pool import Worker
+from tunehub_builder.tuning.runner.workers import worker_pool
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
+from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.exceptions import TraceError
+from tunehub_registry.trace_rules import validate_trace
+
+LIMITS = BuildLimits(build_s=240.0, run_s=120.0)
+_MIN_GAIN_OF_CHOICE = 1.01  # times as fast as a template's own choice of knobs, for another choice to win
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The gate's decision on one workload: a line of ``verdicts.jsonl``.
+
+    ``digest`` names the finalists that it is about, ``winner`` is one of them, with its ``trace`` or ``choice`` of
+    knobs. ``default_s`` and a finalist's ``run_s`` are samples in seconds. ``trials`` is how many were tried.
+    """
+
+    exact: str
+    name: str
+    digest: str
+    threads: int
+    admitted: bool
+    reason: str | None = None
+    default_s: tuple[float, ...] = ()
+    finalists: tuple[Finalist, ...] = ()
+    winner: int | None = None
+    trace: Any = None
+    choice: KnobChoice | None = None
+    trials: int | None = None
+
+    @property
+    def subject(self) -> str:
+        """The workload."""
+        return self.exact
+
+    @property
+    def candidate(self) -> Any:
+        """The winner's trace or choice of knobs."""
+        return self.trace if self.choice is None else self.choice
+
+    @property
+    def tuned_s(self) -> tuple[float, ...]:
+        """The winner's samples; none without a winner."""
+        return () if self.winner is None else self.finalists[self.winner].run_s
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the default the winner is, by medians; None without a winner."""
+        return speedup(self.default_s, self.tuned_s)
+
+
+def verdict_journal(directory: WorkDirectory) -> LineJournal[Verdict]:
+    """The gate's journal in a work directory. Of two verdicts on a workload the later one counts."""
+    return LineJournal(directory.path / "verdicts.jsonl", Verdict)
+
+
+def plan_for(target: Mapping[str, Any]) -> MeasuringPlan:
+    """How a target's finalists are timed: a GPU's times are steady, and its kernels short."""
+    if target.get("kind") == "cuda":
+        return MeasuringPlan(rounds=9, sample_s=0.002, budget_s=0.1)
+    return MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelaxWorkloads:
+    """The workloads of a work directory as the gate's backend; ``threads`` measure."""
+
+    directory: WorkDirectory
+    run: RunFile
+    threads: int
+    limits: BuildLimits = LIMITS
+
+    @property
+    def journal(self) -> LineJournal[Verdict]:
+        """As the port says."""
+        return verdict_journal(self.directory)
+
+    def entries(self) -> Sequence[Distilled]:
+        """As the port says."""
+        return distill(self.directory, FINALISTS)
+
+    def wanted(self, entry: Distilled) -> Mapping[Hashable, str]:
+        """As the port says."""
+        return {entry.task.exact: entry.digest} if entry.best else {}
+
+    def cases(self, entries: Sequence[Distilled]) -> Sequence[WorkloadCase[Verdict]]:
+        """As the port says."""
+        plan = plan_for(self.run.target)
+        return [case_of(entry, self.run.target, self.threads, plan) for entry in entries]
+
+    @contextmanager
+    def workers(self, count: int) -> Iterator[Sequence[Worker]]:
+        """As the port says."""
+        with worker_pool(self.directory, self.run, workers=count, threads=self.threads) as pool:
+            yield pool.workers
+
+
+def case_of(entry: Distilled, target: Mapping[str, Any], threads: int, plan: MeasuringPlan) -> WorkloadCase[Verdict]:
+    """What the gate measures of a workload."""
+    task = entry.task
+
+    def request(numbers: Sequence[int]) -> tuple[Any, ...]:
+        return "build_case", task.exact, target, [entry.best[number].candidate for number in numbers]
+
+    return WorkloadCase(
+        task=task.exact,
+        module=task.module,
+        finalists=[
+            Finalist(source=trial.source, tuning_s=trial.mean_s, reason=static_reason(trial.candidate))
+            for trial in entry.best
+        ],
+        rules=FinalistRules(
+            plan=plan,
+            tolerance=tolerance(["float16"] if _is_half(entry) else []),
+            preferred=entry.preferred,
+            min_gain=_MIN_GAIN_OF_CHOICE,
+        ),
+        request=request,
+        verdict=partial(_verdict, entry, threads),
+    )
+
+
+def static_reason(candidate: Any) -> str | None:
+    """Why a trace or a choice of knobs must not reach TVM, or None when the rules allow it."""
+    if isinstance(candidate, KnobChoice):
+        return _choice_reason(candidate)
+    try:
+        validate_trace(candidate)
+    except TraceError as error:
+        return f"the trace is not allowed: {error.reason} (at {error.path})"
+    return None
+
+
+def _choice_reason(choice: KnobChoice) -> str | None:
+    from tunehub.templates import KnobError, read_knobs, template
+
+    try:
+        own = template(choice.template)
+        read_knobs(own.KNOBS, choice.knobs)
+    except KnobError as error:
+        return f"the knobs are not allowed: {error}"
+    if choice.version != own.VERSION:
+        return f"the knobs are for version {choice.version} of the template {own.NAME}, which is {own.VERSION} here"
+    return None
+
+
+def evidence(verdict: Verdict) -> RecordEvidence | None:
+    """The verdict as a line of a package's evidence; None when nothing was measured that could be stated."""
+    measured = verdict.finalists[verdict.winner] if verdict.winner is not None else None
+    if measured is None or measured.difference is None or not measured.run_s or not verdict.default_s:
+        return None
+    if measured.difference == float("inf"):
+        return None
+    # A package may hold other tuners' records of the workload of a choice of knobs.
+    choice: dict[str, Any] = {} if verdict.choice is None else {"tuner": TEMPLATE, "trials": verdict.trials or 0}
+    return timed_evidence(
+        verdict.exact,
+        verdict.default_s,
+        measured.run_s,
+        difference=measured.difference,
+        threads=verdict.threads,
+        admitted=verdict.admitted,
+        reason=verdict.reason,
+        **choice,
+    )
+
+
+def _is_half(entry: Distilled) -> bool:
+    """Whether anything in the workload is float16: types stand in TVM's JSON as text."""
+    return 'float16"' in entry.task.module.replace("bfloat16", "")
+
+
+def _verdict(entry: Distilled, threads: int, compared: ComparedFinalists) -> Verdict:
+    winner = compared.winner
+    best = entry.best[winner] if winner is not None else None
+    return Verdict(
+        exact=entry.task.exact,
+        name=entry.task.name,
+        digest=entry.digest,
+        threads=threads,
+        admitted=compared.reason is None,
+        reason=compared.reason,
+        default_s=compared.default_s,
+        finalists=compared.finalists,
+        winner=winner,
+        trace=best.trace if best is not None else None,
+        choice=best.choice if best is not None else None,
+        trials=entry.trials,
+    )

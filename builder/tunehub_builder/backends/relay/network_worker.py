@@ -1,0 +1,114 @@
+"""In a worker process: one network compiled in several ways with TVM <= 0.19, compared and timed end to end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tunehub.measure.session import random_array
+from tunehub_builder.gate.network_session import DEFAULT, BuiltNetwork, NetworkSession
+
+HISTORY, GRAPH, AUTO_SCHEDULER = "history", "graph", "auto_scheduler"
+_PATIENCE_S = 120.0
+_CACHES = ("te_compiler", "compile_engine")  # TVM 0.9 and later, 0.8
+
+
+class RelayNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs of a network: files with its module (TVM's JSON) and its weights, its inputs, the target
+    as TVM writes it, and the modules with a user's own AutoTVM ``templates``."""
+
+    module: str
+    weights: str
+    inputs: dict[str, tuple[int, ...]]
+    target: str
+    templates: tuple[str, ...] = ()
+
+
+class RelayNetworkSession(NetworkSession):
+    """Variants: TVM's ``default``, and how TVM uses records: ``history``, ``graph`` and ``auto_scheduler``."""
+
+    def __init__(self) -> None:
+        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
+        super().__init__(_PATIENCE_S)
+
+    def open(self, case: str) -> None:
+        """Load a :class:`RelayNetworkCase`."""
+        import tvm
+        from tvm import relay
+
+        self._case = known = msgspec.json.decode(case, type=RelayNetworkCase)
+        for module in known.templates:
+            importlib.import_module(module)
+        self._module = tvm.ir.load_json(Path(known.module).read_text(encoding="utf-8"))
+        self._weights = relay.load_param_dict(Path(known.weights).read_bytes())
+        self._target = tvm.target.Target(known.target)
+        self._device = tvm.device(str(self._target.kind.name), 0)
+
+    def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
+        """As the base says; the argument is the lines of the records, as ``variant`` uses them."""
+        import tvm
+        from tvm import relay
+        from tvm.contrib import graph_executor
+
+        _clear_compile_caches()
+        config = {"relay.backend.use_auto_scheduler": True} if variant == AUTO_SCHEDULER else {}
+        with ExitStack() as stack:
+            if variant != DEFAULT:
+                file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".log", encoding="utf-8"))
+                file.writelines(f"{line}\n" for line in arguments[0])
+                file.flush()
+                stack.enter_context(_records(variant, file.name))
+            stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config))
+            library = relay.build(self._module, target=self._target, params=self._weights)
+        module = graph_executor.GraphModule(library["default"](self._device))
+        for name, value in self._inputs().items():
+            module.set_input(name, value)
+        return BuiltNetwork(outputs=partial(_outputs, module), time=partial(_time, module, self._device)), None
+
+    def _inputs(self) -> Mapping[str, Any]:
+        """The same random numbers for every variant, by the types that the module declares."""
+        import numpy as np
+
+        types = {str(p.name_hint): str(p.type_annotation.dtype) for p in self._module["main"].params}
+        rng = np.random.default_rng(0)
+        return {
+            name: random_array(rng, shape, types.get(name, "float32"), True)
+            for name, shape in self._case.inputs.items()
+        }
+
+
+def _outputs(module: Any) -> list[Any]:
+    module.run()
+    return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
+
+
+def _time(module: Any, device: Any, runs: int) -> float:
+    return float(module.module.time_evaluator("run", device, number=runs, repeat=1)().results[0])
+
+
+def _records(variant: str, path: str) -> Any:
+    """TVM's own context for the records in a file."""
+    if variant == AUTO_SCHEDULER:
+        from tvm import auto_scheduler
+
+        return auto_scheduler.ApplyHistoryBest(path)
+    from tvm import autotvm
+
+    return autotvm.apply_graph_best(path) if variant == GRAPH else autotvm.apply_history_best(path)
+
+
+def _clear_compile_caches() -> None:
+    """Forget kernels that were compiled with other records, where this TVM keeps them between builds."""
+    for name in _CACHES:
+        try:
+            importlib.import_module(f"tvm.relay.backend.{name}").get().clear()
+        except ImportError:
+            continue

@@ -1,0 +1,180 @@
+"""In a worker process: build one workload's finalists and its default with TVM <= 0.19, compare and time them.
+
+Formats and rules come from TVM itself: a record is decoded and built as its own measuring does it
+(``autotvm/measure/measure_methods.py``, ``auto_scheduler/measure.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tunehub.measure.difference import difference
+from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.measure.session import DEFAULT, packed, random_array, unpacked
+from tunehub.measure.worker_process import error_of
+
+_PATIENCE_S = 20.0  # for repeating disturbed measurements of a workload
+
+
+class RelayWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs of a workload. ``target``: as TVM writes it. ``dag``: TVM's JSON of the tensors of an
+    auto-scheduler's task, whose key is ``workload_key``. ``templates``: modules with a user's own AutoTVM templates."""
+
+    tuner: str
+    target: str
+    workload_key: str = ""
+    dag: str = ""
+    templates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltWorkload:
+    library: Any
+    shapes: tuple[tuple[tuple[int, ...], str], ...]
+
+
+class WorkloadSession:
+    """What a worker remembers between requests: the candidates of one workload, by the numbers of
+    :mod:`tunehub.measure.session`. Its public methods are the requests."""
+
+    def __init__(self) -> None:
+        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
+        self._built: dict[int, _BuiltWorkload] = {}
+        self._arguments: dict[int, list[Any]] = {}
+
+    def task(self, key: str, workload: str) -> None:
+        """Make a :class:`RelayWorkload` (as JSON) known to this process. The key is for messages only."""
+        known = msgspec.json.decode(workload, type=RelayWorkload)
+        for module in known.templates:
+            importlib.import_module(module)
+        if known.dag:
+            from tvm.auto_scheduler import workload_registry
+
+            workload_registry.deserialize_workload_registry_entry((known.workload_key, known.dag))
+
+    def build_case(self, workload: str, lines: Sequence[str]) -> list[str | None]:
+        """Build the default and the records in ``lines``; return their errors or None."""
+        known = msgspec.json.decode(workload, type=RelayWorkload)
+        self._built.clear()
+        self._arguments.clear()
+        self._patience = Patience(left=_PATIENCE_S)
+        build = self._build_autotvm if known.tuner == "autotvm" else self._build_auto_scheduler
+        errors = [error_of(build, known, None, lines[0])]
+        return errors + [error_of(build, known, position, line) for position, line in enumerate(lines)]
+
+    def difference(self, number: int, reference: int) -> float | None:
+        """Largest difference of the outputs of two candidates on the same input, relative to the reference's largest.
+
+        None when the two do not take the same arguments: many templates choose the layout of their arguments.
+        """
+        import numpy as np
+
+        expected, found = self._built[reference], self._built[number]
+        if expected.shapes != found.shapes:
+            return None
+        rng = np.random.default_rng(0)
+        inputs = [random_array(rng, shape, dtype, False) for shape, dtype in expected.shapes]
+        return difference(self._outputs(found, inputs), self._outputs(expected, inputs))
+
+    def time(self, number: int, runs: int) -> float:
+        """Mean seconds of ``runs`` runs of a candidate."""
+        built = self._built[number]
+        evaluator = built.library.time_evaluator(built.library.entry_name, self._device(), number=runs, repeat=1)
+        arguments = self._arguments_of(number)
+        with clear_of_the_pool():
+            return undisturbed(lambda: (float(evaluator(*arguments).results[0]),), self._patience)[0]
+
+    def _arguments_of(self, number: int) -> list[Any]:
+        import numpy as np
+        import tvm
+
+        if number not in self._arguments:
+            rng = np.random.default_rng(0)
+            self._arguments[number] = [
+                tvm.nd.array(random_array(rng, shape, dtype, True), self._device())
+                for shape, dtype in self._built[number].shapes
+            ]
+        return self._arguments[number]
+
+    def _outputs(self, built: _BuiltWorkload, inputs: list[Any]) -> list[Any]:
+        """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
+        import tvm
+
+        device = self._device()
+        tensors = [tvm.nd.array(array, device) for array in inputs]
+        built.library[built.library.entry_name](*tensors)
+        device.sync()
+        return [tensor.numpy() for tensor in tensors]
+
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.device(self._kind, 0)
+
+    def _build_autotvm(self, known: RelayWorkload, position: int | None, line: str) -> None:
+        from tvm import autotvm
+        from tvm.autotvm.task.space import FallbackConfigEntity
+
+        target = self._target(known)
+        autotvm.GLOBAL_SCOPE.in_tuning = True  # templates then take their arguments in the layout that they work in
+        decoded = autotvm.record.decode(line)
+        if decoded is None:
+            raise ValueError("TVM does not read this version of the format")
+        task = autotvm.task.create(decoded[0].task.name, decoded[0].task.args, target)
+        config = FallbackConfigEntity() if position is None else decoded[0].config
+        with target:
+            schedule, arguments = task.instantiate(config)
+            if not config.valid():
+                raise ValueError(f"the configuration does not fit its template: {config.errors}")
+        built = self._compiled((schedule, arguments), target)
+        self._keep(position, built, built)
+
+    def _build_auto_scheduler(self, known: RelayWorkload, position: int | None, line: str) -> None:
+        """The default is the graph without a schedule: what TVM runs with the auto-scheduler on and no record."""
+        from tvm.auto_scheduler.compute_dag import ComputeDAG
+        from tvm.auto_scheduler.measure_record import load_record_from_string
+
+        if not known.dag:
+            raise ValueError("none of the networks has this workload any more")
+        target = self._target(known)
+        dag = ComputeDAG(known.workload_key)
+        if position is None:
+            built = self._compiled(dag.apply_steps_from_state(dag.get_init_state()), target)
+            self._keep(None, built, built)
+            return
+        measured, _ = load_record_from_string(line)
+        if json.loads(measured.task.workload_key) != json.loads(known.workload_key):
+            raise ValueError("the record is for another workload")
+        rewritten = dag.apply_steps_from_state(measured.state, measured.task.layout_rewrite_option)
+        plain = dag.apply_steps_from_state(measured.state)
+        self._keep(position, self._compiled(rewritten, target), self._compiled(plain, target))
+
+    def _keep(self, position: int | None, timed: _BuiltWorkload, compared: _BuiltWorkload) -> None:
+        if position is None:
+            self._built[DEFAULT] = timed
+        else:
+            self._built[packed(position)], self._built[unpacked(position)] = timed, compared
+
+    def _target(self, known: RelayWorkload) -> Any:
+        import tvm
+
+        target = tvm.target.Target(known.target)
+        self._kind = str(target.kind.name)
+        return target
+
+    def _compiled(self, scheduled: Any, target: Any) -> _BuiltWorkload:
+        import tvm
+
+        schedule, arguments = scheduled
+        with tvm.transform.PassContext(opt_level=3):
+            library = tvm.build(schedule, arguments, target=target)
+        library[library.entry_name]  # LLVM makes machine code when a function is first asked for
+        shapes = tuple((tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments)
+        return _BuiltWorkload(library, shapes)

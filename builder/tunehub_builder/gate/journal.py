@@ -1,0 +1,77 @@
+"""What the gate has judged, and what is due: one rule for workloads and networks, of every generation of TVM.
+
+A verdict counts until the records change that it is about, or the number of threads. A gain that noise has hidden is
+judged again: on a quieter machine the decision may be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tunehub.measure.protocol import is_lost_in_noise
+from tunehub_builder.tuning.journal import LineJournal
+
+
+class Judged(Protocol):
+    """A verdict: ``digest`` names the records that it is about. Samples in seconds, none where nothing was timed."""
+
+    @property
+    def subject(self) -> Hashable: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def default_s(self) -> tuple[float, ...]: ...
+
+    @property
+    def tuned_s(self) -> tuple[float, ...]: ...
+
+
+_Case = TypeVar("_Case")
+_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct that is Judged
+
+
+def latest(verdicts: Iterable[_Verdict]) -> list[_Verdict]:
+    """Of the verdicts on the same subject the last one."""
+    return list({verdict.subject: verdict for verdict in verdicts}.values())
+
+
+def is_due(known: Judged | None, digest: str, threads: int) -> bool:
+    """True when the verdict ``known`` is not about these records and threads, or was lost in the noise."""
+    if known is None or known.digest != digest or known.threads != threads:
+        return True
+    return is_lost_in_noise(known.default_s, known.tuned_s)
+
+
+def judge_due(
+    journal: LineJournal[_Verdict],
+    cases: Sequence[_Case],
+    wanted: Callable[[_Case], Mapping[Hashable, str]],
+    threads: int,
+    judge: Callable[[Sequence[_Case]], Iterator[Sequence[_Verdict]]],
+    show: Callable[[_Verdict, int, int], None],
+) -> list[_Verdict]:
+    """Judge the cases that are due, write their verdicts down, and return the verdicts on all cases.
+
+    ``wanted``: the subjects of a case's verdicts with the digests that they must have. ``judge`` yields each case's
+    verdicts. ``show`` gets each new one with the position of its case and how many there are. Raises
+    WorkDirectoryError; verdicts that were written stay, and a later call goes on from there.
+    """
+    journal.heal()
+    known = {verdict.subject: verdict for verdict in journal.entries()}
+    due = [
+        case
+        for case in cases
+        if any(is_due(known.get(subject), digest, threads) for subject, digest in wanted(case).items())
+    ]
+    for position, verdicts in enumerate(judge(due) if due else (), 1):
+        for verdict in verdicts:
+            journal.append(verdict)
+            known[verdict.subject] = verdict
+            show(verdict, position, len(due))
+    return [known[subject] for case in cases for subject in wanted(case)]
