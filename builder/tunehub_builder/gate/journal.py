@@ -13,17 +13,29 @@ from tunehub.measure.protocol import is_lost_in_noise
 from tunehub_builder.tuning.journal import LineJournal
 
 
-class Judged(Protocol):
-    """A verdict: ``digest`` names the records that it is about. Samples in seconds, none where nothing was timed."""
+class GateVerdict(Protocol):
+    """A verdict on a workload or a network, the ``subject``. ``digest`` names the records that it is about.
+
+    Samples are in seconds, none where nothing was timed. ``reason``: why it is not admitted.
+    """
 
     @property
     def subject(self) -> Hashable: ...
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def digest(self) -> str: ...
 
     @property
     def threads(self) -> int: ...
+
+    @property
+    def admitted(self) -> bool: ...
+
+    @property
+    def reason(self) -> str | None: ...
 
     @property
     def default_s(self) -> tuple[float, ...]: ...
@@ -33,7 +45,7 @@ class Judged(Protocol):
 
 
 _Case = TypeVar("_Case")
-_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct that is Judged
+_Verdict = TypeVar("_Verdict", bound=Any)  # a msgspec.Struct that is a GateVerdict
 
 
 def latest(verdicts: Iterable[_Verdict]) -> list[_Verdict]:
@@ -41,7 +53,7 @@ def latest(verdicts: Iterable[_Verdict]) -> list[_Verdict]:
     return list({verdict.subject: verdict for verdict in verdicts}.values())
 
 
-def is_due(known: Judged | None, digest: str, threads: int) -> bool:
+def is_due(known: GateVerdict | None, digest: str, threads: int) -> bool:
     """True when the verdict ``known`` is not about these records and threads, or was lost in the noise."""
     if known is None or known.digest != digest or known.threads != threads:
         return True

@@ -5,29 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
+from tunehub_builder.gate.journal import GateVerdict
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_builder.tuning.progress import milliseconds
-
-
-class Told(Protocol):
-    """What is said of a verdict, on a workload or a network."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def admitted(self) -> bool: ...
-
-    @property
-    def default_s(self) -> tuple[float, ...]: ...
-
-    @property
-    def tuned_s(self) -> tuple[float, ...]: ...
-
-    @property
-    def reason(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,22 +82,18 @@ def network_results(verdicts: Iterable[NetworkVerdict]) -> tuple[NetworkResult, 
     )
 
 
-def shown_on(stream: TextIO) -> Callable[[Told, int, int], None]:
+def shown_on(stream: TextIO) -> Callable[[GateVerdict, int, int], None]:
     """What tells people about each new verdict: its position, and how many there are."""
 
-    def show(verdict: Told, position: int, count: int) -> None:
+    def show(verdict: GateVerdict, position: int, count: int) -> None:
         rungs = verdict.rungs if isinstance(verdict, NetworkVerdict) else {}
         served = ", ".join(f"{rung} {number}" for rung, number in rungs.items())
-        stream.write(f"[{position}/{count}] {verdict_line(verdict)}{f' ({served})' if served else ''}\n")
+        times = _median(verdict.default_s), _median(verdict.tuned_s)
+        line = _line(verdict.name, verdict.admitted, *times, verdict.reason)
+        stream.write(f"[{position}/{count}] {line}{f' ({served})' if served else ''}\n")
         stream.flush()
 
     return show
-
-
-def verdict_line(verdict: Told) -> str:
-    """One line on a verdict."""
-    times = _median(verdict.default_s), _median(verdict.tuned_s)
-    return _line(verdict.name, verdict.admitted, *times, verdict.reason)
 
 
 def _median(samples: Sequence[float]) -> float | None:

@@ -15,8 +15,9 @@ from tunehub_builder.backends.relay.templates import load_template
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_gate import RelayWorkloads, target_text, templates
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.journal import GateVerdict
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks
-from tunehub_builder.gate.report import CheckResult, Rejection, Told, network_results
+from tunehub_builder.gate.report import CheckResult, Rejection, network_results
 from tunehub_builder.gate.workloads import check_workloads
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions
@@ -29,7 +30,10 @@ _STANDARD_SOURCE = "tvm.relay.testing."
 
 
 def check_relay_directory(
-    directory: WorkDirectory, resources: Resources, models: Sequence[Path], show: Callable[[Told, int, int], None]
+    directory: WorkDirectory,
+    resources: Resources,
+    models: Sequence[Path],
+    show: Callable[[GateVerdict, int, int], None],
 ) -> CheckResult:
     """Judge what is due in ``directory``, which the caller holds locked, and ``show`` each new verdict.
 
