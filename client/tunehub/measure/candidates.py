@@ -1,9 +1,9 @@
 """Which schedules of a workload are worth measuring here: records that are candidates, made for this very workload.
 
 The first is what a compile would use without measuring. Then the other knobs of the template that recognises the
-workload, the nearest to its own choice first, take turns with the records of neighbours, those first that the model of
-:mod:`tunehub.relax.schedule.transfer_sources` finds fastest: adapted traces, and knobs of the same template. A record
-is what is measured, so that what is remembered of the winner is what was measured.
+workload, the nearest to its default knobs first, take turns with the records of neighbours, those first that the model
+of :mod:`tunehub.relax.schedule.transfer_sources` finds fastest: adapted traces, and knobs of the same template. What
+is measured is a record, so that what is remembered of the winner is what was measured.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _chosen(outcome: Scheduled, fit: TemplateFit) -> _Schedule | None:
 
 
 def _knobs(fit: TemplateFit) -> Iterator[_Schedule]:
-    """The knobs of the template that fits, its own choice first, then those that differ least from it."""
+    """The knobs of the template that fits, its default knobs first, then those that differ least from it."""
     match = fit.match
     if match is None:
         return

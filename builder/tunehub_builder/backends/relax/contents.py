@@ -123,7 +123,7 @@ def outvoted(task: TaskEntry, networks: Mapping[str, NetworkVerdict]) -> str | N
 
 
 def _with_own_choice(line: RecordEvidence, verdict: Verdict, entry: Distilled) -> RecordEvidence:
-    """``line`` with the time of the template's own knobs, if they were compared in what the verdict is about."""
+    """``line`` with the time of the template's default knobs, if they were compared in what the verdict is about."""
     if verdict.choice is None or entry.preferred is None or entry.digest != verdict.digest:
         return line
     own_s = verdict.finalists[entry.preferred].run_s

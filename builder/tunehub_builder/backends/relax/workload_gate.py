@@ -26,7 +26,7 @@ from tunehub_registry.exceptions import TraceError
 from tunehub_registry.trace_rules import validate_trace
 
 LIMITS = BuildLimits(build_s=240.0, run_s=120.0)
-_MIN_GAIN_OF_CHOICE = 1.01  # times as fast as a template's own choice of knobs, for another choice to win
+_MIN_GAIN_OF_CHOICE = 1.01  # times as fast as a template's default knobs: what another choice needs to win
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
