@@ -27,8 +27,6 @@ TIERS = {
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
 }
-PACKAGES = ("tunehub", "tunehub_builder", "tunehub_registry")
-LEGACY_PACKAGES = ("tunehub.relay", "tunehub_builder.backends.relay")
 TVM_EXTRAS = {"0.27": "tvm", "0.26": "tvm-0-26", "0.25": "tvm-0-25"}
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
 MODERN = ".[demo,builder,fleet,dev]"
@@ -54,9 +52,9 @@ def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> N
     )  # fmt: skip
 
 
-def _covered(packages: tuple[str, ...], config: str = "pyproject.toml") -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Options of the first and of the last of two runs whose coverage is counted together."""
-    both = (*(f"--cov={package}" for package in packages), f"--cov-config={config}")
+def _covered(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Options of the first and of the last of two runs whose coverage is counted together, as `config` says."""
+    both = ("--cov", f"--cov-config={config}")
     return (*both, "--cov-report=", "--cov-fail-under=0"), (*both, "--cov-append", "--cov-report=term")
 
 
@@ -90,7 +88,7 @@ def fast(session: nox.Session) -> None:
 def tests_modern(session: nox.Session) -> None:
     """All tests against the TVM that the extra `tvm` pins, with the coverage gate."""
     session.install("-e", MODERN)
-    first, last = _covered(PACKAGES)
+    first, last = _covered("pyproject.toml")
     _pytest(session, "modern", *first, parallel=True)
     _pytest(session, "modern, alone", *last, parallel=False)
 
@@ -107,7 +105,7 @@ def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
 def tests_legacy(session: nox.Session) -> None:
     """What needs TVM <= 0.19, against the TVM that the extra `legacy` pins, with a coverage gate of its own."""
     _install_legacy(session)
-    first, last = _covered(LEGACY_PACKAGES, "tests/legacy/coverage.toml")
+    first, last = _covered("tests/legacy/coverage.toml")
     _pytest(session, "legacy", "tests/legacy", *first, parallel=True)
     _pytest(session, "legacy, alone", "tests/legacy", *last, parallel=False)
 
