@@ -19,7 +19,6 @@ from tunehub.exceptions import (
     UnknownTargetError,
     typed_last_line,
 )
-from tunehub.measure.store import MeasuredRecords, records_file
 from tunehub.options import HubOptions, Layout, Options, read_options
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
@@ -39,6 +38,7 @@ from tunehub_registry.target import TargetDescriptor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tunehub.measure.store import MeasuredRecords
     from tunehub.registries.port import Registry
 
 
@@ -328,6 +328,8 @@ def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: 
         policy.warn("nothing is measured: that needs TVM 0.25 or newer", "measuring")
     if not options.measure or relay:
         return None
+    from tunehub.measure.store import MeasuredRecords, records_file
+
     return MeasuredRecords(options.measure, records_file(options.records, host.name))
 
 

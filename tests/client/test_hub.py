@@ -29,7 +29,7 @@ from tunehub.exceptions import (
     UserRecordsError,
 )
 from tunehub.hub import Hub, open_hub
-from tunehub.records import package_records
+from tunehub.records import index_building, package_records
 from tunehub.records.lookup import EmptyLookup, LayeredLookup
 from tunehub.registries import blob_cache
 from tunehub.report.model import WorkloadReport
@@ -409,7 +409,7 @@ def test_full_disk(registry: RegistryFolder, cache: Path, monkeypatch: pytest.Mo
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(package_records, "write_index", full)
+    monkeypatch.setattr(index_building, "write_index", full)
     hub, text = open_with_one_warning(registry.root)
     assert "No space left on device" in text
     assert serves(hub)

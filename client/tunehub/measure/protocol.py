@@ -7,7 +7,6 @@ In turns, so that a slow phase of the machine meets all. A timer repeats what ot
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,17 +106,25 @@ def _warm_up(
             run_s[name] = min(run_s[name], mean)
 
 
+def _median(samples: Sequence[float]) -> float:
+    from statistics import median  # imported when something was measured: a compile only asks for the margin
+
+    return median(samples)
+
+
 def interquartile_range(samples: Sequence[float]) -> float:
     """The distance between the quartiles, linearly interpolated; 0 for a single sample."""
     if len(samples) < 2:
         return 0.0
-    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    from statistics import quantiles
+
+    low, _, high = quantiles(samples, n=4, method="inclusive")
     return high - low
 
 
 def noise_reason(default_s: Sequence[float], run_s: Sequence[float], margin: float = MARGIN) -> str | None:
     """Why ``run_s`` are not faster than ``default_s`` beyond doubt, or None when they are."""
-    default, tuned = statistics.median(default_s), statistics.median(run_s)
+    default, tuned = _median(default_s), _median(run_s)
     noise = max(interquartile_range(default_s), interquartile_range(run_s))
     if default / tuned <= margin:
         return f"{default / tuned:.3g} times as fast as the default schedule; the least is {margin:.3g}"
@@ -133,7 +140,7 @@ def is_faster(run_s: Sequence[float], than_s: Sequence[float], margin: float = M
 
 def is_lost_in_noise(default_s: Sequence[float], run_s: Sequence[float], margin: float = MARGIN) -> bool:
     """True for times that show a gain which their noise hides: on a quieter machine the decision may be another."""
-    if not default_s or not run_s or statistics.median(default_s) / statistics.median(run_s) <= margin:
+    if not default_s or not run_s or _median(default_s) / _median(run_s) <= margin:
         return False
     return not is_faster(run_s, default_s, margin)
 
@@ -143,7 +150,7 @@ def fastest(samples: Mapping[_Name, Sequence[float]], preferred: _Name | None = 
 
     Raises ValueError without samples.
     """
-    least = min(samples, key=lambda name: statistics.median(samples[name]))
+    least = min(samples, key=lambda name: _median(samples[name]))
     if preferred is None or preferred not in samples:
         return least
     return least if is_faster(samples[least], samples[preferred], margin) else preferred

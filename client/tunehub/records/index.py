@@ -11,73 +11,28 @@ import sqlite3
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, BinaryIO
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from tunehub.records.key_scheme import KEY_SCHEMES, META_SCHEDULE
+from tunehub.records.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence
-from tunehub_registry.graph_log import parse_graph_header
-from tunehub_registry.record import MAX_LINE_BYTES
-from tunehub_registry.tuning_log import LogLineError, parse_line
 
 INDEX_FORMAT = 8
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
+UNKNOWN_RATIO = 1e9  # and more: the speed-up of a record is not known
 _KEY_DIGITS = frozenset("0123456789abcdef")
 _KEY_LENGTH = 32
-_TOO_LONG = f"longer than {MAX_LINE_BYTES} bytes".encode()
-_BATCH = 1000
 MAX_TASK_LINES = 4096
-_SCHEMA = """
-CREATE TABLE meta(stamp TEXT NOT NULL);
-CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT, good INTEGER, bad INTEGER,
-                  first_bad TEXT, measured INTEGER);
-CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
-                     run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT,
-                     anchor_class TEXT, anchor_extents TEXT);
-CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
-"""
-_INDEXES = """
-CREATE INDEX by_exact ON records(exact, run_s);
-CREATE INDEX by_anchor ON records(anchor, ratio) WHERE anchor IS NOT NULL;
-CREATE INDEX by_op ON records(op, run_s);
-CREATE INDEX by_class ON records(class, ratio) WHERE class IS NOT NULL;
-CREATE INDEX by_anchor_class ON records(anchor_class, ratio) WHERE anchor_class IS NOT NULL;
-"""
-
-_Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-_Seconds = Annotated[float, Meta(gt=0.0)]
-_Extents = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)]
-_UNKNOWN_RATIO = 1e9
 
 
 class IndexDamagedError(Exception):
     """The index file is truncated, garbage, of another schema or of another source: build it again."""
-
-
-class _Keys(msgspec.Struct, frozen=True):
-    """What the index needs of a record. The rest of the line is looked at when the record is asked for."""
-
-    exact: _Key
-    op: Annotated[str, Meta(max_length=1024)]
-    run_s: Annotated[tuple[_Seconds, ...], Meta(min_length=1)]
-    anchor: _Key | None = None
-    default_s: _Seconds | None = None
-    template: str | None = None
-    source: str = ""
-    op_class: str | None = None
-    extents: _Extents = ()
-    anchor_class: _Key | None = None
-    anchor_extents: _Extents = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,15 +56,6 @@ class SetInfo:
     def known(self) -> bool:
         """Whether this client can make keys of the set's scheme."""
         return KEY_SCHEMES.get(self.tuner) == self.key_scheme
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordStream:
-    """A file of records to index. `kind` of target leaves out lines of tuning logs that were measured on another."""
-
-    info: SetInfo
-    stream: BinaryIO
-    kind: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +133,7 @@ class RecordIndex:
             return [
                 ClassMember(
                     line=line, record_set=record_set, extents=tuple(map(int, extents.split())),
-                    anchored=bool(anchored), run_s=run_s, default_s=run_s / ratio if ratio < _UNKNOWN_RATIO else None,
+                    anchored=bool(anchored), run_s=run_s, default_s=run_s / ratio if ratio < UNKNOWN_RATIO else None,
                 )
                 for line, record_set, extents, anchored, run_s, ratio in self._ask(query, (key, *wanted) * 2)
             ]  # fmt: skip
@@ -310,171 +256,6 @@ def open_index(path: Path, stamp: str | None) -> RecordIndex:
     except BaseException:
         connection.close()
         raise
-
-
-def write_index(
-    path: Path, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
-) -> None:
-    """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
-
-    What the streams raise goes through.
-    """
-    try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode = OFF")
-            connection.execute("PRAGMA synchronous = OFF")
-            _fill(connection, stamp, sources, evidence)
-    except sqlite3.Error as error:
-        raise OSError(f"{path}: {error}") from error
-
-
-def index_in_memory(
-    stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
-) -> RecordIndex:
-    """The same index without a file, for machines where nothing can be written."""
-    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    _fill(connection, stamp, sources, evidence)
-    return RecordIndex(connection, stamp)
-
-
-def _fill(
-    connection: sqlite3.Connection, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence]
-) -> None:
-    connection.executescript(_SCHEMA)
-    connection.execute("BEGIN")
-    for source in sources:
-        info, tally = source.info, _Tally()
-        rows = _ROWS.get(info.tuner, _no_rows)(source, tally)
-        while batch := list(islice(rows, _BATCH)):
-            connection.executemany(
-                "INSERT INTO records(record_set, exact, anchor, op, run_s, ratio, number, body, class, extents, "
-                "anchor_class, anchor_extents) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-                batch,
-            )
-        counts = (tally.good, tally.bad, tally.first_bad, tally.measured)
-        values = (info.id, info.tuner, info.tvm, info.key_scheme, *counts)
-        connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
-    connection.executemany(
-        "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
-        ((item.exact, item.tuner or META_SCHEDULE, msgspec.json.encode(item)) for item in evidence),
-    )
-    connection.execute("COMMIT")
-    connection.executescript(_INDEXES)
-    # The stamp comes last: a file without it was never finished.
-    connection.execute("INSERT INTO meta VALUES (?)", (stamp,))
-
-
-_Row = tuple[object, ...]
-_NO_CLASS = (None, None, None, None)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Lines counted while a file is read; `line` is the number of the one at hand."""
-
-    line: int = 0
-    good: int = 0
-    bad: int = 0
-    first_bad: str = ""
-    measured: int = 0
-
-    def refuse(self, reason: object) -> None:
-        self.bad += 1
-        self.first_bad = self.first_bad or f"line {self.line}: {reason}"
-
-
-def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
-    """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
-    of_template = source.info.tuner == "template"
-    decoder = msgspec.json.Decoder(_Keys)
-    for tally.line, line in enumerate(_lines(source.stream), 1):
-        try:
-            keys = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            tally.refuse(error)
-            continue
-        if (keys.template is not None) != of_template:
-            continue
-        tally.good += 1
-        tally.measured += keys.source == MEASURED
-        run_s = sum(keys.run_s) / len(keys.run_s)
-        # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
-        ratio = run_s / keys.default_s if keys.default_s else _UNKNOWN_RATIO + run_s
-        columns = (keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
-        own, anchors = _class(keys.op_class, keys.extents), _class(keys.anchor_class, keys.anchor_extents)
-        yield (source.info.id, *columns, *own, *anchors)
-
-
-def _class(key: str | None, extents: tuple[int, ...]) -> tuple[str | None, str | None]:
-    """The columns of a class; a label that is no key, or a class without extents, is none."""
-    return (key, " ".join(map(str, extents))) if is_key(key) and extents else (None, None)
-
-
-def _log_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
-    """Rows of a tuning log of TVM: `anchor` is the operator. Failed trials have no row."""
-    for tally.line, line in enumerate(_lines(source.stream), 1):
-        if line.startswith(b"#") or not line.strip():
-            continue
-        try:
-            record = parse_line(line)
-        except LogLineError as error:
-            tally.refuse(error.reason)
-            continue
-        tally.good += 1
-        if record.tuner != source.info.tuner or not record.is_measured or not _is_of_kind(record.target, source.kind):
-            continue
-        # The line does not say how long TVM's default takes: the speed-up is unknown, as it is of our own records.
-        columns = (record.key, record.operator, record.task, record.mean_s, _UNKNOWN_RATIO + record.mean_s)
-        found = record.operator_class
-        own = _class(found.key, found.extents) if found else _NO_CLASS[:2]
-        yield (source.info.id, *columns, tally.line, zlib.compress(line, 1), *own, *_NO_CLASS[2:])
-
-
-def _graph_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
-    """The one row of a graph-level set: all its lines, under the network's fingerprint."""
-    header = parse_graph_header(source.stream.readline(MAX_LINE_BYTES))
-    records = [line for line in _lines(source.stream) if line and not line.startswith(b"#")]
-    if header is None or not records:
-        tally.line = 1
-        tally.refuse("does not name a network" if header is None else "no records follow")
-        return
-    tally.good = len(records)
-    body = zlib.compress(b"\n".join(records), 1)
-    yield (source.info.id, header.fingerprint, None, header.network, 1.0, None, 1, body, *_NO_CLASS)
-
-
-def _no_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
-    return iter(())
-
-
-def _is_of_kind(target: str, kind: str | None) -> bool:
-    """Whether a target string of a log is of this kind; its first word says so, in JSON its `kind`."""
-    if kind is None:
-        return True
-    if target.lstrip().startswith("{"):
-        return f'"{kind}"' in target
-    return target.split(maxsplit=1)[:1] == [kind]
-
-
-_ROWS: Mapping[str, Callable[[RecordStream, _Tally], Iterator[_Row]]] = MappingProxyType(
-    {
-        "meta_schedule": _schedule_rows,
-        "template": _schedule_rows,
-        "autotvm": _log_rows,
-        "auto_scheduler": _log_rows,
-        "graph_tuner": _graph_rows,
-    }
-)
-
-
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends. One that is too long becomes a text that is no record, and so counts as bad."""
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-                pass
-            line = _TOO_LONG
-        yield line.rstrip(b"\r\n")
 
 
 def _check_size(path: Path) -> None:

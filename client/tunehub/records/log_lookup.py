@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.records.index import ClassMember, IndexedLine, RecordIndex, SetInfo
 from tunehub.records.reopening_index import ReopeningIndex
 from tunehub_registry.evidence import RecordEvidence
-from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem, parse_line
+
+if TYPE_CHECKING:
+    from tunehub_registry.tuning_log import LogRecord
 
 LogRung = Literal["user", "exact", "family", "transfer"]
 
@@ -182,6 +184,8 @@ class IndexLogs:
         return LogNeighbour(extents=member.extents, run_s=member.run_s, read=read)
 
     def _candidate(self, found: IndexedLine) -> LogCandidate | None:
+        from tunehub_registry.tuning_log import LogLineError, config_problem, parse_line  # only Relay needs it
+
         try:
             record = parse_line(found.line)
             problem = config_problem(record.config) if record.tuner == "autotvm" else None

@@ -14,24 +14,20 @@ from tunehub.records.index import (
     INDEX_FORMAT,
     IndexDamagedError,
     RecordIndex,
-    RecordStream,
     SetInfo,
-    index_in_memory,
     open_index,
-    write_index,
 )
 from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
-from tunehub.records.log_lookup import IndexLogs
 from tunehub.records.lookup import IndexLookup
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.resolution import Chosen, tvm_allowed
-from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
-from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what is indexed already needs none of these
+    from tunehub.records.log_lookup import IndexLogs
     from tunehub.registries.port import OnProblem, Registry
+    from tunehub_registry.package import Package
 
 _SCHEMES = " ".join(KEY_SCHEMES.values())
 
@@ -73,6 +69,8 @@ def open_package_logs(
     """Open the tuning logs of a package that the installed TVM (up to 0.19) can use. As `open_package_records`."""
     opener = _PackageOpener(chosen, registry, cache, host, on_problem)
     index, usable = opener.usable(LOG_TUNERS, tvm_version)
+    from tunehub.records.log_lookup import IndexLogs
+
     return IndexLogs(
         index,
         sets=usable,
@@ -218,8 +216,10 @@ class _PackageOpener:
             blob = self._cache.blob(self._sha256, self._chosen.entry.size, self._download)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
-        with self._opened(blob) as package, _record_sets(package) as sources:
-            evidence = _evidence(package)
+        from tunehub.records.index_building import evidence_of, record_sets, write_index
+
+        with self._opened(blob) as package, record_sets(package) as sources:
+            evidence = evidence_of(package)
             self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, evidence))
         try:
             return open_index(path, self._stamp)
@@ -233,8 +233,10 @@ class _PackageOpener:
             data = blob if is_sound(blob, self._sha256) else fetch_verified(self._sha256, self._fetch)
         except HashMismatchError as error:
             raise self._unusable(str(error)) from error
-        with self._opened(data) as package, _record_sets(package) as sources:
-            return index_in_memory(self._stamp, sources, _evidence(package))
+        from tunehub.records.index_building import evidence_of, index_in_memory, record_sets
+
+        with self._opened(data) as package, record_sets(package) as sources:
+            return index_in_memory(self._stamp, sources, evidence_of(package))
 
     def _fetch(self) -> bytes:
         return self._registry.fetch_package(self._chosen.entry)
@@ -245,6 +247,8 @@ class _PackageOpener:
     @contextmanager
     def _opened(self, data: Path | bytes) -> Iterator[Package]:
         """The package, its manifest checked against what was resolved. Raises PackageUnusableError."""
+        from tunehub_registry.package import open_package
+
         try:
             with _quiet(), open_package(data, source=self._chosen.entry.file) as package:
                 self._check_manifest(package)
@@ -265,26 +269,6 @@ class _PackageOpener:
         return PackageUnusableError(text, remedy="the registry has to publish it again; another one is tried")
 
 
-@contextmanager
-def _record_sets(package: Package) -> Iterator[list[RecordStream]]:
-    """The record files that this client has keys for, open. Others are listed without their lines."""
-    with ExitStack() as stack:
-        sources: list[RecordStream] = []
-        for number, item in enumerate(package.manifest.record_sets):
-            info = SetInfo(id=number, tuner=item.tuner, tvm=item.tvm, key_scheme=item.key_scheme)
-            stream = stack.enter_context(package.open(item.file)) if info.known else _nothing()
-            sources.append(RecordStream(info=info, stream=stream))
-        yield sources
-
-
-def _evidence(package: Package) -> list[RecordEvidence]:
-    """What the gate measured of records, admitted or not; lines that are no evidence are left out."""
-    if EVIDENCE not in package.names:
-        return []
-    with package.open(EVIDENCE) as stream:
-        return [item for item in read_evidence(stream, EVIDENCE) if isinstance(item, RecordEvidence)]
-
-
 def _is_file(path: Path) -> bool:
     """Whether a file is there that this user may know of: a home may be closed to a service, say."""
     try:
@@ -299,12 +283,6 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
-
-
-def _nothing() -> BinaryIO:
-    import io
-
-    return io.BytesIO()
 
 
 def _set_problem(info: SetInfo, tuners: frozenset[str], tvm_version: str | None) -> str | None:
@@ -340,6 +318,8 @@ def _open_user_index(
                     return open_index(path, stamp)
             except (OSError, IndexDamagedError):
                 pass
+            from tunehub.records.index_building import RecordStream, index_in_memory, write_index
+
             sources = [
                 RecordStream(info=info, stream=stack.enter_context(file.open("rb")), kind=kind)
                 for info, file in zip(infos, files, strict=True)

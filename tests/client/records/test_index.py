@@ -16,13 +16,11 @@ from tunehub.records.index import (
     MAX_MEMBERS,
     IndexDamagedError,
     RecordIndex,
-    RecordStream,
     SetInfo,
-    index_in_memory,
     is_key,
     open_index,
-    write_index,
 )
+from tunehub.records.index_building import RecordStream, index_in_memory, write_index
 from tunehub.records.key_scheme import KEY_SCHEME
 from tunehub_registry.record import ScheduleRecord, parse_record
 from tunehub_registry.tuning_log import parse_line

@@ -20,7 +20,6 @@ from tunehub.relax.schedule.guard import (
 from tunehub.relax.schedule.transfer import check_vectors, fitted_to_anchor, is_tensorized, transfer
 from tunehub.relax.traces import import_trace
 from tunehub_registry.template_record import TemplateRecord
-from tunehub_registry.trace_rules import required_features
 
 if TYPE_CHECKING:
     from tunehub.records.lookup import Candidate
@@ -34,6 +33,8 @@ def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFi
     if isinstance(record, TemplateRecord):
         schedule = fit.by_record(record)
     else:
+        from tunehub_registry.trace_rules import required_features  # records of templates have none
+
         check_features(required_features(record.trace), target)
         schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
     check_function(schedule.mod["main"], mod["main"], target)

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.cuda.locals import foreign_read
 from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, parameters
 from tunehub.relax.traces import export_index_map
 from tunehub.target.gpu_architectures import LaunchLimits
-from tunehub_registry.trace_rules import splits_only
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
 _REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
@@ -105,7 +103,15 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
-    if device == "gpu" and (wrong := foreign_read(scheduled)) is not None:
+    if device == "gpu":
+        _check_reads(scheduled)
+
+
+def _check_reads(scheduled: Any) -> None:
+    from tunehub.cuda.locals import foreign_read  # CPUs do not need it
+
+    wrong = foreign_read(scheduled)
+    if wrong is not None:
         raise GuardError(wrong)
 
 
@@ -252,6 +258,8 @@ def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind
 
 def _keeps_every_element(index_map: Any, shape: list[int]) -> bool:
     """True when no two elements of a buffer get one place: by its form, by TVM's proof, or by trying a small buffer."""
+    from tunehub_registry.trace_rules import splits_only  # templates have no such step
+
     if splits_only(export_index_map(index_map), shape):
         return True
     return _is_bijection(index_map, shape) or (math.prod(shape) <= MAX_TRIED and _is_injective(index_map, shape))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunehub.cuda import tiles as cuda_tiles
 from tunehub.exceptions import TunehubError, last_line
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.records.ladder import Step, StepRejected, walk
@@ -166,6 +165,8 @@ def _default_knobs(request: Request) -> _Outcomes:
 
 def _cuda_rule(request: Request) -> _Outcomes:
     """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule."""
+    from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
+
     try:
         found = cuda_tiles.by_rule(request.mod, request.target)
         against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
