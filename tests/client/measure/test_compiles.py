@@ -37,7 +37,7 @@ from tunehub_registry.template_record import TemplateRecord
 
 from ..relax.conftest import Nets
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
