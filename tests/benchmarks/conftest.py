@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Two threads that wait for each other on a busy machine can take minutes. Child processes inherit all of it."""
     root = str(Path(__file__).parents[2])
@@ -19,7 +19,8 @@ def one_core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in set_here}
     os.environ.update(set_here)
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {sorted(cores)[worker % len(cores)]})
     yield
     os.sched_setaffinity(0, cores)
     for name, value in before.items():
