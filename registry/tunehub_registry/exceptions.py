@@ -10,18 +10,28 @@ class RegistryError(Exception):
     """Root of everything that this package raises on purpose."""
 
 
-class FormatError(RegistryError):
+class RemediedError(RegistryError):
+    """An error whose message says what to do, and begins with the place where something is wrong, if there is one.
+
+    Fields: `reason`, `remedy`.
+    """
+
+    def __init__(self, reason: str, *, remedy: str, place: str = "") -> None:
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{place}: {reason} ({remedy})" if place else f"{reason} ({remedy})")
+
+
+class FormatError(RemediedError):
     """Data does not have the format that it should have.
 
     Fields: `source` (file or URL), `path` (JSON path of the value, `$` for the whole document), `reason`, `remedy`.
     """
 
     def __init__(self, reason: str, *, path: str = "$", source: str = "<memory>", remedy: str = REMEDY_DAMAGED) -> None:
-        self.reason = reason
         self.path = path
         self.source = source
-        self.remedy = remedy
-        super().__init__(f"{source}: at {path}: {reason} ({remedy})")
+        super().__init__(reason, remedy=remedy, place=f"{source}: at {path}")
 
 
 class UnsupportedFormatError(FormatError):
@@ -37,7 +47,7 @@ class TraceError(RegistryError):
         super().__init__(f"trace at {path}: {reason} (the record is not used; tune the workload again to replace it)")
 
 
-class PackageError(RegistryError):
+class PackageError(RemediedError):
     """A package file is not acceptable: not a zip, hostile, over a limit, or a member is missing.
 
     Fields: `source` (file), `member` (name inside the package, or None), `reason`, `remedy`.
@@ -46,12 +56,18 @@ class PackageError(RegistryError):
     def __init__(
         self, reason: str, *, source: str = "<memory>", member: str | None = None, remedy: str = REMEDY_DAMAGED
     ) -> None:
-        self.reason = reason
         self.source = source
         self.member = member
-        self.remedy = remedy
-        place = source if member is None else f"{source}!{member}"
-        super().__init__(f"{place}: {reason} ({remedy})")
+        super().__init__(reason, remedy=remedy, place=source if member is None else f"{source}!{member}")
+
+
+class RegistryFileError(RemediedError):
+    """Something is wrong with a file of a registry. Fields: `address`, `path`, `reason`, `remedy`."""
+
+    def __init__(self, reason: str, *, address: str, path: str, remedy: str) -> None:
+        self.address = address
+        self.path = path
+        super().__init__(reason, remedy=remedy, place=f"{address}: {path}")
 
 
 class NotFoundError(RegistryError):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import RemediedError
 
 
-class PublishError(RegistryError):
+class PublishError(RemediedError):
     """A registry cannot be written to as asked. Fields: `address`, `reason`, `remedy`."""
 
     def __init__(self, reason: str, *, address: str, remedy: str) -> None:
         self.address = address
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"{address}: {reason} ({remedy})")
+        super().__init__(reason, remedy=remedy, place=address)
 
 
 class NotInitialisedError(PublishError):

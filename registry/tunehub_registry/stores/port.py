@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import RegistryFileError
 
 OnBytes = Callable[[int], None]  # called with the number of bytes that were moved since the last call
 
@@ -106,15 +106,8 @@ class WritableStore(Store, Protocol):
         """Delete a file if it is there. Only for what was never referenced (the probe's). Raises as `put`."""
 
 
-class StoreError(RegistryError):
-    """A store cannot do what it was asked to. Fields: `address`, `path`, `reason`, `remedy`."""
-
-    def __init__(self, reason: str, *, address: str, path: str, remedy: str) -> None:
-        self.address = address
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"{address}: {path}: {reason} ({remedy})")
+class StoreError(RegistryFileError):
+    """A store cannot do what it was asked to."""
 
 
 class FileMissingError(StoreError):

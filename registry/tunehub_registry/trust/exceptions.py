@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import RegistryFileError, RemediedError
 
 
-class KeyUnusableError(RegistryError):
+class KeyUnusableError(RemediedError):
     """A key cannot be read, made or used for signing. Fields: `place` (file or URI), `reason`, `remedy`."""
 
     def __init__(self, place: str, reason: str, *, remedy: str) -> None:
         self.place = place
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"key {place}: {reason} ({remedy})")
+        super().__init__(reason, remedy=remedy, place=f"key {place}")
 
 
-class UntrustedError(RegistryError):
-    """Metadata is not what the trusted root leads to. Fields: `address`, `path`, `reason`, `remedy`."""
-
-    def __init__(self, reason: str, *, address: str, path: str, remedy: str) -> None:
-        self.address = address
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"{address}: {path}: {reason} ({remedy})")
+class UntrustedError(RegistryFileError):
+    """Metadata is not what the trusted root leads to."""
 
 
 class ExpiredError(UntrustedError):
     """Metadata is past its date, and what was asked for does not renew it."""
 
 
-class RoleError(RegistryError):
-    """A role, its keys or its names do not allow what was asked for. Fields: `reason`, `remedy`."""
-
-    def __init__(self, reason: str, *, remedy: str) -> None:
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"{reason} ({remedy})")
+class RoleError(RemediedError):
+    """A role, its keys or its names do not allow what was asked for."""

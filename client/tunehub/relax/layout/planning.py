@@ -67,6 +67,7 @@ class _Network:
     def __init__(self, function: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
         self._costs = costs
         self._transform_costs: dict[tuple[Any, int, int], float] = {}
+        self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
         self._bindings = list(function.body.blocks[0].bindings)
         values = {each.var: each.value for each in self._bindings if isinstance(each, relax.VarBinding)}
         rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, values))
@@ -100,7 +101,7 @@ class _Network:
         """Costs of the choices; a result that nobody reads in its layout is transformed at once."""
         choices = self.operators[variable].choices
         seconds = [choice.seconds for choice in choices]
-        if variable in self._readers or image_shape(variable) is None:
+        if variable in self._readers or self._shape(variable) is None:
             return seconds
         return [own + self._transform(variable, c.result, PLAIN) for own, c in zip(seconds, choices, strict=True)]
 
@@ -143,12 +144,18 @@ class _Network:
             return 0.0
         known = self._transform_costs.get((variable, source, result))
         if known is None:
-            shape = image_shape(variable)
+            shape = self._shape(variable)
             known = 0.0
             if shape is not None and not is_view(shape, (source, result)):
                 known = self._costs.transform(max(filled(shape, source), filled(shape, result)))
             self._transform_costs[variable, source, result] = known
         return known
+
+    def _shape(self, variable: Any) -> tuple[int, int, int, int] | None:
+        """As `image_shape`, which asks TVM for every extent; kept, because it is asked for every pair of layouts."""
+        if variable not in self._shapes:
+            self._shapes[variable] = image_shape(variable)
+        return self._shapes[variable]
 
     def _needed_plain(self, result: Any) -> set[Any]:
         """The variables that something reads that has no choice; tuples count where somebody reads the tuple."""

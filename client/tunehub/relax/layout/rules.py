@@ -79,8 +79,8 @@ class Rules:
 
 def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
     """The shape of a tensor that can be blocked: float32, four axes, static; not a constant."""
-    shape = static_shape(expression)
-    if not isinstance(expression, relax.Var) or shape is None or len(shape) != 4 or 0 in shape:
+    shape = static_shape(expression) if isinstance(expression, relax.Var) else None
+    if shape is None or len(shape) != 4 or 0 in shape:
         return None
     return shape if str(tensor_type(expression).dtype) == "float32" else None
 
