@@ -11,6 +11,7 @@ import onnx
 import tvm
 from tvm.relax.frontend.onnx import from_onnx
 
+from tunehub.exceptions import typed_last_line
 from tunehub_builder.networks.exceptions import OnnxFileError
 
 REMEDY = (
@@ -35,11 +36,10 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
 
 
 def _reason(error: Exception, printed: str) -> str:
-    said = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
     unsupported = re.search(r"not supported for frontend ONNX: (.+)", str(error))
     if unsupported:
         operators = ", ".join(sorted(unsupported.group(1).strip().split(", ")))
         return f"TVM {tvm.__version__} cannot import the operators {operators}"
     node = re.search(r"operator (\w+)", printed)
     where = f"the operator {node.group(1)}" if node else "an operator"
-    return f"TVM {tvm.__version__} failed to import {where} ({type(error).__name__}: {said})"
+    return f"TVM {tvm.__version__} failed to import {where} ({typed_last_line(error)})"

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.exceptions import UnknownNetworkError
+from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
 from tunehub_builder.networks.network import Network
+from tunehub_builder.networks.vit import ViT, ViTConfig
 
 IMAGE = (1, 3, 224, 224)
 
@@ -66,24 +69,6 @@ def _light(name: str, seed: int) -> Network:
     )
 
 
-def _mobilenet_v2(seed: int) -> Network:
-    from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
-
-    return MobileNetV2(config=MobileNetV2Config(), seed=seed).network("mobilenet_v2")
-
-
-def _bert_base(seed: int) -> Network:
-    from tunehub_builder.networks.bert import Bert, BertConfig
-
-    return Bert(config=BertConfig(), seed=seed).network("bert_base")
-
-
-def _vit_b16(seed: int) -> Network:
-    from tunehub_builder.networks.vit import ViT, ViTConfig
-
-    return ViT(config=ViTConfig(), seed=seed).network("vit_b16")
-
-
 def _half(name: str) -> Callable[[int], Network]:
     def made(seed: int) -> Network:
         from tunehub_builder.networks.half import half
@@ -95,9 +80,9 @@ def _half(name: str) -> Callable[[int], Network]:
 
 _DEFINED: Mapping[str, Callable[[int], Network]] = MappingProxyType(
     {
-        "mobilenet_v2": _mobilenet_v2,
-        "bert_base": _bert_base,
-        "vit_b16": _vit_b16,
+        "mobilenet_v2": lambda seed: MobileNetV2(config=MobileNetV2Config(), seed=seed).network("mobilenet_v2"),
+        "bert_base": lambda seed: Bert(config=BertConfig(), seed=seed).network("bert_base"),
+        "vit_b16": lambda seed: ViT(config=ViTConfig(), seed=seed).network("vit_b16"),
         "bert_base_fp16": _half("bert_base"),
         "resnet50_fp16": _half("resnet50"),
     }

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tunehub.exceptions import typed_last_line
 from tunehub_builder.networks.exceptions import OnnxFileError, UnknownNetworkError
 
 NCHW, NHWC = "NCHW", "NHWC"
@@ -154,8 +155,7 @@ def _from_onnx(model: Any, inputs: Mapping[str, tuple[int, ...]], source: str) -
             module, params = relay.frontend.from_onnx(model, shapes, freeze_params=True)
             return relay.transform.DynamicToStatic()(module), params
     except Exception as error:  # converters raise whatever they run into
-        said = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        reason = f"TVM {tvm.__version__} cannot import it into Relay ({type(error).__name__}: {said})"
+        reason = f"TVM {tvm.__version__} cannot import it into Relay ({typed_last_line(error)})"
         remedy = "Export it with an older opset (TVM 0.19 reads up to 18) or with other operators"
         raise OnnxFileError(source, reason, remedy) from error
 

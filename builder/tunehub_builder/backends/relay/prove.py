@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tunehub.exceptions import typed_last_line
+
 State = Literal["proved", "refuted", "unproved"]
 
 _MAX_DEATHS = 16
@@ -146,7 +148,7 @@ class _Prover:
                 schedule, arguments = task.instantiate(config)
                 self._lower(schedule, arguments)
         except Exception as error:
-            return Proof(state="refuted", reason=f"{problem}; {_text(error)}")
+            return Proof(state="refuted", reason=f"{problem}; {typed_last_line(error)}")
         return Proof(state="proved", reason=problem)
 
     def _task(self, inputs: Any) -> Any:
@@ -216,13 +218,7 @@ def _usable(costs: Iterable[float]) -> bool:
 
 def _failure(error: Exception) -> Proof:
     state: State = "unproved" if _NEEDS_DEVICE.search(str(error)) else "refuted"
-    return Proof(state=state, reason=f"TVM cannot make its task: {_text(error)}")
-
-
-def _text(error: Exception) -> str:
-    """The last line of the message: before it, TVM prints the stack of its C++ code."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[-1]}"[:300]
+    return Proof(state=state, reason=f"TVM cannot make its task: {typed_last_line(error)}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tunehub_builder.networks.transformer.as_onnx import TransformerWriter
 
 def build(config: BertConfig, seed: int) -> onnx.ModelProto:
     """The network as an ONNX model with its weights."""
-    writer = _BertWriter(weights(config, seed), tokens=config.input_shape, heads=config.heads, epsilon=config.epsilon)
+    writer = _BertWriter(config, weights(config, seed))
     hidden = "hidden"
     for layer in range(config.layers):
         hidden = writer.layer(hidden, f"layer{layer}")

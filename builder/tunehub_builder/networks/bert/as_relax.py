@@ -17,9 +17,7 @@ def build(config: BertConfig, seed: int) -> tvm.IRModule:
 
 class _Bert(TransformerModule):
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(
-            parameter_shapes(config), tokens=config.input_shape, heads=config.heads, epsilon=config.epsilon
-        )
+        super().__init__(config, parameter_shapes(config))
         self._layers = config.layers
 
     def main(self, hidden: nn.Tensor) -> nn.Tensor:

@@ -9,21 +9,20 @@ import math
 
 from tunehub_builder.networks import seeding
 from tunehub_builder.networks.onnx_graph import GraphWriter
+from tunehub_builder.networks.transformer.plan import EncoderConfig
 
 
 class TransformerWriter:
     """Writes parts of layers to ``graph``; parameters are named as in `plan.layer_shapes`."""
 
-    def __init__(
-        self, weights: dict[str, seeding.Array], *, tokens: tuple[int, int, int], heads: int, epsilon: float
-    ) -> None:
-        """``tokens`` is the shape of the hidden states: batch, sequence, hidden."""
-        batch, sequence, hidden = tokens
+    def __init__(self, config: EncoderConfig, weights: dict[str, seeding.Array]) -> None:
+        batch, sequence, hidden = config.tokens
+        width = hidden // config.heads
         self.graph = GraphWriter(weights)
-        self._epsilon = epsilon
-        self._scale = self.graph.scalar("score_scale", math.sqrt(hidden // heads))
-        self._split = self.graph.shape("split_heads", (batch, sequence, heads, hidden // heads))
-        self._join = self.graph.shape("join_heads", tokens)
+        self._epsilon = config.epsilon
+        self._scale = self.graph.scalar("score_scale", math.sqrt(width))
+        self._split = self.graph.shape("split_heads", (batch, sequence, config.heads, width))
+        self._join = self.graph.shape("join_heads", config.tokens)
 
     def attention(self, hidden: str, name: str) -> str:
         """Scaled dot-product attention of the layer called ``name``, without its output projection."""

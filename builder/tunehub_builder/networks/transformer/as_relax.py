@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 from tvm.relax.frontend import nn
 
+from tunehub_builder.networks.transformer.plan import EncoderConfig
+
 
 class TransformerModule(nn.Module):  # type: ignore[misc]
     """Operators and layouts are those that an ONNX export imports to, so that records serve imported models as well."""
 
-    def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], *, tokens: tuple[int, int, int], heads: int, epsilon: float
-    ) -> None:
-        """``shapes`` are those of all parameters; ``tokens`` is that of the hidden states: batch, sequence, hidden."""
-        self._tokens = tokens
-        self._head_count = heads
-        self._epsilon = epsilon
+    def __init__(self, config: EncoderConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """``shapes`` are those of all parameters."""
+        self._tokens = config.tokens
+        self._head_count = config.heads
+        self._epsilon = config.epsilon
         for name, shape in shapes.items():
             setattr(self, name, nn.Parameter(shape, "float32"))
 

@@ -23,7 +23,7 @@ def build(config: ViTConfig, seed: int) -> onnx.ModelProto:
 
 class _ViTWriter(TransformerWriter):
     def __init__(self, config: ViTConfig, seed: int) -> None:
-        super().__init__(weights(config, seed), tokens=config.tokens, heads=config.heads, epsilon=config.epsilon)
+        super().__init__(config, weights(config, seed))
         self._config = config
 
     def embedding(self, data: str) -> str:

@@ -18,7 +18,7 @@ def build(config: ViTConfig, seed: int) -> tvm.IRModule:
 
 class _ViT(TransformerModule):
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__(parameter_shapes(config), tokens=config.tokens, heads=config.heads, epsilon=config.epsilon)
+        super().__init__(config, parameter_shapes(config))
         self._config = config
 
     def main(self, data: nn.Tensor) -> nn.Tensor:

@@ -5,27 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunehub_builder.networks import seeding
-from tunehub_builder.networks.transformer.plan import layer_shapes, weight
+from tunehub_builder.networks.transformer.plan import EncoderConfig, layer_shapes, values
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig:
-    """Sizes; the defaults are ViT-B/16. `image` must be a multiple of `patch`, `hidden` of `heads`."""
+class ViTConfig(EncoderConfig):
+    """Sizes; the defaults are ViT-B/16. `image` must be a multiple of `patch`."""
 
     image: int = 224
     patch: int = 16
-    layers: int = 12
-    hidden: int = 768
-    heads: int = 12
-    feed_forward: int = 3072
     classes: int = 1000
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        for whole, part in (("image", "patch"), ("hidden", "heads")):
-            if getattr(self, whole) % getattr(self, part):
-                sizes = f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}"
-                raise ValueError(f"{sizes}: give a multiple")
+        self._require_multiple("image", "patch")
+        super().__post_init__()
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
@@ -39,7 +33,7 @@ class ViTConfig:
 
     @property
     def tokens(self) -> tuple[int, int, int]:
-        """The shape of the hidden states: a token of the class before those of the patches."""
+        """As the base says: a token of the class before those of the patches."""
         return (1, 1 + self.patches, self.hidden)
 
 
@@ -55,7 +49,7 @@ def parameter_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
     last = {"norm_scale": (hidden,), "norm_bias": (hidden,)}
     return {
         **shapes,
-        **layer_shapes(config.layers, hidden, config.feed_forward),
+        **layer_shapes(config),
         **last,
         "classifier_weight": (hidden, config.classes),
         "classifier_bias": (config.classes,),
@@ -64,10 +58,4 @@ def parameter_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
 
 def weights(config: ViTConfig, seed: int) -> dict[str, seeding.Array]:
     """The value of each parameter: every matrix keeps the unit scale that normalisations give it."""
-    return {name: _weight(seed, name, shape) for name, shape in parameter_shapes(config).items()}
-
-
-def _weight(seed: int, name: str, shape: tuple[int, ...]) -> seeding.Array:
-    if name == "patch_weight":
-        return seeding.normal(seed, name, shape, seeding.fan_in_deviation(shape[1] * shape[2] * shape[3]))
-    return weight(seed, name, shape)
+    return values(parameter_shapes(config), seed)
