@@ -47,8 +47,8 @@ def check_work_directory(
     """Judge the finalists in a work directory, and with ``end_to_end`` its networks with the records then admitted.
 
     ``models``: the ONNX files that were tuned; ``networks``: only these of the standard ones. With TVM <= 0.19 networks
-    are always judged. Raises WorkDirectoryError, TuningError, and for networks PackingError,
-    BuilderError and NetworkError.
+    are always judged. Raises WorkDirectoryError, TuningError, and for networks PackingError, BuilderError and
+    NetworkError.
     """
     with WorkDirectory(path).locked() as directory:
         run = directory.existing_run()
