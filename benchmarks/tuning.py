@@ -22,7 +22,7 @@ def run(network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: in
     The convolution is the first of ``network``, by default of squeezenet.
     """
     import tunehub
-    from tunehub_builder.tuning.search.candidates import EvolutionarySearch
+    from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
     from tunehub_builder.tuning.tasks import extract_tasks
 
     network, threads, target = network or networks.get("squeezenet"), physical_cores(), tunehub.host_target()

@@ -145,7 +145,7 @@ def _from_the_space_of_tvm(mod: Any, target: Any, count: int = 4) -> list[Any]:
     from tvm.s_tir import meta_schedule as ms
 
     from tunehub.relax.traces import export_trace
-    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
+    from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     context = ms.TuneContext(

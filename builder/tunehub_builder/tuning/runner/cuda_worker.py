@@ -16,6 +16,7 @@ from typing import Any
 from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
+from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
 from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
 
@@ -240,16 +241,6 @@ def _by_rules(mod: Any, target: Any, *rules: Any) -> Any:
 def takes_half(function: Any) -> bool:
     """Whether a parameter of ``function`` is float16: tensor cores may serve it."""
     return any(dtype == "float16" for _, dtype in buffer_shapes(function))
-
-
-def load_cuda_intrinsics() -> None:
-    """Register the tensor intrinsics of CUDA, which takes some seconds once; those of other devices are left out."""
-    import importlib
-
-    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
-
-    load_cpu_intrinsics()
-    importlib.import_module("tvm.s_tir.tensor_intrin.cuda")
 
 
 def tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:

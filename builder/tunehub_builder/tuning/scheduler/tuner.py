@@ -15,8 +15,10 @@ from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.runner.pool import RunnerResult
-from tunehub_builder.tuning.search.candidates import CandidateSource, EvolutionarySearch, SketchSearch
+from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
 from tunehub_builder.tuning.search.knobs import WHOLE, KnobSearch
+from tunehub_builder.tuning.search.register_tiles import RegisterTileSearch
+from tunehub_builder.tuning.search.strategy import SearchStrategy
 from tunehub_builder.tuning.search.warm_start import searches, seeds_of
 from tunehub_builder.tuning.tasks import TuningTask
 
@@ -34,7 +36,7 @@ class SchedulerOptions(Protocol):
     @property
     def planned(self) -> int: ...
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]: ...
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]: ...
 
 
 class Pool(Protocol):
@@ -75,12 +77,12 @@ class TunerOptions:
         """As the port says."""
         return self.trials + self.search_trials
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]:
         """As the port says."""
         threads = os.cpu_count() or 1
         search = EvolutionarySearch(task.mod, target, seed=self.seed, threads=threads, batch=self.batch)
         first = searches(seeds_of(task, target, self.records, knobs=False))
-        return [*first, (SketchSearch(task.mod, self.vector), self.trials), (search, self.search_trials)]
+        return [*first, (RegisterTileSearch(task.mod, self.vector), self.trials), (search, self.search_trials)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,12 +100,12 @@ class KnobOptions:
         """As the port says."""
         return min(self.trials, WHOLE)
 
-    def plan(self, task: TuningTask, target: Any) -> list[tuple[CandidateSource, int]]:
+    def plan(self, task: TuningTask, target: Any) -> list[tuple[SearchStrategy, int]]:
         """As the port says."""
         proposed = self.proposed.get(task.exact, ())
         search = KnobSearch(task.mod, target, proposed)
         seeds = searches(seeds_of(task, target, self.records, knobs=True))
-        own: list[tuple[CandidateSource, int]] = [(search, 1)] if seeds else []
+        own: list[tuple[SearchStrategy, int]] = [(search, 1)] if seeds else []
         return [*own, *seeds, (search, self.trials + len(proposed))]
 
 
@@ -165,7 +167,7 @@ class _Search:
     """The searches of one task, one after the other. ``trials``: all of the task's, to which others add."""
 
     def __init__(
-        self, task: TuningTask, plan: Iterable[tuple[CandidateSource, int]], trials: Sequence[Trial], batch: int
+        self, task: TuningTask, plan: Iterable[tuple[SearchStrategy, int]], trials: Sequence[Trial], batch: int
     ) -> None:
         self.task, self.trials, self._most = task, trials, batch
         self._plan = deque(plan)

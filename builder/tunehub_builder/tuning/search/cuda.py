@@ -2,9 +2,10 @@
 
 Of a hundred choices of tiles that MetaSchedule makes by chance, one passes its own check for GPUs, and finding a
 population takes its evolutionary search half a minute of CPU time. Most fail on the threads of a block alone. Here the
-tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds (:mod:`tunehub_builder.tuning.
-cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model says. Products with long sums have a
-sketch of their own beside TVM's designs (:mod:`tunehub_builder.tuning.space.split_k`).
+tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds
+(:mod:`tunehub_builder.tuning.space.cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model
+says. Matmuls with a long K have a sketch of their own beside TVM's designs
+(:mod:`tunehub_builder.tuning.space.split_k`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from typing import Any
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import ranked
 from tunehub.cuda.tiles import sums_of
-from tunehub.relax.schedule.guard import GuardError, check_statements
+from tunehub.relax.schedule.guard import check_statements
 from tunehub.relax.traces import export_trace, import_trace
+from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search.candidates import REGISTRY, load_cpu_intrinsics, trace_id
-from tunehub_builder.tuning.search.split_k import SplitSearch
-from tunehub_builder.tuning.search.tensor_core import TensorSearch
+from tunehub_builder.tuning.search.split_k import SplitKSearch
+from tunehub_builder.tuning.search.strategy import REGISTRY, trace_id
+from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch
+from tunehub_builder.tuning.search.tiles import fitting
 from tunehub_builder.tuning.search.warm_start import Known, Seed, adapted
 from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.space.split_k import SplitTile, tile_of
-from tunehub_builder.tuning.space.tensor_core import product_of
+from tunehub_builder.tuning.space.tensor_core import matmul_of
 
 SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of
@@ -38,7 +41,7 @@ _CHOICE = 2  # candidates that are made for each that is proposed
 _ATTEMPTS = 3  # for each that is made
 _PARENTS = 12  # the fastest trials, which are varied
 _AT_RANDOM = 0.2  # of what is made
-_SPLIT_FIRST, _SPLIT_LEAST, _SPLIT_MOST = 0.25, 0.15, 0.75  # of what is made: by the sketch for long sums
+_SPLIT_FIRST, _SPLIT_LEAST, _SPLIT_MOST = 0.25, 0.15, 0.75  # of what is made: by split-K
 _SPLIT_PARENTS = 4
 _MOST_LEARNT = 256  # earlier trials that teach the model
 
@@ -65,7 +68,7 @@ class CudaSearch:
         self._designs = [schedule.trace for schedule in self._context.generate_design_space()]
         self._arguments = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
         self._model = ms.cost_model.XGBModel(num_warmup_samples=FIRST, num_tuning_cores=threads)
-        self._split = SplitSearch.of(mod, target, self._random)
+        self._split = SplitKSearch.of(mod, target, self._random)
         self._made: dict[str, Any] = {}
         self._known: set[str] = set()
         self._told = 0
@@ -88,7 +91,7 @@ class CudaSearch:
         return found + self._best(self._make(parents, split, _CHOICE * rest if searched else rest), rest)
 
     def _first(self, limit: int) -> dict[str, Any]:
-        """At most ``limit`` schedules by the client's rule and by the sketch for long sums, by the text of their
+        """At most ``limit`` schedules by the client's rule and by split-K, by the text of their
         traces: the cost model is not asked, since it may not know the like of them."""
         ruled = dict(islice(self._by_rule().items(), limit))
         if self._split is None:
@@ -141,16 +144,16 @@ class CudaSearch:
         """The workload as ``trace`` says, after TVM's postprocessors; None when these or the client refuse it."""
         from tvm.s_tir import Schedule
 
-        try:
+        def apply() -> Any:
             schedule = Schedule(self._mod, seed=1, debug_mask="none", error_render_level="none")
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
             if not all(postproc.apply(schedule) for postproc in self._postprocs):
                 return None
             check_statements(schedule.mod["main"], self._mod["main"], self._target)
-        except (GuardError, RuntimeError, ValueError, TypeError):  # of a primitive that does not take its place
-            return None
-        return schedule
+            return schedule
+
+        return fitting(apply)
 
     def _best(self, made: dict[str, Any], limit: int) -> list[Any]:
         """Those of ``made`` that the model finds best."""
@@ -200,7 +203,7 @@ class SearchSession:
         """``threads`` are for the cost models; the process gives way to those that build."""
         self._threads = threads
         self._modules: dict[str, Any] = {}
-        self._searches: dict[str, tuple[CudaSearch | TensorSearch, list[Trial]]] = {}
+        self._searches: dict[str, tuple[CudaSearch | TensorCoreSearch, list[Trial]]] = {}
         os.nice(_NICENESS)
 
     def warm_up(self, _target: Any) -> None:
@@ -237,10 +240,10 @@ class SearchSession:
         """Free what the search of a workload holds."""
         self._searches.pop(task, None)
 
-    def _search(self, task: str, target: Any, seed: int) -> CudaSearch | TensorSearch:
-        """Products in half precision are for tensor cores, which have a space of their own."""
+    def _search(self, task: str, target: Any, seed: int) -> CudaSearch | TensorCoreSearch:
+        """Matmuls in half precision are for tensor cores, which have a space of their own."""
         mod = self._modules[task]
-        product = product_of(mod)
-        if product is not None:
-            return TensorSearch(mod, target, product, seed=seed)
+        matmul = matmul_of(mod)
+        if matmul is not None:
+            return TensorCoreSearch(mod, target, matmul, seed=seed)
         return CudaSearch(mod, target, seed=seed, threads=self._threads)

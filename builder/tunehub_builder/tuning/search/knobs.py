@@ -12,7 +12,7 @@ from typing import Any
 
 from tunehub.templates.base import knob_distance
 from tunehub_builder.tuning.journal import KnobChoice, Trial
-from tunehub_builder.tuning.search.candidates import trace_id
+from tunehub_builder.tuning.search.strategy import trace_id
 
 WHOLE = 16  # a space of so many choices is measured whole
 PATIENCE = 12  # candidates in a row without a better one that end the search of a larger space

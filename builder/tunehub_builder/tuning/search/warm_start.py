@@ -23,8 +23,8 @@ from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import most_efficient, nearest
 from tunehub.relax.traces import export_trace
 from tunehub_builder.tuning.journal import KnobChoice, Trial
-from tunehub_builder.tuning.search.candidates import REGISTRY, CandidateSource, trace_id
 from tunehub_builder.tuning.search.knobs import choice_id
+from tunehub_builder.tuning.search.strategy import REGISTRY, SearchStrategy, trace_id
 from tunehub_builder.tuning.space.register_tiles import register_tile
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_builder.tuning.trial_record import candidate_of
@@ -59,7 +59,7 @@ class SeedSearch:
         return [candidate for key, candidate in self._candidates.items() if key not in known][:limit]
 
 
-def searches(seeds: Iterable[Seed]) -> list[tuple[CandidateSource, int]]:
+def searches(seeds: Iterable[Seed]) -> list[tuple[SearchStrategy, int]]:
     """The seeds as the first searches of a task, one for each source, each with its most trials."""
     by_source: dict[str, list[Any]] = defaultdict(list)
     for seed in seeds:

@@ -1,6 +1,6 @@
-"""Products of matrices, and convolutions as such: what the sketches for GPUs have in common.
+"""Matrix multiplications, and convolutions as implicit GEMM: what the sketches for GPUs have in common.
 
-The anchor block of a function is read as C[batch, rows, columns] += A[batch, rows, steps] · B[batch, steps, columns],
+The anchor block of a function is read as C[batch, rows, columns] += A[batch, rows, k] · B[batch, k, columns],
 each of which may be several of the block's axes, and given loops and buffers of just these dimensions.
 """
 
@@ -17,26 +17,26 @@ from tunehub.relax.index_expressions import evaluate
 
 _SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
 _SUM = "float32"
-STAGED = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
+LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
 _OPERANDS = {"float16": ("Cast",), "float32": ("BufferLoad", "TensorLoad")}  # the class was renamed in 0.27
 
 
 class Axis(NamedTuple):
-    """A loop of the product: its number among the block's axes, and its extent."""
+    """A loop of the matmul: its number among the block's axes, and its extent."""
 
     number: int
     extent: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Product:
-    """The anchor block ``name`` as C[batch, rows, columns] += A[batch, rows, steps] · B[batch, steps, columns].
+class Matmul:
+    """The anchor block ``name`` as C[batch, rows, columns] += A[batch, rows, k] · B[batch, k, columns].
 
     Each is a list of the block's axes whose extents are not 1, the outermost first. ``rows_first``: neighbours in A are
-    neighbours in memory along the rows, not along the steps; ``steps_last``: those in B are along the steps, not along
+    neighbours in memory along the rows, not along K; ``k_last``: those in B are along K, not along
     the columns; ``columns_first``: those in C are along the rows. ``runs``: so many elements of A and of B, from a
-    multiple of that on, lie behind each other in the order of their axes. ``window``: so many steps, one behind the
+    multiple of that on, lie behind each other in the order of their axes. ``window``: so much of K, one behind the
     other, are the places of one window of a convolution; 1 where A is a matrix.
     """
 
@@ -44,24 +44,24 @@ class Product:
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
-    steps: tuple[Axis, ...]
+    k: tuple[Axis, ...]
     rows_first: bool
-    steps_last: bool
+    k_last: bool
     columns_first: bool
     runs: tuple[int, int]
     window: int
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
-        """Of batch, rows, columns and steps."""
-        batch, rows, columns, steps = (
-            math.prod(axis.extent for axis in axes) for axes in (self.batch, self.rows, self.columns, self.steps)
+        """Of batch, rows, columns and k."""
+        batch, rows, columns, k = (
+            math.prod(axis.extent for axis in axes) for axes in (self.batch, self.rows, self.columns, self.k)
         )
-        return batch, rows, columns, steps
+        return batch, rows, columns, k
 
 
-def find_product(mod: Any, dtype: str) -> Product | None:
-    """The anchor block of ``mod`` (one PrimFunc ``main``) as a product of operands of type ``dtype`` with sums in
+def find_matmul(mod: Any, dtype: str) -> Matmul | None:
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with sums in
     float32, or None."""
     from tvm.s_tir import Schedule, analysis
 
@@ -78,25 +78,25 @@ def find_product(mod: Any, dtype: str) -> Product | None:
     types = [str(buffer_kind(buffer_of(region)).dtype) for region in (*reads, *block.writes)]
     if types != [dtype, dtype, _SUM] or not _multiplies(block, dtype):
         return None
-    return _product(block, [*reads, block.writes[0]])
+    return _matmul(block, [*reads, block.writes[0]])
 
 
-def as_product(schedule: Any, product: Product, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> Any:
+def as_matmul(schedule: Any, matmul: Matmul, dimensions: Sequence[Sequence[str]], order: Sequence[str]) -> Any:
     """The anchor block with one loop for each group of axes, in ``order``.
 
     ``dimensions``: those of A, of B and of C, from now on; each group by its name ("batch", "rows", "columns",
-    "steps"). Groups without axes are left out.
+    "k"). Groups without axes are left out.
     """
-    main = schedule.get_sblock(product.name, "main")
+    main = schedule.get_sblock(matmul.name, "main")
     places = (("read", 0), ("read", 1), ("write", 0))
     copies = [schedule.reindex(main, place) for place in places]
     for copy, (side, number), names in zip(copies, places, dimensions, strict=True):
         numbers, extents = _dimensions(schedule, main, side, number)
-        groups = [tuple(numbers.index(axis.number) for axis in getattr(product, name)) for name in names]
+        groups = [tuple(numbers.index(axis.number) for axis in getattr(matmul, name)) for name in names]
         mapped = _merging(groups, extents)
         schedule.transform_layout(copy, ("write" if side == "read" else "read", 0), mapped)
     axes = schedule.get(main).iter_vars
-    numbers_of = [tuple(axis.number for axis in getattr(product, name)) for name in order]
+    numbers_of = [tuple(axis.number for axis in getattr(matmul, name)) for name in order]
     merged = _merging(numbers_of, [int(axis.dom.extent) for axis in axes], inverse=False)
     schedule.transform_block_layout(main, merged)
     return main
@@ -186,8 +186,8 @@ def splits_of(trace: Any) -> list[list[int]]:
     ]
 
 
-def is_staged(trace: Any) -> bool:
-    """True when a portable ``trace`` has loads under way while products are made."""
+def is_pipelined(trace: Any) -> bool:
+    """True when a portable ``trace`` has loads under way while the last is multiplied."""
     return any(i[0] == "Annotate" and i[2] == ["software_pipeline_stage"] for i in trace[0])
 
 
@@ -198,16 +198,16 @@ def _multiplies(block: Any, dtype: str) -> bool:
     """True when the block adds the product of its two reads to what it writes, converted to the sum's type if need
     be."""
     value = getattr(block.body, "value", None)
-    product = getattr(value, "b", None)
-    operands = [getattr(product, side, None) for side in "ab"]
-    kinds = [type(node).__name__ for node in (value, product, *operands)]
+    multiplication = getattr(value, "b", None)
+    operands = [getattr(multiplication, side, None) for side in "ab"]
+    kinds = [type(node).__name__ for node in (value, multiplication, *operands)]
     return kinds[:2] == ["Add", "Mul"] and all(kind in _OPERANDS[dtype] for kind in kinds[2:])
 
 
-def _product(block: Any, regions: Sequence[Any]) -> Product | None:
+def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
     """``regions``: of A, B and C."""
     own = [list(_variables(region)) for region in regions]
-    groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "steps": []}
+    groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "k": []}
     for number, axis in enumerate(block.iter_vars):
         uses = tuple(any(axis.var.same_as(variable) for variable in variables) for variables in own)
         if type(axis.dom.extent).__name__ != "IntImm":
@@ -219,17 +219,17 @@ def _product(block: Any, regions: Sequence[Any]) -> Product | None:
         if group is None:
             return None
         groups[group].append(Axis(number, extent))
-    if not all(groups[name] for name in ("rows", "columns", "steps")):
+    if not all(groups[name] for name in ("rows", "columns", "k")):
         return None
     last = [_last_group(region, block, groups) for region in regions]
-    return Product(
+    return Matmul(
         name=str(block.name_hint),
         **{name: tuple(axes) for name, axes in groups.items()},
         rows_first=last[0] == "rows",
-        steps_last=last[1] == "steps",
+        k_last=last[1] == "k",
         columns_first=last[2] == "rows",
         runs=(_run(regions[0], block, groups), _run(regions[1], block, groups)),
-        window=_window(regions[0], block, groups["steps"]),
+        window=_window(regions[0], block, groups["k"]),
     )
 
 
@@ -237,7 +237,7 @@ _GROUPS: dict[tuple[int, tuple[bool, ...]], str] = {
     (_SPATIAL, (True, True, True)): "batch",
     (_SPATIAL, (True, False, True)): "rows",
     (_SPATIAL, (False, True, True)): "columns",
-    (_REDUCTION, (True, True, False)): "steps",
+    (_REDUCTION, (True, True, False)): "k",
 }
 
 
@@ -264,7 +264,7 @@ def _last_group(region: Any, block: Any, groups: dict[str, list[Axis]]) -> str |
             if any(block.iter_vars[axis.number].var.same_as(variable) for variable in inside)
         ]
         if found:
-            return next((name for name in found if name != "steps"), found[0])
+            return next((name for name in found if name != "k"), found[0])
     return None
 
 
@@ -272,7 +272,7 @@ def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
     """How many elements of a region's buffer lie behind each other along axes of one group, in their order."""
     from tunehub.relax.nodes import buffer_kind, buffer_of
 
-    left = list(groups[_last_group(region, block, groups) or "steps"])
+    left = list(groups[_last_group(region, block, groups) or "k"])
     run = 1
     for dimension, extent in zip(reversed(region.region), reversed(buffer_kind(buffer_of(region)).shape), strict=True):
         if type(extent).__name__ == "IntImm" and int(extent) == 1:
@@ -284,13 +284,14 @@ def _run(region: Any, block: Any, groups: dict[str, list[Axis]]) -> int:
     return run
 
 
-def _window(region: Any, block: Any, steps: Sequence[Axis]) -> int:
-    """How many of the innermost steps are places of a window: their axes share a dimension of ``region`` with rows."""
+def _window(region: Any, block: Any, k: Sequence[Axis]) -> int:
+    """How much of K, from the innermost on, are the places of a window: axes that share a dimension of ``region`` with
+    rows."""
     from tvm.tirx.analysis import undefined_vars
 
     shared = [each for dimension in region.region if len(each := list(undefined_vars(dimension.min))) > 1]
     found = 1
-    for axis in reversed(steps):
+    for axis in reversed(k):
         if not any(block.iter_vars[axis.number].var.same_as(variable) for each in shared for variable in each):
             break
         found *= axis.extent

@@ -51,7 +51,7 @@ class RegisterTile:
     fused: bool = False
 
     @property
-    def register_tile(self) -> tuple[int, int, int]:
+    def sizes(self) -> tuple[int, int, int]:
         """As :func:`register_tile` finds it in the trace."""
         return self.vectors, self.vector, self.tile
 

@@ -1,16 +1,16 @@
-"""A sketch for GPUs in float32 that divides long sums among the threads of a block: products and convolutions as such.
+"""Split-K within a block, a sketch for GPUs in float32: matmuls, and convolutions as implicit GEMM.
 
-A product of few results has too few threads to wait for memory where each has its own results: 128 × 768 results, 16 of
+A matmul of few results has too few threads to wait for memory where each has its own results: 128 × 768 results, 16 of
 a thread, are 192 warps for 132 multiprocessors. Here a block's threads are in groups, each of which adds up its part of
 every step, so that there are as many times the warps. Partial sums go through shared memory at the end (``rfactor``)
 and are added by all threads, which then compute what follows: one kernel, no workspace, no atomic additions.
 
 Operands lie in shared memory in the order in which memory has them, so that loads meet neighbouring addresses and
 become vectors, or, where a convolution has windows, whole windows of one thread, whose places are constants in the
-kernel (computing each element's place takes longer than all products). What follows the steps has longer rows, so that
-threads that read different rows meet different banks; along the other operand a thread has its results in vectors of
-four, with those of its neighbours in between. A result whose neighbours in memory are rows (a convolution in NCHW) is
-taken the other way round.
+kernel (computing each element's place takes longer than all multiplications). An operand along K has longer rows, so
+that threads that read different rows meet different banks; along the other operand a thread has its results in vectors
+of four, with those of its neighbours in between. A result whose neighbours in memory are rows (a convolution in NCHW)
+is taken the other way round.
 
 Only schedule primitives are used: a trace replays on every supported TVM.
 """
@@ -24,23 +24,23 @@ from typing import Any, NamedTuple
 
 from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
 from tunehub_builder.tuning.space.matmul import (
-    STAGED,
+    LOCAL_STAGE,
     Axis,
-    Product,
+    Matmul,
     add_parts,
-    as_product,
+    as_matmul,
     cut_results,
-    find_product,
+    find_matmul,
     inline_consumers,
     inline_producers,
-    is_staged,
+    is_pipelined,
     own_loops,
     pad_to,
     splits_of,
 )
 
 GROUPS = (2, 4, 8, 16)
-DEPTHS = (4, 8, 16, 32)  # steps of a group between two loads
+DEPTHS = (4, 8, 16, 32)  # K of a group between two loads
 WINDOWS = (1, 2, 4)  # the same in windows, where an operand has any
 FEWEST_THREADS, MOST_THREADS = 128, SM_80.threads  # of a block
 MOST_SUMS, FEWEST_SUMS = 64, 4  # of a thread
@@ -48,15 +48,15 @@ _OTHER_REGISTERS = 32  # of a thread: addresses and counters
 _VECTOR = 4  # elements that are read and written at once
 _FLOAT = 4  # bytes
 _SKEW = 4
-_MOST_STRAIGHT = 512  # products of a thread without a loop around them
+_MOST_STRAIGHT = 512  # multiplications of a thread without a loop around them
 _MOST_WASTE = 1.2  # how much larger the extents may be with padding
 _MOST_RESULTS = 1 << 19  # with more, threads that have their own results are enough
-_FEWEST_STEPS = 64
+_FEWEST_K = 64
 
 
 class Side(NamedTuple):
     """An operand: ``number`` 0 is A, 1 is B. ``extent`` of the results along it; ``along``: its neighbours in memory
-    are along the steps; ``run``: so many of them lie behind each other. ``window``: so many steps are the places of one
+    are along K; ``run``: so many of them lie behind each other. ``window``: so much of K are the places of one
     window; 1 where there are none."""
 
     number: int
@@ -71,9 +71,9 @@ class SplitTile:
     """The choices of a sketch, (slow, fast) where there are two: along the results whose neighbours are far apart in
     memory, and along those whose neighbours are neighbours.
 
-    A block has ``groups`` of ``threads``, each of which holds ``sums``; ``depth`` steps of each group are loaded at a
-    time; a thread loads ``vectors`` of neighbours at once: one vector, or the places of whole windows. ``staged``: the
-    next load is under way while products are made.
+    A block has ``groups`` of ``threads``, each of which holds ``sums``; ``depth`` of K of each group are loaded at a
+    time; a thread loads ``vectors`` of neighbours at once: one vector, or the places of whole windows.
+    ``pipelined``: the next load is under way while the last is multiplied.
     """
 
     groups: int
@@ -81,11 +81,11 @@ class SplitTile:
     sums: tuple[int, int]
     depth: int
     vectors: tuple[int, int]
-    staged: bool = False
+    pipelined: bool = False
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Results along the two sides and steps of a block, in elements."""
+        """Results along the two sides and K of a block, in elements."""
         slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
         return slow, fast, self.groups * self.depth
 
@@ -95,30 +95,30 @@ class SplitTile:
         return self.groups * math.prod(self.threads)
 
 
-def product_of(mod: Any) -> Product | None:
-    """The anchor block of ``mod`` (one PrimFunc ``main``) as a product in float32 with long sums for its number of
+def matmul_of(mod: Any) -> Matmul | None:
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul in float32 with a long K for its number of
     results, or None."""
-    product = find_product(mod, "float32")
-    if product is None:
+    matmul = find_matmul(mod, "float32")
+    if matmul is None:
         return None
-    *results, steps = product.extents
-    return product if math.prod(results) <= _MOST_RESULTS and steps >= _FEWEST_STEPS else None
+    *results, k = matmul.extents
+    return matmul if math.prod(results) <= _MOST_RESULTS and k >= _FEWEST_K else None
 
 
-def sides(product: Product) -> tuple[Side, Side]:
-    """The slow and the fast side of ``product``."""
-    _, rows, columns, _ = product.extents
-    run = _whole(product.runs[0], product.rows, product.rows_first)
+def sides(matmul: Matmul) -> tuple[Side, Side]:
+    """The slow and the fast side of ``matmul``."""
+    _, rows, columns, _ = matmul.extents
+    run = _whole(matmul.runs[0], matmul.rows, matmul.rows_first)
     found = (
-        Side(0, rows, not product.rows_first, run, product.window if product.rows_first else 1),
-        Side(1, columns, product.steps_last, _whole(product.runs[1], product.columns, not product.steps_last)),
+        Side(0, rows, not matmul.rows_first, run, matmul.window if matmul.rows_first else 1),
+        Side(1, columns, matmul.k_last, _whole(matmul.runs[1], matmul.columns, not matmul.k_last)),
     )
-    return (found[1], found[0]) if product.columns_first else found
+    return (found[1], found[0]) if matmul.columns_first else found
 
 
-def tiles(product: Product) -> Iterator[SplitTile]:
-    """Every tile that may suit ``product``: padding is little, and shared memory and registers suffice."""
-    both = sides(product)
+def tiles(matmul: Matmul) -> Iterator[SplitTile]:
+    """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
+    both = sides(matmul)
     slow, fast = (list(_cuts(side.extent)) for side in both)
     for threads, sums in (((a, b), (c, d)) for a, c in slow for b, d in fast):
         if not FEWEST_SUMS <= math.prod(sums) <= MOST_SUMS:
@@ -128,22 +128,22 @@ def tiles(product: Product) -> Iterator[SplitTile]:
             if count % WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
                 continue  # every thread adds up as many partial sums
             for depth in _depths(both):
-                for staged in (False, True):
-                    tile = _vectorised(both, groups, threads, sums, depth, staged)
-                    if _suits(tile, product):
+                for pipelined in (False, True):
+                    tile = _vectorised(both, groups, threads, sums, depth, pipelined)
+                    if _suits(tile, matmul):
                         yield tile
 
 
-def apply(mod: Any, product: Product, tile: SplitTile) -> Any:
+def apply(mod: Any, matmul: Matmul, tile: SplitTile) -> Any:
     """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    both = sides(product)
-    total = _as_product(schedule, product, both)
-    pad_to(schedule, total, (both[0].extent, both[1].extent, product.extents[3]), tile.block)
-    partial = _divided(schedule, total, tile)
-    result, kept = _placed(schedule, total, partial, product, tile)
+    both = sides(matmul)
+    total = _as_matmul(schedule, matmul, both)
+    pad_to(schedule, total, (both[0].extent, both[1].extent, matmul.extents[3]), tile.block)
+    partial = _split_k(schedule, total, tile)
+    result, kept = _placed(schedule, total, partial, matmul, tile)
     _shared(schedule, kept, both, tile)
     depth = _summed(schedule, partial, both, tile)
     for side, vector in zip(both, tile.vectors, strict=True):
@@ -170,33 +170,32 @@ def tile_of(trace: Any) -> SplitTile | None:
         sums=(slow[0] * slow[2], fast[0] * fast[2]),
         depth=parts * straight,
         vectors=(splits[9][0], splits[11][0]),
-        staged=is_staged(trace),
+        pipelined=is_pipelined(trace),
     )
 
 
-def shared_memory(product: Product, tile: SplitTile) -> int:
+def shared_memory(matmul: Matmul, tile: SplitTile) -> int:
     """Bytes of shared memory that a block of ``tile`` takes: TVM puts partial sums where an operand was."""
-    slow, fast, steps = tile.block
+    slow, fast, k = tile.block
     operands = [
-        extent * _row(steps) if side.along else steps * extent
-        for side, extent in zip(sides(product), (slow, fast), strict=True)
+        extent * _row(k) if side.along else k * extent for side, extent in zip(sides(matmul), (slow, fast), strict=True)
     ]
     return _FLOAT * (max(*operands, tile.groups * slow * fast) + min(operands))
 
 
-def registers(product: Product, tile: SplitTile) -> int:
+def registers(matmul: Matmul, tile: SplitTile) -> int:
     """About how many registers a thread of ``tile`` needs."""
-    both = sides(product)
-    steps = math.gcd(tile.depth, _VECTOR)
-    held = sum(own * (steps if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
-    return math.prod(tile.sums) + held + tile.staged * sum(waiting(tile)) + _OTHER_REGISTERS
+    both = sides(matmul)
+    k = math.gcd(tile.depth, _VECTOR)
+    held = sum(own * (k if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
+    return math.prod(tile.sums) + held + tile.pipelined * sum(waiting(tile)) + _OTHER_REGISTERS
 
 
 def waiting(tile: SplitTile) -> tuple[int, int]:
     """How many elements of each side a thread loads at a time."""
-    slow, fast, steps = tile.block
+    slow, fast, k = tile.block
     a, b = (
-        vector * math.ceil(extent * steps / (vector * tile.block_threads))
+        vector * math.ceil(extent * k / (vector * tile.block_threads))
         for extent, vector in zip((slow, fast), tile.vectors, strict=True)
     )
     return a, b
@@ -205,25 +204,25 @@ def waiting(tile: SplitTile) -> tuple[int, int]:
 # -- the sketch, step by step
 
 
-def _as_product(schedule: Any, product: Product, both: tuple[Side, Side]) -> Any:
+def _as_matmul(schedule: Any, matmul: Matmul, both: tuple[Side, Side]) -> Any:
     names = ("rows", "columns")
     order = ("batch", *(names[side.number] for side in both))
     operands = [
-        ("batch", names[side.number], "steps") if side.along else ("batch", "steps", names[side.number])
+        ("batch", names[side.number], "k") if side.along else ("batch", "k", names[side.number])
         for side in sorted(both)
     ]
-    return as_product(schedule, product, (*operands, order), (*order, "steps"))
+    return as_matmul(schedule, matmul, (*operands, order), (*order, "k"))
 
 
-def _divided(schedule: Any, total: Any, tile: SplitTile) -> Any:
+def _split_k(schedule: Any, total: Any, tile: SplitTile) -> Any:
     """The block that makes the groups' partial sums; ``total`` adds these from now on."""
-    steps = schedule.get_loops(total)[-1]
+    k = schedule.get_loops(total)[-1]
     straight = _straight(tile)
-    _, group, _, _ = schedule.split(steps, [None, tile.groups, tile.depth // straight, straight])
+    _, group, _, _ = schedule.split(k, [None, tile.groups, tile.depth // straight, straight])
     return schedule.rfactor(group, 0)
 
 
-def _placed(schedule: Any, total: Any, partial: Any, product: Product, tile: SplitTile) -> tuple[Any, Any]:
+def _placed(schedule: Any, total: Any, partial: Any, matmul: Matmul, tile: SplitTile) -> tuple[Any, Any]:
     """Cut results into blocks, and bring all into one kernel; the block that writes results, and the one that brings
     partial sums into shared memory."""
     result = schedule.cache_write(total, 0, "local")
@@ -234,7 +233,7 @@ def _placed(schedule: Any, total: Any, partial: Any, product: Product, tile: Spl
     schedule.compute_at(kept, grid, preserve_unit_loops=True)
     schedule.compute_at(partial, grid, preserve_unit_loops=True)
     threads = (tile.groups, math.prod(tile.threads))
-    add_parts(schedule, total, loops, tile.block[1], _result_vector(product, tile), threads)
+    add_parts(schedule, total, loops, tile.block[1], _result_vector(matmul, tile), threads)
     return result, kept
 
 
@@ -271,7 +270,7 @@ def _summed(schedule: Any, partial: Any, both: Sequence[Side], tile: SplitTile) 
     _bind(schedule, group, (slow_thread, fast_thread))
     for loop in (step, *own):
         schedule.unroll(loop)
-    if tile.staged:
+    if tile.pipelined:
         schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 2])
         schedule.annotate(depth, "software_pipeline_stage", [0, 0, 0, 0, 1])
     return depth
@@ -297,13 +296,13 @@ def _loaded(schedule: Any, partial: Any, depth: Any, side: Side, tile: SplitTile
     schedule.bind(thread, "threadIdx.x")
     if side.along:
         schedule.storage_align(load, 0, -2, BANKS, _SKEW)
-    if tile.staged:
-        schedule.annotate(load, STAGED, 1)
+    if tile.pipelined:
+        schedule.annotate(load, LOCAL_STAGE, 1)
 
 
 def _unroll(schedule: Any, loop: Any, tile: SplitTile) -> None:
     """Make straight code of a loop around a load; TVM stages loads in serial loops only, and unrolls these later."""
-    if tile.staged:
+    if tile.pipelined:
         schedule.annotate(loop, "pragma_auto_unroll_max_step", _MOST_STRAIGHT)
         schedule.annotate(loop, "pragma_unroll_explicit", 1)
     else:
@@ -318,9 +317,9 @@ def _widths(both: Sequence[Side], sums: Sequence[int]) -> list[int]:
     return [1 if side.along else math.gcd(own, _VECTOR) for side, own in zip(both, sums, strict=True)]
 
 
-def _result_vector(product: Product, tile: SplitTile) -> int:
+def _result_vector(matmul: Matmul, tile: SplitTile) -> int:
     """How many results a thread writes at once."""
-    return math.gcd(_VECTOR, sides(product)[1].extent, tile.block[1], math.prod(tile.sums) // tile.groups)
+    return math.gcd(_VECTOR, sides(matmul)[1].extent, tile.block[1], math.prod(tile.sums) // tile.groups)
 
 
 def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:
@@ -341,20 +340,20 @@ def _cuts(extent: int) -> Iterator[tuple[int, int]]:
 
 
 def _vectorised(
-    both: Sequence[Side], groups: int, threads: tuple[int, int], sums: tuple[int, int], depth: int, staged: bool
+    both: Sequence[Side], groups: int, threads: tuple[int, int], sums: tuple[int, int], depth: int, pipelined: bool
 ) -> SplitTile:
     """The tile with the longest vectors: what is loaded begins at a multiple of these."""
-    tile = SplitTile(groups=groups, threads=threads, sums=sums, depth=depth, vectors=(1, 1), staged=staged)
-    slow, fast, steps = tile.block
+    tile = SplitTile(groups=groups, threads=threads, sums=sums, depth=depth, vectors=(1, 1), pipelined=pipelined)
+    slow, fast, k = tile.block
     vectors = [
-        _windows(side, size, tile) if side.window > 1 else math.gcd(_VECTOR, side.run, steps if side.along else size)
+        _windows(side, size, tile) if side.window > 1 else math.gcd(_VECTOR, side.run, k if side.along else size)
         for side, size in zip(both, (slow, fast), strict=True)
     ]
     return replace(tile, vectors=(vectors[0], vectors[1]))
 
 
 def _windows(side: Side, size: int, tile: SplitTile) -> int:
-    """Steps of one row of places that a thread loads: whole windows, as few as keep all threads busy once."""
+    """K of one row of places that a thread loads: whole windows, as few as keep all threads busy once."""
     count = tile.block[2] // side.window
     shares = (parts for parts in range(count, 0, -1) if count % parts == 0 and parts * size <= tile.block_threads)
     return count // next(shares, 1) * side.window
@@ -366,21 +365,21 @@ def _depths(both: Sequence[Side]) -> tuple[int, ...]:
 
 
 def _straight(tile: SplitTile) -> int:
-    """How many steps are straight code, in which the elements of four can be read at once."""
+    """How much of K is straight code, in which the elements of four can be read at once."""
     most = max(_VECTOR, _MOST_STRAIGHT // math.prod(tile.sums))
-    fitting = (steps for steps in range(1, most + 1) if tile.depth % steps == 0)
-    return max(fitting, key=lambda steps: (steps % _VECTOR == 0, steps))
+    fitting = (k for k in range(1, most + 1) if tile.depth % k == 0)
+    return max(fitting, key=lambda k: (k % _VECTOR == 0, k))
 
 
-def _suits(tile: SplitTile, product: Product) -> bool:
-    *_, steps = product.extents
-    rounds = math.ceil(steps / tile.block[2])
-    if rounds < 1 + tile.staged or rounds * tile.block[2] > _MOST_WASTE * steps:
+def _suits(tile: SplitTile, matmul: Matmul) -> bool:
+    *_, k = matmul.extents
+    rounds = math.ceil(k / tile.block[2])
+    if rounds < 1 + tile.pipelined or rounds * tile.block[2] > _MOST_WASTE * k:
         return False  # there is no next load, or much of the last one is padding
     most = min(REGISTERS_OF_A_THREAD, REGISTERS // tile.block_threads)
-    return registers(product, tile) <= most and shared_memory(product, tile) <= SM_80.shared_memory
+    return registers(matmul, tile) <= most and shared_memory(matmul, tile) <= SM_80.shared_memory
 
 
-def _row(steps: int) -> int:
-    """Elements from one row of ``steps`` to the next in shared memory."""
-    return steps + (_SKEW - steps) % BANKS
+def _row(k: int) -> int:
+    """Elements from one row of ``k`` to the next in shared memory."""
+    return k + (_SKEW - k) % BANKS

@@ -1,13 +1,13 @@
-"""A sketch for the tensor cores of NVIDIA GPUs: products of matrices, and convolutions as such, in half precision.
+"""A sketch for the tensor cores of NVIDIA GPUs: matmuls, and convolutions as implicit GEMM, in half precision.
 
 The structure is that of TVM's own rule for matrix products (``s_tir/dlight/gpu/matmul.py``, ``MatmulTensorization``):
 operands go through shared memory into fragments of 16 × 16 (WMMA), warps hold tiles of sums in float32, and the sums
-go through shared memory into whatever follows. Unlike there, tiles are free, so that small products fill a large GPU;
+go through shared memory into whatever follows. Unlike there, tiles are free, so that small matmuls fill a large GPU;
 an operand lies in shared memory in the order in which memory has it, so that loads meet neighbouring addresses; and a
-convolution's channels and places become rows, columns and steps without being copied first. To compute where each
-element of a window lies takes several times as long as all products (a 3 × 3 convolution of 512 channels 101 µs on an
-H200); so a thread may load whole windows, each at a constant distance from the last (28 µs). Long sums may be divided
-among groups of warps, whose partial sums are added in shared memory, as :mod:`.split_sketch` does.
+convolution's channels and places become rows, columns and K without being copied first. To compute where each
+element of a window lies takes several times as long as all multiplications (a 3 × 3 convolution of 512 channels 101 µs
+on an H200); so a thread may load whole windows, each at a constant distance from the last (28 µs). K may be split among
+groups of warps, whose partial sums are added in shared memory, as :mod:`.split_k` does.
 
 Only schedule primitives are used: a trace replays on every supported TVM that has the intrinsics registered.
 """
@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 from tunehub.target.gpu_architectures import SM_80, WARP
 from tunehub_builder.tuning.space.matmul import (
-    STAGED,
-    Product,
+    LOCAL_STAGE,
+    Matmul,
     add_parts,
-    as_product,
+    as_matmul,
     cut_results,
-    find_product,
+    find_matmul,
     inline_consumers,
     inline_producers,
-    is_staged,
+    is_pipelined,
     own_loops,
     pad_to,
     splits_of,
@@ -43,33 +43,33 @@ GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
-_GATHERED = (1, 2, 4)  # fragments along each place of a window that are gathered at a time
+_WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_windows at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class TensorTile:
     """The choices of a sketch. A block has ``warps`` (along rows and columns), each of which holds ``fragments`` of
-    sums; ``steps`` fragments along the reduction are loaded at a time, ``vectors`` elements of A and of B by a thread
-    at once. ``staged``: the next load is under way while products are made. ``gathered``: a thread loads whole windows
-    of one row of A, so that their places are constants in the kernel; otherwise it computes the place of each element.
-    There are ``groups`` of so many warps, each of which adds up ``steps`` of its own of what is loaded at a time.
+    sums; ``k_fragments`` along K are loaded at a time, ``vectors`` elements of A and of B by a thread at once.
+    ``pipelined``: the next load is under way while the last is multiplied. ``whole_windows``: a thread loads whole
+    windows of one row of A, so that their places are constants in the kernel; otherwise it computes each element's.
+    There are ``groups`` of so many warps, each of which adds up ``k_fragments`` of its own of what is loaded at a time.
     """
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
-    steps: int
+    k_fragments: int
     vectors: tuple[int, int]
-    staged: bool = False
-    gathered: bool = False
+    pipelined: bool = False
+    whole_windows: bool = False
     groups: int = 1
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Rows, columns and steps of a block, in elements."""
+        """Rows, columns and K of a block, in elements."""
         return (
             SIDE * self.warps[0] * self.fragments[0],
             SIDE * self.warps[1] * self.fragments[1],
-            SIDE * self.steps * self.groups,
+            SIDE * self.k_fragments * self.groups,
         )
 
     @property
@@ -83,42 +83,40 @@ class TensorTile:
         return math.prod(self.warps) * self.groups
 
 
-def product_of(mod: Any) -> Product | None:
-    """The anchor block of ``mod`` (one PrimFunc ``main``) as a product that tensor cores take, or None."""
-    return find_product(mod, "float16")
+def matmul_of(mod: Any) -> Matmul | None:
+    """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul that tensor cores take, or None."""
+    return find_matmul(mod, "float16")
 
 
-def tiles(product: Product) -> Iterator[TensorTile]:
-    """Every tile that may suit ``product``; a block covers a dimension twice at most, and fits shared memory."""
-    for plain in _plain(product):
+def tiles(matmul: Matmul) -> Iterator[TensorTile]:
+    """Every tile that may suit ``matmul``; a block covers a dimension twice at most, and fits shared memory."""
+    for plain in _plain(matmul):
         for groups in GROUPS:
-            tile = _vectorised(product, replace(plain, groups=groups))
-            if tile is not None and _suits(tile, *product.extents[1:]):
+            tile = _vectorised(matmul, replace(plain, groups=groups))
+            if tile is not None and _suits(tile, *matmul.extents[1:]):
                 yield tile
 
 
-def apply(mod: Any, product: Product, tile: TensorTile) -> Any:
+def apply(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
-    last = ("columns", "steps") if product.steps_last else ("steps", "columns")
-    dimensions = (("batch", "rows", "steps"), ("batch", *last), ("batch", "rows", "columns"))
-    main = as_product(schedule, product, dimensions, ("batch", "rows", "columns", "steps"))
-    pad_to(schedule, main, product.extents[1:], tile.block)
-    blocks, result = (
-        _divided(schedule, main, product, tile) if tile.groups > 1 else (_tiled(schedule, main, tile), None)
-    )
-    loads = [_loaded(schedule, blocks, product, tile, number) for number in (0, 1)]
+    last = ("columns", "k") if matmul.k_last else ("k", "columns")
+    dimensions = (("batch", "rows", "k"), ("batch", *last), ("batch", "rows", "columns"))
+    main = as_matmul(schedule, matmul, dimensions, ("batch", "rows", "columns", "k"))
+    pad_to(schedule, main, matmul.extents[1:], tile.block)
+    blocks, result = _split_k(schedule, main, matmul, tile) if tile.groups > 1 else (_tiled(schedule, main, tile), None)
+    loads = [_loaded(schedule, blocks, matmul, tile, number) for number in (0, 1)]
     for load in loads:
         inline_producers(schedule, load)
     fragments = [_fragments(schedule, blocks, number) for number in (0, 1)]
     stored, store = _stored(schedule, blocks) if result is None else (result, _kept(schedule, blocks))
     start = schedule.decompose_reduction(blocks.outer, blocks.depth)
-    _tensorize(schedule, blocks, product, fragments, store, start)
+    _tensorize(schedule, blocks, matmul, fragments, store, start)
     inline_consumers(schedule, stored)
     if result is None:
-        _written(schedule, stored, product)
+        _written(schedule, stored, matmul)
     else:
         schedule.vectorize(schedule.get_loops(result)[-1])
     return schedule
@@ -130,23 +128,23 @@ def tile_of(trace: Any) -> TensorTile | None:
     lengths = [len(split) for split in splits]
     plain, divided = lengths[:6] == [1, 1, 1, 2, 2, 1], [*lengths[:4], *lengths[5:8]] == [2, 1, 1, 1, 3, 3, 2]
     at = 6 if plain else 8  # of the split of the first load
-    gathered = lengths[at : at + 3] == [1, 2, 3]
-    if not (plain or divided) or not (gathered or lengths[at : at + 2] == [3, 3]):
+    whole_windows = lengths[at : at + 3] == [1, 2, 3]
+    if not (plain or divided) or not (whole_windows or lengths[at : at + 2] == [3, 3]):
         return None
-    rows, columns, (steps, *_) = splits[at - 3 : at]
+    rows, columns, (k, *_) = splits[at - 3 : at]
     return TensorTile(
         warps=(rows[0], columns[0]),
         fragments=(rows[1], columns[1]),
-        steps=steps,
-        vectors=(1 if gathered else splits[at][2], splits[at + 1 + gathered][2]),
-        staged=is_staged(trace),
-        gathered=gathered,
+        k_fragments=k,
+        vectors=(1 if whole_windows else splits[at][2], splits[at + 1 + whole_windows][2]),
+        pipelined=is_pipelined(trace),
+        whole_windows=whole_windows,
         groups=1 if plain else splits[0][0],
     )
 
 
 class _Blocks(NamedTuple):
-    """The products of one fragment, the block around them, and the loops of a warp and of the reduction."""
+    """The multiplications of one fragment, the block around them, and the loops of a warp and of the reduction."""
 
     inner: Any
     outer: Any
@@ -167,7 +165,7 @@ def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
     outer = schedule.blockize(i_inner)
     i_block, i_warp, i = schedule.split(i, [None, tile.warps[0], tile.fragments[0]])
     j_block, j_warp, j = schedule.split(j, [None, tile.warps[1], tile.fragments[1]])
-    depth, step = schedule.split(k, [None, tile.steps])
+    depth, step = schedule.split(k, [None, tile.k_fragments])
     schedule.reorder(i_block, j_block, i_warp, j_warp, depth, step, i, j)
     schedule.bind(schedule.fuse(i_block, j_block), "blockIdx.x")
     warp = schedule.fuse(i_warp, j_warp)
@@ -180,22 +178,22 @@ def _tiled(schedule: Any, main: Any, tile: TensorTile) -> _Blocks:
     return _Blocks(inner=main, outer=outer, warp=warp, depth=depth, step=step)
 
 
-def _divided(schedule: Any, total: Any, product: Product, tile: TensorTile) -> tuple[_Blocks, Any]:
+def _split_k(schedule: Any, total: Any, matmul: Matmul, tile: TensorTile) -> tuple[_Blocks, Any]:
     """As :func:`_tiled`, for a block that makes the sums of each group of warps; ``total`` adds these from now on, in
     front of the other block that is returned, which writes results."""
-    *_, steps = schedule.get_loops(total)
-    _, group, _ = schedule.split(steps, [None, tile.groups, SIDE * tile.steps])
+    *_, k = schedule.get_loops(total)
+    _, group, _ = schedule.split(k, [None, tile.groups, SIDE * tile.k_fragments])
     partial = schedule.rfactor(group, 0)
     schedule.set_scope(partial, 0, _SUMS)
     result = schedule.cache_write(total, 0, "local")
     grid, *loops = cut_results(schedule, result, tile.block)
     for block in (total, partial):
         schedule.compute_at(block, grid, preserve_unit_loops=True)
-    if product.columns_first:
+    if matmul.columns_first:
         loops.reverse()
         schedule.reorder(*loops)
     rows, columns, _ = tile.block
-    row, vector = (rows, 1) if product.columns_first else (columns, math.gcd(4, rows * columns // tile.threads))
+    row, vector = (rows, 1) if matmul.columns_first else (columns, math.gcd(4, rows * columns // tile.threads))
     add_parts(schedule, total, loops, row, vector, (tile.all_warps, WARP))
     return _tiled_group(schedule, partial, tile), result
 
@@ -204,7 +202,7 @@ def _tiled_group(schedule: Any, partial: Any, tile: TensorTile) -> _Blocks:
     group, *batch, i, j, depth, k = own_loops(schedule, partial)
     i_warp, i, i_inner = schedule.split(i, [tile.warps[0], tile.fragments[0], SIDE])
     j_warp, j, j_inner = schedule.split(j, [tile.warps[1], tile.fragments[1], SIDE])
-    step, k_inner = schedule.split(k, [tile.steps, SIDE])
+    step, k_inner = schedule.split(k, [tile.k_fragments, SIDE])
     schedule.reorder(*batch, group, i_warp, j_warp, depth, step, i, j, i_inner, j_inner, k_inner)
     warp = schedule.fuse(group, i_warp, j_warp)
     schedule.bind(warp, "threadIdx.y")
@@ -216,22 +214,22 @@ def _tiled_group(schedule: Any, partial: Any, tile: TensorTile) -> _Blocks:
 
 
 def _stage(schedule: Any, depth: Any, step: Any, tile: TensorTile) -> None:
-    if tile.staged:
+    if tile.pipelined:
         schedule.annotate(depth, "software_pipeline_order", [0, 3, 1, 4, 5, 2, 6])
         schedule.annotate(depth, "software_pipeline_stage", [0, 0, 0, 0, 0, 1, 1])
         schedule.annotate(step, "software_pipeline_order", [0, 1, 2])
         schedule.annotate(step, "software_pipeline_stage", [0, 0, 1])
 
 
-def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, number: int) -> Any:
+def _loaded(schedule: Any, blocks: _Blocks, matmul: Matmul, tile: TensorTile, number: int) -> Any:
     """The block that brings an operand into shared memory, all threads together."""
     load = schedule.cache_read(blocks.outer, number, _OPERANDS)
     schedule.compute_at(load, blocks.depth)
     row, column = schedule.get_loops(load)[-2:]
-    if number == 0 and tile.gathered:
+    if number == 0 and tile.whole_windows:
         _gather(schedule, row, column, tile)
     else:
-        if number == 0 and product.rows_first:
+        if number == 0 and matmul.rows_first:
             schedule.reorder(column, row)
             row, column = column, row
         fused = schedule.fuse(row, column)
@@ -240,14 +238,14 @@ def _loaded(schedule: Any, blocks: _Blocks, product: Product, tile: TensorTile, 
         schedule.bind(lane, "threadIdx.x")
         schedule.vectorize(vector)
     schedule.storage_align(load, 0, -2, SIDE, _SKEW)
-    if tile.staged:
-        schedule.annotate(load, STAGED, 1)
+    if tile.pipelined:
+        schedule.annotate(load, LOCAL_STAGE, 1)
         schedule.annotate(load, "double_buffer_scope", 0)
     return load
 
 
 def _gather(schedule: Any, row: Any, column: Any, tile: TensorTile) -> None:
-    """Threads side by side load rows side by side; the steps of a thread are windows in a row, without a loop."""
+    """Threads side by side load rows side by side; what a thread loads are windows in a row, without a loop."""
     part, own = schedule.split(column, [_gathering(tile), None])
     schedule.reorder(own, part, row)
     _, warp, lane = schedule.split(schedule.fuse(part, row), [None, tile.all_warps, WARP])
@@ -296,10 +294,10 @@ def _cut(schedule: Any, block: Any) -> Any:
 
 
 def _tensorize(
-    schedule: Any, blocks: _Blocks, product: Product, fragments: Sequence[Any], store: Any, start: Any
+    schedule: Any, blocks: _Blocks, matmul: Matmul, fragments: Sequence[Any], store: Any, start: Any
 ) -> None:
     kind = f"{SIDE}x{SIDE}x{SIDE}"
-    transposed = "_trans" if product.steps_last else ""
+    transposed = "_trans" if matmul.k_last else ""
     names = (f"wmma_load_{kind}_f16_a_{_OPERANDS}", f"wmma_load_{kind}_f16_b{transposed}_{_OPERANDS}")
     for block, name in zip(fragments, names, strict=True):
         schedule.tensorize(_cut(schedule, block), name)
@@ -309,13 +307,13 @@ def _tensorize(
     schedule.tensorize(schedule.get_loops(blocks.inner)[-3], f"wmma_sync_{kind}_f16f16f32{transposed}")
 
 
-def _written(schedule: Any, stored: Any, product: Product) -> None:
+def _written(schedule: Any, stored: Any, matmul: Matmul) -> None:
     """The sums of a warp, and what is computed of them, by its lanes."""
     row, column = schedule.get_loops(stored)[-2:]
-    if product.columns_first:
+    if matmul.columns_first:
         schedule.reorder(column, row)
         row, column = column, row
-    _, lane, vector = schedule.split(schedule.fuse(row, column), [None, WARP, 1 if product.columns_first else 4])
+    _, lane, vector = schedule.split(schedule.fuse(row, column), [None, WARP, 1 if matmul.columns_first else 4])
     schedule.bind(lane, "threadIdx.x")
     schedule.vectorize(vector)
 
@@ -323,27 +321,29 @@ def _written(schedule: Any, stored: Any, product: Product) -> None:
 # -- which tiles suit
 
 
-def _plain(product: Product) -> Iterator[TensorTile]:
+def _plain(matmul: Matmul) -> Iterator[TensorTile]:
     """Tiles that load one element at a time."""
-    sizes, gathers = (1, 2, 4, 8), product.window > 1 and product.rows_first
+    sizes, gathers = (1, 2, 4, 8), matmul.window > 1 and matmul.rows_first
     for warps in ((a, b) for a in sizes for b in sizes if a * b <= MOST_WARPS):
         for fragments in ((a, b) for a in (1, 2, 4) for b in (1, 2, 4) if a * b <= MOST_FRAGMENTS):
-            plain = TensorTile(warps=warps, fragments=fragments, steps=1, vectors=(1, 1))
-            for steps in (1, 2, 4, 8, 16):
-                yield from (replace(plain, steps=steps, staged=staged) for staged in (False, True)[: min(steps, 2)])
-            for windows in _GATHERED if gathers else ():
-                yield replace(plain, steps=windows * product.window, gathered=True)
+            plain = TensorTile(warps=warps, fragments=fragments, k_fragments=1, vectors=(1, 1))
+            for k in (1, 2, 4, 8, 16):
+                yield from (
+                    replace(plain, k_fragments=k, pipelined=pipelined) for pipelined in (False, True)[: min(k, 2)]
+                )
+            for windows in _WINDOWS if gathers else ():
+                yield replace(plain, k_fragments=windows * matmul.window, whole_windows=True)
 
 
-def _vectorised(product: Product, tile: TensorTile) -> TensorTile | None:
+def _vectorised(matmul: Matmul, tile: TensorTile) -> TensorTile | None:
     """The tile with the longest vectors with which all threads load alike; None when there are too many threads, or
     when these do not gather whole windows."""
     rows, columns, depth = tile.block
-    if tile.gathered and (tile.threads % rows or depth % (_gathering(tile) * product.window)):
+    if tile.whole_windows and (tile.threads % rows or depth % (_gathering(tile) * matmul.window)):
         return None
-    lengths = (depth, depth if product.steps_last else columns)
+    lengths = (depth, depth if matmul.k_last else columns)
     found = []
-    for size, along, single in zip((rows * depth, columns * depth), lengths, (product.rows_first, False), strict=True):
+    for size, along, single in zip((rows * depth, columns * depth), lengths, (matmul.rows_first, False), strict=True):
         fitting = [v for v in ((1,) if single else (8, 4, 2, 1)) if along % v == 0 and size % (tile.threads * v) == 0]
         if not fitting:
             return None
@@ -351,13 +351,13 @@ def _vectorised(product: Product, tile: TensorTile) -> TensorTile | None:
     return replace(tile, vectors=(found[0], found[1]))
 
 
-def _suits(tile: TensorTile, rows: int, columns: int, steps: int) -> bool:
-    for size, extent in zip(tile.block, (rows, columns, steps), strict=True):
+def _suits(tile: TensorTile, rows: int, columns: int, k: int) -> bool:
+    for size, extent in zip(tile.block, (rows, columns, k), strict=True):
         if size >= 2 * max(extent, SIDE):
             return False
     if tile.all_warps > MOST_WARPS:
         return False
-    if tile.staged and (tile.block[2] >= steps or _waiting(tile) > _MOST_WAITING):
+    if tile.pipelined and (tile.block[2] >= k or _waiting(tile) > _MOST_WAITING):
         return False  # there is no next load, or it takes too many registers
     return shared_memory(tile) <= SM_80.shared_memory
 
@@ -373,4 +373,4 @@ def shared_memory(tile: TensorTile) -> int:
     rows, columns, depth = tile.block
     operands = 2 * (rows * (depth + _SKEW) + max(columns * (depth + _SKEW), depth * (columns + _SKEW)))
     sums = 4 * tile.groups * rows * (columns + _SKEW // 2)
-    return operands * (2 if tile.staged else 1) + sums
+    return operands * (2 if tile.pipelined else 1) + sums

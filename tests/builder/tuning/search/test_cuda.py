@@ -15,8 +15,8 @@ from tunehub.cuda.rule import ranked
 from tunehub.cuda.tiles import sums_of
 from tunehub.records.lookup import Candidate
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search.candidates import trace_id
 from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, SearchSession
+from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_registry.record import ScheduleRecord
 

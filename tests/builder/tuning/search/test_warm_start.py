@@ -17,8 +17,10 @@ from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
 from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions
-from tunehub_builder.tuning.search.candidates import EvolutionarySearch, SketchSearch, center_of, trace_id
+from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
 from tunehub_builder.tuning.search.knobs import KnobSearch, choice_id
+from tunehub_builder.tuning.search.register_tiles import RegisterTileSearch, center_of
+from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_builder.tuning.search.warm_start import (
     TRANSFERRED,
     Seed,
@@ -194,11 +196,11 @@ def test_the_register_tile_of_a_sketch_is_read_from_its_trace(tvm: Any) -> None:
 
 def test_sketches_around_what_a_registry_proposed_come_first_and_none_is_lost(tvm: Any) -> None:
     task = product(tvm, 128, 96, 64)
-    everything = SketchSearch(task.mod, 16).propose([], 999)
+    everything = RegisterTileSearch(task.mod, 16).propose([], 999)
     seed = Trial(task=task.exact, trace=everything[-1], source="registry p, transfer", run_s=(1e-5,))
     center = center_of([seed])
     assert center is not None and center == sketch.register_tile(everything[-1])
-    search, trials = SketchSearch(task.mod, 16), [seed]
+    search, trials = RegisterTileSearch(task.mod, 16), [seed]
     while batch := search.propose(trials, 4):
         tiles = [sketch.register_tile(trace) for trace in batch]
         if len(trials) == 1:
@@ -211,10 +213,10 @@ def test_sketches_around_what_a_registry_proposed_come_first_and_none_is_lost(tv
 
 def test_without_a_registry_sketches_keep_their_order(tvm: Any) -> None:
     task = product(tvm, 128, 96, 64)
-    first, *others = SketchSearch(task.mod, 16).propose([], 999)
+    first, *others = RegisterTileSearch(task.mod, 16).propose([], 999)
     known = [Trial(task=task.exact, trace=first, source="sketch", run_s=(1e-5,))]
     assert center_of(known) is None
-    assert SketchSearch(task.mod, 16).propose(known, 999) == others
+    assert RegisterTileSearch(task.mod, 16).propose(known, 999) == others
 
 
 def test_knobs_that_a_registry_proposed_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

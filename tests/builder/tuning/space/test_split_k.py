@@ -16,12 +16,12 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tunehub.target.gpu_architectures import SM_80
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search.candidates import trace_id
 from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch
-from tunehub_builder.tuning.search.split_k import SplitSearch, distance, seconds
-from tunehub_builder.tuning.space import split_k as split_sketch
-from tunehub_builder.tuning.space import tensor_core as tensor_sketch
-from tunehub_builder.tuning.space.split_k import Side, SplitTile, apply, product_of, sides, tile_of, tiles
+from tunehub_builder.tuning.search.split_k import SplitKSearch, distance, seconds
+from tunehub_builder.tuning.search.strategy import trace_id
+from tunehub_builder.tuning.space import split_k as split_k
+from tunehub_builder.tuning.space import tensor_core as tensor_core
+from tunehub_builder.tuning.space.split_k import Side, SplitTile, apply, matmul_of, sides, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
 pytestmark = pytest.mark.slow
@@ -36,14 +36,14 @@ TARGET = {
 TILE = SplitTile(groups=4, threads=(8, 8), sums=(4, 4), depth=8, vectors=(4, 4))
 
 
-def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "float32") -> Any:
+def dense(rows: int = 64, columns: int = 96, inner: int = 128, dtype: str = "float32") -> Any:
     """A product of matrices, and what is made of it: two steps, of which the second takes both."""
     import tvm
     from tvm import te
 
-    a, b = te.placeholder((rows, steps), dtype, name="a"), te.placeholder((steps, columns), dtype, name="b")
+    a, b = te.placeholder((rows, inner), dtype, name="a"), te.placeholder((inner, columns), dtype, name="b")
     bias = te.placeholder((columns,), dtype, name="bias")
-    k = te.reduce_axis((0, steps), name="k")
+    k = te.reduce_axis((0, inner), name="k")
     c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
     d = te.compute((rows, columns), lambda i, j: c[i, j] + bias[j], name="added")
     e = te.compute((rows, columns), lambda i, j: te.tanh(d[i, j]), name="bent")
@@ -106,19 +106,19 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 
 
-def _chosen(case: str, count: int, staged: bool | None = None) -> tuple[Any, Any, list[SplitTile]]:
-    """The workload, its product, and some of its tiles, the same in every run."""
+def _chosen(case: str, count: int, pipelined: bool | None = None) -> tuple[Any, Any, list[SplitTile]]:
+    """The workload, its matmul, and some of its tiles, the same in every run."""
     mod = CASES[case]()
-    product = product_of(mod)
-    assert product is not None
-    found = [tile for tile in tiles(product) if staged in (None, tile.staged)]
-    return mod, product, Random(case).sample(found, count)
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = [tile for tile in tiles(matmul) if pipelined in (None, tile.pipelined)]
+    return mod, matmul, Random(case).sample(found, count)
 
 
 def test_products_are_found_with_what_lies_where() -> None:
-    found = {name: product_of(case()) for name, case in CASES.items()}
+    found = {name: matmul_of(case()) for name, case in CASES.items()}
     assert all(found.values())
-    of = {name: sides(product) for name, product in found.items() if product is not None}
+    of = {name: sides(matmul) for name, matmul in found.items() if matmul is not None}
     assert of["dense"] == (Side(0, 64, True, 128), Side(1, 96, False, 96))
     assert of["scores"] == (Side(0, 32, True, 64), Side(1, 48, True, 64))
     assert of["transposed"] == (Side(0, 32, False, 32), Side(1, 64, False, 64))
@@ -127,66 +127,66 @@ def test_products_are_found_with_what_lies_where() -> None:
 
 
 def test_others_are_left_to_others() -> None:
-    assert product_of(dense(dtype="float16")) is None
-    assert product_of(dense(steps=32)) is None, "a short sum"
-    assert product_of(dense(1024, 1024)) is None, "results enough"
-    assert product_of(dense(1)) is None, "a product with a vector"
+    assert matmul_of(dense(dtype="float16")) is None
+    assert matmul_of(dense(inner=32)) is None, "a short sum"
+    assert matmul_of(dense(1024, 1024)) is None, "results enough"
+    assert matmul_of(dense(1)) is None, "a product with a vector"
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
-    product = product_of(CASES[case]())
-    assert product is not None
-    found = list(tiles(product))
+    matmul = matmul_of(CASES[case]())
+    assert matmul is not None
+    found = list(tiles(matmul))
     assert 20 < len(found) == len(set(found)) < 10_000
     for tile in found:
         assert tile.block_threads <= SM_80.threads and tile.block_threads % 32 == 0
-        assert split_sketch.shared_memory(product, tile) <= SM_80.shared_memory
-        assert split_sketch.registers(product, tile) * tile.block_threads <= 1 << 16
+        assert split_k.shared_memory(matmul, tile) <= SM_80.shared_memory
+        assert split_k.registers(matmul, tile) * tile.block_threads <= 1 << 16
         assert math.prod(tile.sums) % tile.groups == 0
-        padded = math.prod(-(-e // b) * b for e, b in zip((s.extent for s in sides(product)), tile.block, strict=False))
-        assert padded <= 1.5 * math.prod(side.extent for side in sides(product))
+        padded = math.prod(-(-e // b) * b for e, b in zip((s.extent for s in sides(matmul)), tile.block, strict=False))
+        assert padded <= 1.5 * math.prod(side.extent for side in sides(matmul))
 
 
 def test_threads_load_whole_windows() -> None:
     for case in (conv(), strided()):
-        product = product_of(case)
-        assert product is not None
-        for tile in tiles(product):
+        matmul = matmul_of(case)
+        assert matmul is not None
+        for tile in tiles(matmul):
             image = tile.vectors[1]
             assert image % 9 == 0 and tile.depth % 9 == 0 and tile.block[2] % image == 0
 
 
-@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_a_schedule_replays_as_it_was_made(case: str, staged: bool) -> None:
+def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
     import tvm
 
     from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_function
     from tunehub.relax.traces import export_trace, import_trace
 
-    mod, product, chosen = _chosen(case, 3, staged)
+    mod, matmul, chosen = _chosen(case, 3, pipelined)
     for tile in chosen:
-        schedule = apply(mod, product, tile)
+        schedule = apply(mod, matmul, tile)
         check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
         trace = json.loads(json.dumps(export_trace(schedule.trace)))
         assert required_features(trace) == frozenset()
         assert tile_of(trace) == tile
-        assert tensor_sketch.tile_of(trace) is None
+        assert tensor_core.tile_of(trace) is None
         assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_right_with_one_thread_for_all(case: str) -> None:
-    """On a CPU threads become loops, each of which loads all that it needs; loads are staged as on a GPU."""
+    """On a CPU threads become loops, each of which loads all that it needs; loads are pipelined as on a GPU."""
     import tvm
 
-    mod, product, chosen = _chosen(case, 2, False)
+    mod, matmul, chosen = _chosen(case, 2, False)
     chosen += _chosen(case, 2, True)[2]
     expected = _run(mod)
     for tile in chosen:
-        found = _run(tvm.script.from_source(_serial(apply(mod, product, tile).mod.script())))
+        found = _run(tvm.script.from_source(_serial(apply(mod, matmul, tile).mod.script())))
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), tile
 
 
@@ -220,7 +220,7 @@ def test_neighbours_differ_in_few_steps() -> None:
     from dataclasses import replace
 
     assert distance(TILE, TILE) == 0
-    for change in ({"groups": 8}, {"threads": (8, 6)}, {"sums": (4, 8)}, {"depth": 4}, {"staged": True}):
+    for change in ({"groups": 8}, {"threads": (8, 6)}, {"sums": (4, 8)}, {"depth": 4}, {"pipelined": True}):
         assert distance(TILE, replace(TILE, **change)) == 1
     assert distance(TILE, replace(TILE, threads=(16, 4), depth=32)) == 4
 
@@ -228,21 +228,21 @@ def test_neighbours_differ_in_few_steps() -> None:
 def test_the_model_wants_warps_enough_and_no_padding() -> None:
     from dataclasses import replace
 
-    product = product_of(dense(128, 768, 768))
-    assert product is not None
-    assert seconds(product, TILE) < seconds(product, replace(TILE, groups=2))
-    assert seconds(product, replace(TILE, staged=True)) < seconds(product, TILE)
-    small = product_of(dense(68, 768, 768))
+    matmul = matmul_of(dense(128, 768, 768))
+    assert matmul is not None
+    assert seconds(matmul, TILE) < seconds(matmul, replace(TILE, groups=2))
+    assert seconds(matmul, replace(TILE, pipelined=True)) < seconds(matmul, TILE)
+    small = matmul_of(dense(68, 768, 768))
     assert small is not None
     assert seconds(small, replace(TILE, threads=(4, 16))) > 0
-    assert seconds(product, min(tiles(product), key=lambda tile: seconds(product, tile))) <= seconds(product, TILE)
+    assert seconds(matmul, min(tiles(matmul), key=lambda tile: seconds(matmul, tile))) <= seconds(matmul, TILE)
 
 
 def test_the_search_varies_the_fastest_and_makes_nothing_twice() -> None:
     import tvm
 
     mod = dense()
-    search = SplitSearch.of(mod, tvm.target.Target(TARGET), Random(1))
+    search = SplitKSearch.of(mod, tvm.target.Target(TARGET), Random(1))
     assert search is not None
     known: set[str] = set()
     for _ in range(3):
@@ -253,7 +253,7 @@ def test_the_search_varies_the_fastest_and_makes_nothing_twice() -> None:
     assert not known & set(made)
     near = [distance(TILE, tile) for text in made if (tile := tile_of(json.loads(text))) is not None]
     assert len(near) == 12 and sum(each <= 2 for each in near) >= 5
-    assert SplitSearch.of(dense(steps=32), tvm.target.Target(TARGET), Random(1)) is None
+    assert SplitKSearch.of(dense(inner=32), tvm.target.Target(TARGET), Random(1)) is None
 
 
 def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast() -> None:
@@ -275,9 +275,9 @@ def test_tiles_are_among_the_first_candidates_and_more_come_when_they_are_fast()
     assert {trace_id(trace) for trace in first}.isdisjoint(map(trace_id, resumed.propose(trials, 16)))
 
 
-@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_machine_code_keeps_sums_in_registers(case: str, staged: bool) -> None:
+def test_machine_code_keeps_sums_in_registers(case: str, pipelined: bool) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
 
@@ -285,12 +285,12 @@ def test_machine_code_keeps_sums_in_registers(case: str, staged: bool) -> None:
 
     compiler = Compiler("sm_90")
     compiler.install()
-    mod, product, (tile,) = _chosen(case, 1, staged)
-    source = source_of(tvm.tirx.build(apply(mod, product, tile).mod, target=tvm.target.Target(TARGET)))
+    mod, matmul, (tile,) = _chosen(case, 1, pipelined)
+    source = source_of(tvm.tirx.build(apply(mod, matmul, tile).mod, target=tvm.target.Target(TARGET)))
     (use,) = kernel_uses(compiler.compile(source)).values()
-    assert use.stack <= 16 and use.registers <= split_sketch.registers(product, tile) + 32
+    assert use.stack <= 16 and use.registers <= split_k.registers(matmul, tile) + 32
     reserved = 1 << 10  # by the system, in each block
-    assert use.shared_memory <= split_sketch.shared_memory(product, tile) + reserved
+    assert use.shared_memory <= split_k.shared_memory(matmul, tile) + reserved
     assert "atomic" not in source
     if max(tile.vectors) == 4:
         assert "float4" in source

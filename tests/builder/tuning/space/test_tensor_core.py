@@ -12,27 +12,27 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
+from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.runner.cuda_worker import load_cuda_intrinsics
-from tunehub_builder.tuning.search.tensor_core import TensorSearch, distance
-from tunehub_builder.tuning.space import tensor_core as tensor_sketch
+from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch, distance
+from tunehub_builder.tuning.space import tensor_core as tensor_core
 from tunehub_builder.tuning.space.matmul import Axis
-from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, product_of, tile_of, tiles
+from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
 pytestmark = pytest.mark.slow
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
-SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), steps=2, vectors=(8, 8))
+SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), k_fragments=2, vectors=(8, 8))
 
 
-def dense(rows: int = 64, columns: int = 96, steps: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
+def dense(rows: int = 64, columns: int = 96, inner: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
     """A product of matrices, and what is made of it in half precision: two steps, of which the second takes both."""
     import tvm
     from tvm import te
 
-    a, b = te.placeholder((rows, steps), dtype, name="a"), te.placeholder((steps, columns), dtype, name="b")
-    k = te.reduce_axis((0, steps), name="k")
+    a, b = te.placeholder((rows, inner), dtype, name="a"), te.placeholder((inner, columns), dtype, name="b")
+    k = te.reduce_axis((0, inner), name="k")
 
     def product(i: Any, j: Any) -> Any:
         return te.sum(a[i, k].astype(total) * b[k, j].astype(total), axis=k)
@@ -80,57 +80,61 @@ CASES: dict[str, Callable[[], Any]] = {"dense": dense, "conv": conv, "scores": s
 
 
 def test_products_are_found_with_what_lies_where() -> None:
-    found = product_of(dense())
+    found = matmul_of(dense())
     assert found is not None
     assert found.extents == (1, 64, 96, 128)
-    assert (found.rows_first, found.steps_last, found.columns_first) == (False, False, False)
+    assert (found.rows_first, found.k_last, found.columns_first) == (False, False, False)
     assert found.window == 1
 
-    found = product_of(conv())
+    found = matmul_of(conv())
     assert found is not None
     assert found.extents == (1, 196, 64, 288)
     assert found.rows == (Axis(2, 14), Axis(3, 14))
     assert found.window == 9
-    assert (found.rows_first, found.steps_last, found.columns_first) == (True, True, True)
+    assert (found.rows_first, found.k_last, found.columns_first) == (True, True, True)
 
-    found = product_of(scores())
+    found = matmul_of(scores())
     assert found is not None
     assert found.extents == (4, 64, 64, 32)
-    assert found.steps_last
+    assert found.k_last
 
 
 @pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
 def test_other_types_are_left_to_others(dtype: str, total: str) -> None:
-    assert product_of(dense(dtype=dtype, total=total)) is None
+    assert matmul_of(dense(dtype=dtype, total=total)) is None
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
-    product = product_of(CASES[case]())
-    assert product is not None
-    found = list(tiles(product))
+    matmul = matmul_of(CASES[case]())
+    assert matmul is not None
+    found = list(tiles(matmul))
     assert 20 < len(found) == len(set(found))
     for tile in found:
         rows, columns, depth = tile.block
-        assert tile.all_warps <= tensor_sketch.MOST_WARPS
-        assert tensor_sketch.shared_memory(tile) <= 48 << 10
+        assert tile.all_warps <= tensor_core.MOST_WARPS
+        assert tensor_core.shared_memory(tile) <= 48 << 10
         for size, vector in zip((rows * depth, columns * depth), tile.vectors, strict=True):
             assert size % (tile.threads * vector) == 0
 
 
-STAGED = ("dense", "conv")
-KINDS = [*((case, False, False) for case in CASES), *((case, True, False) for case in STAGED), ("conv", False, True)]
+LOCAL_STAGE = ("dense", "conv")
+KINDS = [
+    *((case, False, False) for case in CASES),
+    *((case, True, False) for case in LOCAL_STAGE),
+    ("conv", False, True),
+]
 
 
 def _some(found: list[TensorTile]) -> Iterator[TensorTile]:
     """Two or three with each number of groups."""
-    for groups in tensor_sketch.GROUPS:
+    for groups in tensor_core.GROUPS:
         own = [tile for tile in found if tile.groups == groups]
         yield from own[:: max(1, len(own) // 2)]
 
 
-@pytest.mark.parametrize(("case", "staged", "gathered"), KINDS)
-def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bool) -> None:
+@pytest.mark.parametrize(("case", "pipelined", "whole_windows"), KINDS)
+def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_windows: bool) -> None:
     import tvm
 
     from tunehub.relax.schedule.apply import apply_exact
@@ -139,12 +143,12 @@ def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bo
 
     load_cuda_intrinsics()
     mod = CASES[case]()
-    product = product_of(mod)
-    assert product is not None
-    chosen = [tile for tile in tiles(product) if (tile.staged, tile.gathered) == (staged, gathered)]
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    chosen = [tile for tile in tiles(matmul) if (tile.pipelined, tile.whole_windows) == (pipelined, whole_windows)]
     assert chosen
     for tile in _some(chosen):
-        schedule = apply(mod, product, tile)
+        schedule = apply(mod, matmul, tile)
         check_function(schedule.mod["main"], mod["main"], tvm.target.Target(TARGET))
         trace = json.loads(json.dumps(export_trace(schedule.trace)))
         assert required_features(trace) == {"sm_70"}
@@ -152,19 +156,21 @@ def test_a_schedule_replays_as_it_was_made(case: str, staged: bool, gathered: bo
         assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
 
 
-@pytest.mark.parametrize(("case", "gathered"), [*((case, False) for case in CASES), ("conv", True)])
-def test_results_are_right_with_one_thread_for_all(case: str, gathered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("case", "whole_windows"), [*((case, False) for case in CASES), ("conv", True)])
+def test_results_are_right_with_one_thread_for_all(
+    case: str, whole_windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
     import tvm
 
-    monkeypatch.setattr(tensor_sketch, "_tensorize", lambda *_: None)
+    monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     mod = CASES[case]()
-    product = product_of(mod)
-    assert product is not None
+    matmul = matmul_of(mod)
+    assert matmul is not None
     expected = _run(mod)
-    chosen = sorted(tile for tile in tiles(product) if not tile.staged and tile.gathered == gathered)
+    chosen = sorted(tile for tile in tiles(matmul) if not tile.pipelined and tile.whole_windows == whole_windows)
     for tile in _some(chosen):
-        text = apply(mod, product, tile).mod.script()
+        text = apply(mod, matmul, tile).mod.script()
         text = re.sub(r'thread_binding\(((?:[^()]|\([^()]*\))*), thread="[^"]*"\)', r"serial(\1)", text)
         text = (
             re.sub(r', scope="[^"]*"', "", text).replace("T.vectorized(", "T.serial(").replace("T.unroll(", "T.serial(")
@@ -195,9 +201,9 @@ def test_the_search_ends_and_proposes_nothing_twice() -> None:
     import tvm
 
     mod = dense(32, 32, 32)
-    product = product_of(mod)
-    assert product is not None
-    search = TensorSearch(mod, tvm.target.Target(TARGET), product, seed=1)
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    search = TensorCoreSearch(mod, tvm.target.Target(TARGET), matmul, seed=1)
     trials: list[Trial] = []
     while found := search.propose(trials, 64):
         trials += [
@@ -206,7 +212,7 @@ def test_the_search_ends_and_proposes_nothing_twice() -> None:
         ]
     proposed = [tile_of(trial.trace) for trial in trials]
     assert 10 < len(proposed) == len(set(proposed))
-    again = TensorSearch(mod, tvm.target.Target(TARGET), product, seed=2)
+    again = TensorCoreSearch(mod, tvm.target.Target(TARGET), matmul, seed=2)
     assert not {*map(tile_of, again.propose(trials, 64))} & {*proposed}
 
 
@@ -215,13 +221,13 @@ def test_neighbours_differ_in_one_step() -> None:
     for change in (
         {"warps": (2, 2)},
         {"fragments": (1, 2)},
-        {"steps": 4},
-        {"steps": 1},
-        {"staged": True},
-        {"gathered": True},
+        {"k": 4},
+        {"k": 1},
+        {"pipelined": True},
+        {"whole_windows": True},
         {"groups": 2},
     ):
-        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "steps": 2, "vectors": (8, 8), **change}
+        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "k": 2, "vectors": (8, 8), **change}
         assert distance(SMALL, TensorTile(**fields)) == 1  # type: ignore[arg-type]
 
 
@@ -236,13 +242,13 @@ def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     compiler = Compiler("sm_90")
     compiler.install()
     mod = CASES[case]()
-    product = product_of(mod)
-    assert product is not None
-    found = sorted(tiles(product))
-    chosen = [found[len(found) // 2], *[tile for tile in found if tile.gathered][:1]]
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = sorted(tiles(matmul))
+    chosen = [found[len(found) // 2], *[tile for tile in found if tile.whole_windows][:1]]
     chosen += [tile for tile in found if tile.groups == 4][:1]
     for tile in chosen:
-        library = tvm.tirx.build(apply(mod, product, tile).mod, target=tvm.target.Target(TARGET))
+        library = tvm.tirx.build(apply(mod, matmul, tile).mod, target=tvm.target.Target(TARGET))
         source = source_of(library)
         assert "mma_sync" in source
         (use,) = kernel_uses(compiler.compile(source)).values()

@@ -47,7 +47,7 @@ def searched_trace(mod: Any, target: Any, seed: int) -> list[Any]:
     """A random point of MetaSchedule's search space for ``mod``, as records hold it."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
+    from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     context = ms.TuneContext(
@@ -164,7 +164,7 @@ def conv2d(channels: int, size: int, outputs: int) -> Any:
 def test_threads_and_shared_memory_of_a_gpu_fit_or_the_transfer_is_refused() -> None:
     from tvm.s_tir import meta_schedule as ms
 
-    from tunehub_builder.tuning.search.candidates import load_cpu_intrinsics
+    from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
     load_cpu_intrinsics()
     gpu = tvm.target.Target(
