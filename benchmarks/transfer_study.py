@@ -232,7 +232,7 @@ def _pool(folder: Path, target: Any, threads: int, *, knobs: bool) -> Any:
 
 
 def _tune(folder: Path, tasks: Sequence[Any], target: Any, pool: Any, *, knobs: bool) -> None:
-    from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions, tune
+    from tunehub_builder.tuning.scheduler.batches import KnobOptions, TunerOptions, tune
 
     trials = int(os.environ.get("TUNEHUB_TRANSFER_TRIALS", str(_TRIALS)))
     options = KnobOptions(trials=trials) if knobs else TunerOptions(trials=trials, search_trials=trials // 2)

@@ -89,7 +89,7 @@ def _stock(task: Any, target: Any, batches: list[list[Any]]) -> tuple[float, int
 
     from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.traces import import_trace
-    from tunehub_builder.tuning.runner.worker import MeasureOptions
+    from tunehub_builder.tuning.runner.messages import MeasureOptions
 
     options = MeasureOptions()
     evaluator = ms.runner.EvaluatorConfig(

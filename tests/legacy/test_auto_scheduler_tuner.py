@@ -26,10 +26,10 @@ from tunehub_builder.backends.relay import auto_scheduler_tuner
 from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
 from tunehub_builder.backends.relay.auto_scheduler_tuner import AutoSchedulerTuner, extract, search_params
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork, to_nhwc
-from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, TrialTotals
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
-from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import auto_scheduler_key
 

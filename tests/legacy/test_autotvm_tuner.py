@@ -30,7 +30,7 @@ from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.progress import Progress
-from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
 

@@ -20,10 +20,10 @@ from tunehub_builder.backends.relay.graph_skeleton import skeleton
 from tunehub_builder.backends.relay.graph_tuner import GraphTuner
 from tunehub_builder.backends.relay.layout_transforms import LayoutTimes
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork
-from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, TrialTotals
+from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.graph_log import parse_graph_header
 

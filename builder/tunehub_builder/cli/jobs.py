@@ -57,7 +57,7 @@ def _places(
 
 def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], list[Any]], Callable[..., Summary]]:
     """How to find networks and how to tune with the TVM that is installed. Raises TuningError for a wrong tuner."""
-    from tunehub_builder.tuning import run as modern
+    from tunehub_builder.backends.relax import run as relax
     from tunehub_builder.tuning import target as machine
 
     if machine.generation() == "relay":
@@ -72,5 +72,5 @@ def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], lis
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job
-    modern.check_options(recipe)
-    return modern.find_networks, modern.tune_job
+    relax.check_options(recipe)
+    return relax.find_networks, relax.tune_job

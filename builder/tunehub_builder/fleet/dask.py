@@ -23,7 +23,7 @@ from tunehub_builder.fleet import jobs as fleet_jobs
 from tunehub_builder.fleet.pool import Answer, Work
 from tunehub_builder.fleet.worker import Facts
 from tunehub_builder.tuning.progress import native_output_to
-from tunehub_builder.tuning.runner.pool import RunnerResult
+from tunehub_builder.tuning.runner.messages import RunnerResult
 from tunehub_builder.tuning.target import HOST, find_cpu
 
 SCHEME, LOCAL = "dask://", "local"
@@ -31,7 +31,7 @@ _CONNECT_S, _FACTS_S = "15s", 300.0
 
 
 class DaskEngine:
-    """See ``tuning.fleet.Engine``."""
+    """See ``fleet.pool.Engine``."""
 
     def __init__(self, address: str, local: Sequence[str] = (), workers: int = 1) -> None:
         """``address``: ``dask://HOST:PORT`` of a scheduler; or ``local``, which starts ``workers`` processes here that

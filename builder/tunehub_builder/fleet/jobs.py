@@ -15,9 +15,9 @@ from typing import Any
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.fleet.worker import Facts, JobSession
 from tunehub_builder.tuning.runner.archive import Archive
-from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, Worker
+from tunehub_builder.tuning.runner.messages import MeasureOptions, RunnerResult
+from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
 from tunehub_builder.tuning.runner.rpc_board import Board
-from tunehub_builder.tuning.runner.worker import MeasureOptions
 
 _START_LIMIT_S = 180.0  # importing TVM on a busy machine
 _TURN_LIMIT_S = 1800.0  # until other jobs have left the machine or the board
@@ -74,10 +74,10 @@ def measure(settings: JobSettings, built: Archive | str, best_s: float | None) -
     if isinstance(built, str):
         return RunnerResult(error=built)
     for _ in range(_ATTEMPTS):
-        outcome, device_lost = _measure_once(settings, built, best_s)
+        result, device_lost = _measure_once(settings, built, best_s)
         if not device_lost:
-            return outcome
-    return RunnerResult(error=f"{outcome.error}; the device was lost {_ATTEMPTS} times while it ran")
+            return result
+    return RunnerResult(error=f"{result.error}; the device was lost {_ATTEMPTS} times while it ran")
 
 
 def _measure_once(settings: JobSettings, archive: Archive, best_s: float | None) -> tuple[RunnerResult, bool]:
@@ -92,7 +92,7 @@ def _measure_once(settings: JobSettings, archive: Archive, best_s: float | None)
     kind, value = child.ask(("measure", settings.target, best_s, settings.measure), limit_s)
     lost = kind != "ok" and child.alive and not _ask(child, ("device_answers",), limit_s)
     _leave(child)
-    return (RunnerResult(run_s=value) if kind == "ok" else RunnerResult(error=str(value))), lost
+    return RunnerResult.of(kind, value), lost
 
 
 def _ask(child: Worker, request: tuple[Any, ...], limit_s: float) -> Any:

@@ -1,7 +1,7 @@
 """A fleet behind the pool's port: candidates are built anywhere, and measured where the device is.
 
 An engine hands jobs to workers: threads of this process (:class:`ThreadEngine`), or dask.distributed's workers on any
-number of machines (``tuning.fleet_dask``). The journal is written by the calling process alone: a job that is lost with
+number of machines (``fleet.dask``). The journal is written by the calling process alone: a job that is lost with
 its worker runs again elsewhere, and only what comes back is a trial.
 """
 
@@ -17,13 +17,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from time import monotonic
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.fleet import jobs as fleet_jobs
 from tunehub_builder.fleet.jobs import JobSettings
 from tunehub_builder.fleet.worker import Facts
-from tunehub_builder.tuning.runner.pool import RunnerResult
+from tunehub_builder.tuning.runner.messages import Attempt, Finished, RunnerResult
 from tunehub_builder.tuning.runner.rpc_board import Board, registered
 
 _PATIENCE_S = 120.0  # without any worker or board that could measure
@@ -43,6 +43,7 @@ class Work:
 
 
 Answer = Callable[[RunnerResult | TuningError], None]
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -75,7 +76,7 @@ class Engine(Protocol):
     def start(self, work: Work, device: str | None, answer: Answer) -> None:
         """Build a candidate and measure it on a worker that has the ``device``, or on any for None.
 
-        ``answer`` is called once, in some thread: with the outcome, or with why the fleet cannot go on.
+        ``answer`` is called once, in some thread: with the result, or with why the fleet cannot go on.
         """
         ...
 
@@ -150,12 +151,12 @@ class Fleet:
 
 
 class FleetPool:
-    """As ``tuning.pool.WorkerPool``, for several workloads at once."""
+    """As ``runner.pool.WorkerPool``, for several workloads at once."""
 
     def __init__(self, fleet: Fleet, settings: JobSettings, target_name: str) -> None:
         self._fleet, self._settings, self._target_name = fleet, settings, target_name
         self._modules: dict[str, str] = {}
-        self._answers: queue.SimpleQueue[tuple[str, int, RunnerResult | TuningError]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Finished | TuningError] = queue.SimpleQueue()
         self._seen = monotonic()
 
     def __enter__(self) -> FleetPool:
@@ -185,8 +186,8 @@ class FleetPool:
         for number, candidate in enumerate(candidates):
             self.start(task, candidate, best_s, partial(self._answered, task, number))
 
-    def outcomes(self) -> list[tuple[str, int, RunnerResult]]:
-        """Wait for candidates to be done: task, number in the batch, outcome.
+    def results(self) -> list[Finished]:
+        """Wait for candidates to be done.
 
         Raises TuningError when the fleet cannot go on, or nobody has been there to measure for some minutes.
         """
@@ -195,7 +196,7 @@ class FleetPool:
                 found = [self._answers.get(timeout=_LOOK_S)]
                 while not self._answers.empty():
                     found.append(self._answers.get())
-                return [(task, number, outcome_of(answer)) for task, number, answer in found]
+                return [_expected(each) for each in found]
             self.require_devices()
 
     def start(self, task: str, candidate: Any, best_s: float | None, answer: Answer) -> None:
@@ -205,7 +206,10 @@ class FleetPool:
         self._fleet.engine.start(work, None if self._fleet.board is not None else self._target_name, answer)
 
     def _answered(self, task: str, number: int, answer: RunnerResult | TuningError) -> None:
-        self._answers.put((task, number, answer))
+        if not isinstance(answer, TuningError):
+            self._answers.put(Finished(task=task, number=number, result=answer))
+        else:
+            self._answers.put(answer)
 
     def require_devices(self) -> None:
         """Raise TuningError when it is long since anybody could measure."""
@@ -218,8 +222,8 @@ class FleetPool:
             )
 
 
-def outcome_of(answer: RunnerResult | TuningError) -> RunnerResult:
-    """The outcome. Raises the TuningError that came instead."""
+def _expected(answer: T | TuningError) -> T:
+    """The answer. Raises the TuningError that came instead."""
     if isinstance(answer, TuningError):
         raise answer
     return answer
@@ -242,8 +246,8 @@ class FleetSlot:
     def send(self, request: tuple[Any, ...]) -> None:
         """As the worker: ``attempt`` goes to the fleet, and ``warm_up`` is nothing to it."""
         if request[0] == "attempt":
-            _, task, _, candidate, best_s, _ = request
-            self._pool.start(task, candidate, best_s, self._answered.send)
+            attempt: Attempt = request[1]
+            self._pool.start(attempt.task, attempt.candidate, attempt.best_s, self._answered.send)
         else:
             self._answered.send(RunnerResult())
 
@@ -251,8 +255,9 @@ class FleetSlot:
         """As the worker. Raises TuningError when the fleet cannot go on."""
         if not self.connection.poll(limit_s):
             return "error", f"the {what} was lost"
-        outcome = outcome_of(self.connection.recv())
-        return ("ok", outcome.run_s) if outcome.error is None else ("error", outcome.error)
+        answer: RunnerResult | TuningError = self.connection.recv()
+        result = _expected(answer)
+        return ("ok", result.run_s) if result.error is None else ("error", result.error)
 
     def stop(self, *, at_once: bool = False) -> None:
         """As the worker; the engine ends elsewhere."""

@@ -17,8 +17,9 @@ import msgspec
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.tuning import target as machine
 from tunehub_builder.tuning.runner.archive import Archive
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.rpc_board import Board, Visit
-from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.runner.worker import TraceSession
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,9 @@ A reader tolerates a torn last line (the writer was killed in the middle of it).
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -47,7 +48,22 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def mean_s(self) -> float:
         """Mean of the measured times in seconds; infinite for a failure."""
-        return sum(self.run_s) / len(self.run_s) if self.run_s else float("inf")
+        return mean(self.run_s)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it failed: "", as the kinds of failures have no names here; None when it did not."""
+        return None if self.error is None else ""
+
+
+def mean(run_s: Sequence[float]) -> float:
+    """The mean of measured times; infinite when there are none."""
+    return sum(run_s) / len(run_s) if run_s else math.inf
+
+
+def is_time(seconds: float) -> bool:
+    """Whether this can be a measured time: JSON has no NaN, and 0 would win."""
+    return math.isfinite(seconds) and seconds > 0
 
 
 class LineJournal(Generic[T]):
@@ -57,9 +73,10 @@ class LineJournal(Generic[T]):
         self.path = path
         self._kind = kind
 
-    def append(self, entry: T) -> None:
-        """Write one line and sync it. Raises WorkDirectoryError when the disk refuses."""
-        append_synced(self.path, msgspec.json.encode(entry) + b"\n")
+    def append(self, *entries: T) -> None:
+        """Write a line for each and sync them. Raises WorkDirectoryError when the disk refuses."""
+        if entries:
+            append_synced(self.path, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
 
     def entries(self) -> Iterator[T]:
         """Yield what was written so far, one line in memory at a time.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,13 @@ class Named(Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A name for what has no other object."""
+
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +53,85 @@ class Progress:
     best_s: float
     finished: bool
     failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialTotals:
+    """What a tuner did. ``trials``, ``failed`` and ``failures`` (by reason, where that is known) are those of the tuned
+    tasks in the work directory, earlier runs included; ``notes`` are lines for the user."""
+
+    tasks: int
+    trials: int
+    failed: int
+    measured_now: int
+    elapsed_s: float
+    failures: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class TrialCount:
+    """Counts trials over the tasks of a run, and makes the steps of progress out of them.
+
+    ``planned`` is for all tasks and includes the trials that are known from earlier runs. A failure whose reason is not
+    told has the reason "".
+    """
+
+    def __init__(self, tasks: int, show: Callable[[Progress], None], planned: int = 0) -> None:
+        self.tasks = tasks
+        self.planned = planned
+        self.trials = 0
+        self.measured_now = 0
+        self.failures: Counter[str] = Counter()
+        self._show = show
+        self._start = monotonic()
+
+    def known(self, trials: int, failures: Mapping[str, int]) -> None:
+        """Add trials of earlier runs; ``failures`` among them by reason."""
+        self.trials += trials
+        self.failures.update(failures)
+
+    def measured(self, reason: str | None) -> None:
+        """Add a trial of this run; ``reason`` says why it failed, None that it did not."""
+        self.known(1, {} if reason is None else {reason: 1})
+        self.measured_now += 1
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the count began."""
+        return monotonic() - self._start
+
+    def step(self, task: Named, position: int, best_s: float = math.inf, *, finished: bool = False) -> None:
+        """Show a step of ``task``, number ``position`` from 1; see :class:`Progress`."""
+        self._show(
+            Progress(
+                task=task,
+                position=position,
+                tasks=self.tasks,
+                done=self.trials,
+                planned=max(self.trials, self.planned),
+                failed=self.failures.total(),
+                measured_now=self.measured_now,
+                elapsed_s=self.elapsed_s,
+                best_s=best_s,
+                finished=finished,
+                failures=self._by_reason(),
+            )
+        )
+
+    def totals(self, notes: Iterable[str] = ()) -> TrialTotals:
+        """The end of it."""
+        return TrialTotals(
+            tasks=self.tasks,
+            trials=self.trials,
+            failed=self.failures.total(),
+            measured_now=self.measured_now,
+            elapsed_s=self.elapsed_s,
+            failures=self._by_reason(),
+            notes=tuple(notes),
+        )
+
+    def _by_reason(self) -> dict[str, int]:
+        return {reason: count for reason, count in self.failures.items() if reason}
 
 
 class Reporter(Protocol):

@@ -74,12 +74,12 @@ class Recipe:
     """Targets and networks, and how to tune them.
 
     ``from_misses``: files of misses, see ``tuning.missed``.
-    ``trials`` and ``search_trials``: see ``tuning.tuner.TunerOptions``, of the tuner template ``trials`` is the most
-    choices of knobs that are measured of a workload; with TVM <= 0.19 ``trials`` and what follows
-    ``seed``: see ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: the default of the
-    installed TVM. ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
+    ``trials`` and ``search_trials``: see ``scheduler.batches.TunerOptions``, of the tuner template ``trials`` is the
+    most choices of knobs that are measured of a workload; with TVM <= 0.19 ``trials`` and what follows ``seed``: see
+    ``relay.tuner.RelayOptions``. ``trials`` None: the tuner's default. ``tuner`` None: that of the installed TVM.
+    ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
     ``HOST:PORT`` of a tracker where the devices ``rpc_key`` are. ``minutes``: when a run on a GPU ends.
-    ``warm_start``: measure first what the records of a package propose (see ``tuning.warm_start``), None where one is
+    ``warm_start``: measure first what the records of a package propose (see ``search.warm_start``), None where one is
     found for the target; ``registry``: where to look, as for compiling.
     """
 

@@ -102,7 +102,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tvm: Any) -> Callable[..., Any]:
     def no_tuning(*_arguments: Any) -> None:
         pytest.fail("the mistake was not found before tuning started")
 
-    monkeypatch.setattr("tunehub_builder.tuning.run._tune", no_tuning)
+    monkeypatch.setattr("tunehub_builder.backends.relax.run._tune", no_tuning)
     monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
     return lambda *arguments: CliRunner().invoke(tune_command, list(map(str, arguments)))
 

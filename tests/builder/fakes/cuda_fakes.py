@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tunehub_builder.tuning.runner.messages import Attempt, SearchRequest
 from tunehub_builder.tuning.search.warm_start import Seed
 
 DEFAULT_S = 1.0
@@ -23,8 +24,9 @@ class FakeBuilder:
     def task(self, _task: str, _module: str) -> None:
         """Nothing to read."""
 
-    def attempt(self, task: str, _target: Any, trace: Any, _best_s: float | None, _options: Any) -> tuple[float, ...]:
+    def attempt(self, attempt: Attempt) -> tuple[float, ...]:
         """One line in the log for each attempt."""
+        task, trace = attempt.task, attempt.candidate
         with self._log.open("a") as file:
             file.write(f"{task} {'default' if trace is None else trace[0]}\n")
         if trace is None:
@@ -49,15 +51,16 @@ class FakeSearcher:
     def task(self, _task: str, _module: str) -> None:
         """Nothing to read."""
 
-    def propose(self, task: str, _target: Any, news: list[Any], limit: int, _seed: int, known: list[Any]) -> list[Seed]:
+    def propose(self, request: SearchRequest) -> list[Seed]:
         """The records that are known, or the next ``limit``; what was tried in an earlier run is left out."""
-        if known:
-            found = [(how, candidate.record) for how, _, candidates in known for candidate in candidates]
+        task = request.task
+        if request.known:
+            found = [(group.how, candidate.record) for group in request.known for candidate in group.candidates]
             if any(record.trace[0] == "dies" for _, record in found):
                 os._exit(3)
             return [Seed(candidate=list(record.trace), source=f"registry p, {how}") for how, record in found]
         rest = self._planned[task]
-        tried = [trial.trace for trial in news]
+        tried = [trial.trace for trial in request.news]
         rest[:] = [candidate for candidate in rest if candidate not in tried]
-        batch, rest[:] = rest[:limit], rest[limit:]
+        batch, rest[:] = rest[: request.limit], rest[request.limit :]
         return [Seed(candidate=candidate, source="evolutionary") for candidate in batch]

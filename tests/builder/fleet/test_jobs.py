@@ -25,8 +25,9 @@ from tunehub_builder.fleet.jobs import JobSettings, facts
 from tunehub_builder.fleet.pool import Fleet, FleetPool, ThreadEngine, slots
 from tunehub_builder.fleet.worker import MachineTurn
 from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult
-from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_builder.tuning.scheduler.cuda import CudaOptions, tune_on_gpu
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.tasks import TuningTask
@@ -59,7 +60,7 @@ def pool_of(engine: ThreadEngine, settings: JobSettings) -> FleetPool:
 def results(pool: FleetPool, count: int) -> dict[tuple[str, int], RunnerResult]:
     found: dict[tuple[str, int], RunnerResult] = {}
     while len(found) < count:
-        found |= {(task, number): outcome for task, number, outcome in pool.outcomes()}
+        found |= {(each.task, each.number): each.result for each in pool.results()}
     return found
 
 
@@ -82,7 +83,7 @@ def test_another_tvm_is_refused(engine: ThreadEngine, target: dict[str, Any], ta
     pool.add_task(task.exact, task.module)
     pool.submit(task.exact, [[[], []]], None)
     with pytest.raises(TuningError, match=r"this run 0\.1 \(apache-tvm-ffi 0\.2\): install the same"):
-        pool.outcomes()
+        pool.results()
 
 
 def test_a_workload_that_cannot_be_loaded_is_no_candidates_fault(engine: ThreadEngine, target: dict[str, Any]) -> None:
@@ -90,7 +91,7 @@ def test_a_workload_that_cannot_be_loaded_is_no_candidates_fault(engine: ThreadE
     pool.add_task("broken", "not JSON")
     pool.submit("broken", [[[], []]], None)
     with pytest.raises(TuningError, match="cannot load a workload"):
-        pool.outcomes()
+        pool.results()
 
 
 def test_a_worker_that_is_not_what_it_offers_says_so() -> None:
@@ -111,7 +112,7 @@ def test_the_tuner_on_gpus_works_through_a_fleet(tmp_path: Path, engine: ThreadE
         CudaOptions(batch=2, searchers=1, trials=6),
         builders=slots(pool_of(engine, settings_of(target, FakeDevice))),
         make_searcher=functools.partial(FakeSearcher, plan),
-    )
+    ).notes
     found = sorted((trial.task, str(trial.trace[0]), trial.run_s, trial.error) for trial in Journal(tmp_path).trials())
     assert problems == ()
     assert found == [("a", "0.5", (0.5,), None), ("a", "fails", (), "refused"), ("b", "0.2", (0.2,), None)]

@@ -23,9 +23,10 @@ import msgspec
 
 from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
-from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession, TrialCount, TrialTotals
+from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession
 from tunehub_builder.backends.relay.work import RelayTask, failure_name
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
+from tunehub_builder.tuning.progress import TrialCount, TrialTotals
 from tunehub_registry.tuning_log import auto_scheduler_key
 
 TRIALS_PER_TASK = 64
@@ -209,7 +210,7 @@ class _RoundCallback:
         self, session: RelaySession, tasks: Sequence[_SearchTask], history: dict[str, TaskHistory], trials: int
     ) -> None:
         self.trials = trials
-        self.count = TrialCount(tasks=len(tasks), planned=trials, show=session.show)
+        self.count = TrialCount(len(tasks), session.show, trials)
         for known in history.values():
             self.count.known(known.trials, known.failures)
         self._log = session.work.auto_scheduler_log
@@ -252,14 +253,14 @@ class _RoundCallback:
         costs = [float(cost) for cost in result.costs]
         known.add(int(result.error_no), sum(costs) / len(costs) if costs else 0.0)
         self.count.measured(failure_name(int(result.error_no)))
-        self.count.step(task.name, position, known.best_s)
+        self.count.step(task, position, known.best_s)
 
     def finish(self, notes: Sequence[str]) -> TrialTotals:
         """Show every task as finished; say which ones have no successful trial."""
         failed = []
         for position, task in enumerate(self._tasks, 1):
             known = self._history[task.key]
-            self.count.step(task.name, position, known.best_s, finished=True)
+            self.count.step(task, position, known.best_s, finished=True)
             if known.trials and known.trials == sum(known.failures.values()):
                 failed.append(f"{task.name}: all {known.trials} trials failed ({_listed(known.failures)})")
         return self.count.totals((*notes, *failed))

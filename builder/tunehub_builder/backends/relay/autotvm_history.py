@@ -67,14 +67,14 @@ def transfer_history(logs: Iterable[Path], task: AutotvmTask) -> History:
 
 def best_mean(trials: Mapping[int, AutotvmTrial]) -> float:
     """Seconds of the best trial; infinite when none succeeded."""
-    return min((sum(trial.run_s) / len(trial.run_s) for trial in trials.values() if trial.run_s), default=math.inf)
+    return min((trial.mean_s for trial in trials.values()), default=math.inf)
 
 
 def since_best(trials: Mapping[int, AutotvmTrial]) -> int:
     """How many trials came after the best one."""
     best = best_mean(trials)
     for position, trial in enumerate(reversed(list(trials.values()))):
-        if trial.run_s and sum(trial.run_s) / len(trial.run_s) <= best:
+        if trial.run_s and trial.mean_s <= best:
             return position
     return len(trials)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tunehub.exceptions import last_line
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
-from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 REASONS = ("INSTANTIATION_ERROR", "COMPILE_HOST", "RUNTIME_DEVICE")
 _FLUSH = "cache_flush_cpu_non_first_arg"
@@ -69,7 +69,7 @@ class AutotvmSession:
             importlib.import_module(module)
         autotvm.GLOBAL_SCOPE.in_tuning = True  # templates then take their arguments in the layout that they work in
         self._tasks = {
-            key: autotvm.task.create(known.task, _tuples(known.args), target=tvm.target.Target(known.target))
+            key: autotvm.task.create(known.task, as_tuples(known.args), target=tvm.target.Target(known.target))
         }
         self._sources = {key: known}
         self._arguments.clear()
@@ -190,5 +190,6 @@ def _gpu_check(target: Any) -> Any:
     )
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+def as_tuples(value: Any) -> Any:
+    """JSON has lists where AutoTVM wants tuples, which can be hashed."""
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value

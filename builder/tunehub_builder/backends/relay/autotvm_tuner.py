@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from tunehub_builder.backends.relay.autotvm_history import best_mean, known_trials, since_best, transfer_history
@@ -20,11 +21,13 @@ from tunehub_builder.backends.relay.autotvm_tasks import (
 )
 from tunehub_builder.backends.relay.measure import AutotvmTrial, Measurer, make_measurer
 from tunehub_builder.backends.relay.templates import create_template_task, load_template
-from tunehub_builder.backends.relay.tuner import AUTOTVM, RelaySession, TrialCount, TrialTotals
-from tunehub_builder.backends.relay.work import UNKNOWN_ERROR, failure_name
+from tunehub_builder.backends.relay.tuner import AUTOTVM, RelaySession
+from tunehub_builder.backends.relay.work import UNKNOWN_ERROR
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.journal import append_synced
+from tunehub_builder.tuning.journal import append_synced, is_time
+from tunehub_builder.tuning.progress import TrialCount, TrialTotals
 from tunehub_builder.tuning.recipe import TRIALS, Algorithm
+from tunehub_builder.tuning.scheduler import loop
 
 _IDLE_BATCHES = 50  # so many batches of nothing but known configurations: the search has come to its end
 _LISTED = 3
@@ -46,49 +49,93 @@ class AutotvmTuner:
         known = known_trials(session.work.autotvm_log, tasks)
         limits = {task.key: min(_trials(session), task.entry.space or 1) for task in tasks}
         planned = sum(max(limit, len(known[key])) for key, limit in limits.items())
-        count = TrialCount(len(tasks), planned, session.show)
+        count = TrialCount(len(tasks), session.show, planned)
         for trials in known.values():
             count.known(len(trials), _failures(trials.values()))
-        work = [
-            _Work(session, task, position, limits[task.key], known[task.key], count)
+        searches = [
+            _TaskSearch(session, task, position, limits[task.key], known[task.key])
             for position, task in enumerate(tasks, 1)
         ]
         with make_measurer(session) as measurer:
-            for of_task in work:
-                of_task.run(measurer)
+            loop.run(AutotvmScheduler(searches, measurer, session.work.autotvm_log, count), count)
         return count.totals(_notes(tasks, {task.key: len(known[task.key]) for task in tasks}))
 
 
+class AutotvmScheduler:
+    """Task after task, batch after batch. Trials are written as TVM writes them."""
+
+    def __init__(self, searches: Iterable[_TaskSearch], measurer: Measurer, log: Path, count: TrialCount) -> None:
+        self._searches, self._measurer, self._log, self._count = deque(searches), measurer, log, count
+        self._batch: list[int] = []
+
+    def hand_out(self) -> bool:
+        """As the port says."""
+        while self._searches:
+            self._batch = self._searches[0].next_batch()
+            if self._batch:
+                return True
+            search = self._searches.popleft()
+            # What was left out, by early stopping or for want of configurations, will not be measured.
+            self._count.planned -= max(0, search.limit - len(search.trials))
+            self._show(search, finished=True)
+        return False
+
+    def results(self) -> list[AutotvmTrial]:
+        """As the port says."""
+        search = self._searches[0]
+        best = best_mean(search.trials)
+        results = self._measurer.measure(search.task, self._batch, best if math.isfinite(best) else None)
+        return [_checked(result) for result in results]
+
+    def write(self, trials: Sequence[AutotvmTrial]) -> None:
+        """As the port says."""
+        search, lines = self._searches[0], []
+        for index, trial in zip(self._batch, trials, strict=True):
+            search.trials[index] = trial
+            line = record_line(search.task.task, index, trial.run_s, trial.error_no, trial.took_s, trial.timestamp)
+            lines.append(line + b"\n")
+        append_synced(self._log, b"".join(lines))
+
+    def go_on(self, trials: Sequence[AutotvmTrial]) -> None:
+        """As the port says."""
+        self._show(self._searches[0])
+        self._searches[0].learn_proposed()
+
+    def _show(self, search: _TaskSearch, *, finished: bool = False) -> None:
+        self._count.step(search.task, search.position, best_mean(search.trials), finished=finished)
+
+
 @dataclass(kw_only=False)
-class _Work:
-    """The tuning of one task. ``trials`` are all that it has, the oldest first; new ones are added."""
+class _TaskSearch:
+    """The search of one task. ``trials`` are all that it has, the oldest first; new ones are added."""
 
     session: RelaySession
     task: AutotvmTask
     position: int
     limit: int
     trials: dict[int, AutotvmTrial]
-    count: TrialCount
     _search: Any = field(default=None, repr=False)
+    _proposed: list[int] = field(default_factory=list, repr=False)
 
-    def run(self, measurer: Measurer) -> None:
+    def next_batch(self) -> list[int]:
+        """The configurations to measure next; none at the end of the search."""
         idle = 0
         while idle < _IDLE_BATCHES and not self._ended():
             if self._search is None:
                 self._search = self._started_search()
-            proposed = self._propose()
-            fresh = [index for index in dict.fromkeys(proposed) if index not in self.trials]
-            fresh = fresh[: self.limit - len(self.trials)]
+            self._proposed = self._propose()
+            fresh = [index for index in dict.fromkeys(self._proposed) if index not in self.trials]
             if fresh:
-                self._measure(measurer, fresh)
-                self._show()
-            idle = 0 if fresh else idle + 1
-            if not proposed:
+                return fresh[: self.limit - len(self.trials)]
+            if not self._proposed:
                 break
-            self._learn([index for index in proposed if index in self.trials])
-        # What was left out, by early stopping or for want of configurations, will not be measured.
-        self.count.planned -= max(0, self.limit - len(self.trials))
-        self._show(finished=True)
+            self.learn_proposed()
+            idle += 1
+        return []
+
+    def learn_proposed(self) -> None:
+        """Tell TVM's search what became of its last proposals."""
+        self._learn([index for index in self._proposed if index in self.trials])
 
     def _ended(self) -> bool:
         patience = self.session.options.early_stopping
@@ -110,18 +157,6 @@ class _Work:
         left = self.limit - len(self.trials)
         return [int(config.index) for config in self._search.next_batch(min(PLAN, max(left, 1)))]
 
-    def _measure(self, measurer: Measurer, indices: Sequence[int]) -> None:
-        best = best_mean(self.trials)
-        results = measurer.measure(self.task, indices, best if math.isfinite(best) else None)
-        lines = []
-        for index, result in zip(indices, map(_checked, results), strict=True):
-            self.trials[index] = result
-            self.count.measured(failure_name(result.error_no))
-            lines.append(
-                record_line(self.task.task, index, result.run_s, result.error_no, result.took_s, result.timestamp)
-            )
-        append_synced(self.session.work.autotvm_log, b"".join(line + b"\n" for line in lines))
-
     def _learn(self, indices: Sequence[int]) -> None:
         from tvm import autotvm
 
@@ -132,9 +167,6 @@ class _Work:
             for trial in (self.trials[index] for index in indices)
         ]
         self._search.update(inputs, results)
-
-    def _show(self, *, finished: bool = False) -> None:
-        self.count.step(self.task.name, self.position, best_mean(self.trials), finished=finished)
 
 
 def _tasks(session: RelaySession) -> list[AutotvmTask]:
@@ -164,15 +196,14 @@ def _trials(session: RelaySession) -> int:
 
 
 def _checked(result: AutotvmTrial) -> AutotvmTrial:
-    """A time that is no positive number is a failure: JSON has no NaN, and 0 would win."""
-    if result.error_no == 0 and not (result.run_s and all(math.isfinite(s) and s > 0 for s in result.run_s)):
+    """A time that is none is a failure."""
+    if result.error_no == 0 and not (result.run_s and all(map(is_time, result.run_s))):
         return AutotvmTrial(error_no=UNKNOWN_ERROR, took_s=result.took_s, timestamp=result.timestamp)
     return result
 
 
 def _failures(trials: Any) -> Counter[str]:
-    names = (failure_name(trial.error_no) for trial in trials)
-    return Counter(name for name in names if name is not None)
+    return Counter(trial.reason for trial in trials if trial.reason is not None)
 
 
 def usual_trials(space: int) -> int:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tunehub_builder.backends.relay.graph_candidates import GraphCandidate, read_candidates
 from tunehub_builder.backends.relay.layout_transforms import LayoutTimes, measure_all, measuring_place
 from tunehub_builder.backends.relay.networks import NCHW, RelayNetwork
-from tunehub_builder.backends.relay.tuner import GRAPH_TUNER, RelaySession, TrialCount, TrialTotals
+from tunehub_builder.backends.relay.tuner import GRAPH_TUNER, RelaySession
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning.journal import write_atomically
+from tunehub_builder.tuning.progress import Label, TrialCount, TrialTotals
 from tunehub_registry.graph_log import GraphHeader, encode_graph_header
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class GraphTuner:
 
         target = tvm.target.Target(session.target)
         found = read_candidates(session.work.autotvm_log, str(target), TOP)
-        count = TrialCount(tasks=len(session.networks), planned=0, show=session.show)
+        count = TrialCount(len(session.networks), session.show)
         notes = (
             [f"{found.bad_lines} lines of {session.work.autotvm_log.name} are no records"] if found.bad_lines else []
         )
@@ -54,7 +55,7 @@ class GraphTuner:
             if network.layout != NCHW:
                 raise TuningError(f"{network.name}: the graph tuner plans networks in NCHW; give --layout NCHW")
             notes += _GraphTuning(session, target, count, position).tune(network, found.by_key)
-        return count.totals(tuple(notes))
+        return count.totals(notes)
 
 
 class _GraphTuning:
@@ -79,7 +80,7 @@ class _GraphTuning:
                 "so that no graph-level records can be applied; use the records of the single workloads"
             )
         self._write(network, module, plan)
-        self._count.step(network.name, self._position, plan.predicted_s, finished=True)
+        self._count.step(network, self._position, plan.predicted_s, finished=True)
         return self._notes
 
     def _plan(self, network: RelayNetwork, function: Any, records: Records) -> LayoutPlan:
@@ -127,7 +128,7 @@ class _GraphTuning:
 
         def step(seconds: float | None) -> None:
             count.measured("INVALID_LAYOUT" if seconds is None else None)
-            count.step(f"{network.name} (layout transforms)", self._position)
+            count.step(Label(f"{network.name} (layout transforms)"), self._position)
 
         with measuring_place(self._target, self._session.options.rpc) as place:
             measure_all(missing, times, self._target, place, step)

@@ -6,6 +6,7 @@ file holds AutoTVM's own lines, so every later run, of whichever network, takes 
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -65,7 +66,7 @@ class TransformDevice:
 
 @contextmanager
 def measuring_place(target: Any, rpc: Board | None) -> Iterator[TransformDevice]:
-    """This machine, or a device behind a tracker, which must be there (see ``tuning.rpc_board``)."""
+    """This machine, or a device behind a tracker, which must be there (see ``runner.rpc_board``)."""
     import tvm
     from tvm import autotvm
 
@@ -110,7 +111,7 @@ def _measured(arguments: Any, target: Any, place: TransformDevice) -> float | No
         with target:
             schedule, tensors = task.instantiate(task.config_space.get(0))
         shapes = [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
-        if _elements(shapes[0]) != _elements(shapes[1]):
+        if math.prod(shapes[0]) != math.prod(shapes[1]):
             return None
         built = place.load(tvm.build(schedule, tensors, target=target))
     except (tvm.error.TVMError, ValueError):  # TVM has no check of its own for blocks that do not fit
@@ -120,13 +121,6 @@ def _measured(arguments: Any, target: Any, place: TransformDevice) -> float | No
         built.entry_name, place.device, number=_RUNS, repeat=_SAMPLES, min_repeat_ms=_SAMPLE_MS
     )
     return statistics.median(undisturbed(lambda: tuple(evaluator(*arrays).results)))
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
 
 
 def _uploaded(built: Any, remote: Any, folder: Path) -> Any:

@@ -16,10 +16,11 @@ from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.autotvm_session import REASONS, AutotvmSession, TaskSource
 from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
 from tunehub_builder.backends.relay.tuner import RelaySession
-from tunehub_builder.backends.relay.work import failure_number
+from tunehub_builder.backends.relay.work import failure_name, failure_number
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, WorkerPool
-from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.journal import mean
+from tunehub_builder.tuning.runner.messages import MeasureOptions, RunnerResult
+from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
 
 _BUILD_LIMIT_S, _RUN_LIMIT_S = 20.0, 20.0
 _REASON = re.compile(rf"(?:\w+: )?({'|'.join(REASONS)})\b")
@@ -34,6 +35,16 @@ class AutotvmTrial:
     error_no: int = 0
     took_s: float = 0.0
     timestamp: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean of the measured times in seconds; infinite for a failure."""
+        return mean(self.run_s)
+
+    @property
+    def reason(self) -> str | None:
+        """TVM's name of the error; None when it did not fail."""
+        return failure_name(self.error_no)
 
 
 class Measurer(AbstractContextManager["Measurer"], Protocol):

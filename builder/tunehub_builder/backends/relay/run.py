@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 
@@ -22,10 +20,10 @@ from tunehub_builder.backends.relay.tuner import (
     get_tuner,
 )
 from tunehub_builder.backends.relay.work import RelayWork
-from tunehub_builder.exceptions import TuningError, WorkDirectoryError
-from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.exceptions import TuningError
+from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.recipe import Job, Recipe
-from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, touched
+from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, tune_recorded
 from tunehub_builder.tuning.runner.rpc_board import board_at, require_boards
 from tunehub_builder.tuning.target import TuningTarget
 from tunehub_builder.tuning.work_directory import Options, WorkDirectory
@@ -78,7 +76,7 @@ def tune_relay_job(
     resources: Resources,
     show: Callable[[Progress], None],
 ) -> Summary:
-    """As ``run.tune_job``, with one of the tuners of TVM <= 0.19."""
+    """As ``relax.run.tune_job``, with one of the tuners of TVM <= 0.19."""
     os.environ["TOPHUB_LOCATION"] = "NONE"  # TVM's own records, from the network, would change what is measured
     options = relay_options(job.recipe)
     tuner = get_tuner(tuner_name(job.recipe))
@@ -88,39 +86,20 @@ def tune_relay_job(
     run = begin(directory, job, target, networks, resources, noted, _words(noted))
     work = RelayWork(directory)
     work.heal()
-    start = monotonic()
 
-    def step(progress: Progress) -> None:
-        if progress.finished:
-            directory.save_run(touched(run))
-        show(progress)
+    def tune(step: Callable[[Progress], None]) -> TrialTotals:
+        session = RelaySession(
+            target=target.config["text"],
+            networks=tuple(networks),
+            work=work,
+            options=options,
+            threads=resources.threads,
+            workers=resources.workers,
+            show=step,
+        )
+        return tuner.tune(session)
 
-    session = RelaySession(
-        target=target.config["text"],
-        networks=tuple(networks),
-        work=work,
-        options=options,
-        threads=resources.threads,
-        workers=resources.workers,
-        show=step,
-    )
-    try:
-        outcome = tuner.tune(session)
-    finally:
-        with suppress(WorkDirectoryError):  # on a full disk the first error says more
-            directory.save_run(touched(run))
-    return Summary(
-        target=target.name,
-        directory=directory.path,
-        tasks=outcome.tasks,
-        trials=outcome.trials,
-        failed=sum(outcome.failures.values()),
-        measured_now=outcome.measured_now,
-        elapsed_s=monotonic() - start,
-        tuner=tuner.name,
-        failures=outcome.failures,
-        notes=outcome.notes,
-    )
+    return tune_recorded(directory, run, tuner.name, show, tune)
 
 
 def _noted(options: RelayOptions, tuner: str) -> Options:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.exceptions import last_line
+from tunehub_builder.backends.relay.autotvm_session import as_tuples
 from tunehub_builder.exceptions import TuningError
 
 
@@ -49,7 +50,7 @@ def create_template_task(place: str, template: UserTemplate, arguments: Sequence
     from tvm import autotvm
 
     try:
-        return autotvm.task.create(template.task, tuple(_hashable(item) for item in arguments), target=target)
+        return autotvm.task.create(template.task, as_tuples(arguments), target=target)
     except Exception as error:  # the template is the user's code
         listed = ", ".join(map(repr, arguments)) or "no arguments"
         reason = f"it failed with {listed} ({type(error).__name__}: {last_line(error)})"
@@ -65,8 +66,3 @@ def _task_name(function: Any) -> str | None:
         if getattr(template, "fcustomized", None) is inner:
             return str(name)
     return None
-
-
-def _hashable(value: Any) -> Any:
-    """JSON has lists where AutoTVM wants tuples."""
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from time import monotonic
 from typing import Any, Protocol
 
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.work import RelayWork
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.runner.rpc_board import Board
 
 AUTOTVM, AUTO_SCHEDULER, GRAPH_TUNER = "autotvm", "auto_scheduler", "graph_tuner"
@@ -65,18 +62,6 @@ class RelaySession:
     show: Callable[[Progress], None] = lambda progress: None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialTotals:
-    """What a tuner did. ``trials`` and ``failures`` (by reason) are those of the tuned tasks in the work directory,
-    earlier runs included; ``notes`` are lines for the user, such as where few trials were spent."""
-
-    tasks: int
-    trials: int
-    measured_now: int
-    failures: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
 class RelayTuner(Protocol):
     """A tuner. Whatever ends it, what was measured is in the work directory and is not measured again."""
 
@@ -99,64 +84,3 @@ def get_tuner(name: str) -> RelayTuner:
     module, _, factory = place.partition(":")
     tuner: RelayTuner = getattr(import_module(module), factory)()
     return tuner
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: str
-
-
-class TrialCount:
-    """Counts trials over the tasks of a run, and makes the steps of progress out of them.
-
-    ``planned`` is for all tasks and includes the trials that are known from earlier runs.
-    """
-
-    def __init__(self, tasks: int, planned: int, show: Callable[[Progress], None]) -> None:
-        self.tasks = tasks
-        self.planned = planned
-        self.trials = 0
-        self.measured_now = 0
-        self.failures: Counter[str] = Counter()
-        self._show = show
-        self._start = monotonic()
-
-    def known(self, trials: int, failures: Mapping[str, int]) -> None:
-        """Add trials of earlier runs; ``failures`` among them by reason."""
-        self.trials += trials
-        self.failures.update(failures)
-
-    def measured(self, reason: str | None) -> None:
-        """Add a trial of this run; ``reason`` says why it failed, None that it did not."""
-        self.trials += 1
-        self.measured_now += 1
-        if reason is not None:
-            self.failures[reason] += 1
-
-    def step(self, name: str, position: int, best_s: float = math.inf, *, finished: bool = False) -> None:
-        """Show a step of the task called ``name``, number ``position`` from 1; see :class:`Progress`."""
-        self._show(
-            Progress(
-                task=_Named(name),
-                position=position,
-                tasks=self.tasks,
-                done=self.trials,
-                planned=max(self.trials, self.planned),
-                failed=sum(self.failures.values()),
-                measured_now=self.measured_now,
-                elapsed_s=monotonic() - self._start,
-                best_s=best_s,
-                finished=finished,
-                failures=dict(self.failures),
-            )
-        )
-
-    def totals(self, notes: tuple[str, ...] = ()) -> TrialTotals:
-        """The end of it."""
-        return TrialTotals(
-            tasks=self.tasks,
-            trials=self.trials,
-            measured_now=self.measured_now,
-            failures=dict(self.failures),
-            notes=notes,
-        )

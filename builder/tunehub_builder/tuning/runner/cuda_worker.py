@@ -18,7 +18,8 @@ from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
-from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions
+from tunehub_builder.tuning.runner.worker import TraceSession
 
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
 _CONTEXT_LOST = 70  # exit code
@@ -51,15 +52,13 @@ class CudaSession(TraceSession):
         if self._half:
             load_cuda_intrinsics()
 
-    def attempt(
-        self, task: str, target: Any, trace: Any, best_s: float | None, options: MeasureOptions
-    ) -> tuple[float, ...]:
-        """Build a candidate and measure it: seconds. None for ``trace`` is the default."""
-        if trace is None:
-            self.build_default(0, task, target)
+    def attempt(self, attempt: Attempt) -> tuple[float, ...]:
+        """Build a candidate and measure it: seconds."""
+        if attempt.candidate is None:
+            self.build_default(0, attempt.task, attempt.target)
         else:
-            self.build(0, task, target, trace)
-        return self.measure(0, best_s, options)
+            self.build(0, attempt.task, attempt.target, attempt.candidate)
+        return self.measure(0, attempt.best_s, attempt.options)
 
     def candidate(self, task: str, target: Any, trace: Any) -> Any:
         """The candidate as a client makes it, checks included."""

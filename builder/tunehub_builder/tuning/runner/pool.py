@@ -11,17 +11,10 @@ from typing import Any, Protocol
 
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.runner.messages import Finished, MeasureOptions, RunnerResult
+from tunehub_builder.tuning.runner.worker import TraceSession
 
 _START_LIMIT_S = 180.0  # importing TVM on a busy machine
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunnerResult:
-    """What became of one candidate: times in seconds, or why there are none."""
-
-    run_s: tuple[float, ...] = ()
-    error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +54,7 @@ class WorkerPort(Protocol):
 class WorkerPool:
     """Long-lived workers behind one call, :meth:`run`. A worker that crashes or hangs is replaced.
 
-    Use it as a context manager; leaving it ends the workers. It is a ``tuning.tuner.Pool``.
+    Use it as a context manager; leaving it ends the workers. It is a ``scheduler.batches.Pool``.
     """
 
     at_once = 1
@@ -100,28 +93,32 @@ class WorkerPool:
         self._modules[task] = module
 
     def submit(self, task: str, candidates: Sequence[Any], best_s: float | None) -> None:
-        """Note what :meth:`outcomes` is to do."""
+        """Note what :meth:`results` is to do."""
         self._submitted.append((task, candidates, best_s))
 
-    def outcomes(self) -> list[tuple[str, int, RunnerResult]]:
-        """Build and measure all that was submitted: task, number in its batch, outcome."""
+    def results(self) -> list[Finished]:
+        """Build and measure all that was submitted."""
         submitted, self._submitted = self._submitted, []
-        return [(batch[0], number, outcome) for batch in submitted for number, outcome in enumerate(self.run(*batch))]
+        return [
+            Finished(task=batch[0], number=number, result=result)
+            for batch in submitted
+            for number, result in enumerate(self.run(*batch))
+        ]
 
     def run(self, task: str, candidates: Sequence[Any], best_s: float | None) -> list[RunnerResult]:
-        """Build and measure ``candidates`` of ``task``: traces, or choices of knobs. The outcomes keep the order."""
-        builders, outcomes = self._build(task, candidates)
+        """Build and measure ``candidates`` of ``task``: traces, or choices of knobs. The results keep the order."""
+        builders, results = self._build(task, candidates)
         for number, worker in builders.items():
-            if number in outcomes:  # lost with a crashed worker, and its second build failed
+            if number in results:  # lost with a crashed worker, and its second build failed
                 continue
-            outcomes[number] = outcome = worker.measure(number, best_s, self._measure)
+            results[number] = result = worker.measure(number, best_s, self._measure)
             if not worker.alive:
-                self._rebuild_lost(task, candidates, worker, builders, outcomes)
-            if outcome.run_s:
-                best_s = min(best_s or float("inf"), min(outcome.run_s))
+                self._rebuild_lost(task, candidates, worker, builders, results)
+            if result.run_s:
+                best_s = min(best_s or float("inf"), min(result.run_s))
         for worker in self._workers:
             worker.drop()
-        return [outcomes[number] for number in range(len(candidates))]
+        return [results[number] for number in range(len(candidates))]
 
     def _build(self, task: str, candidates: Sequence[Any]) -> tuple[dict[int, Worker], dict[int, RunnerResult]]:
         """Build all; return which worker holds each candidate that was built, and the failures."""
@@ -156,10 +153,10 @@ class WorkerPool:
         candidates: Sequence[Any],
         worker: Worker,
         builders: dict[int, Worker],
-        outcomes: dict[int, RunnerResult],
+        results: dict[int, RunnerResult],
     ) -> None:
         """The crashed worker held candidates that are not measured yet: build them again, all but those that crash."""
-        lost = [number for number, owner in builders.items() if owner is worker and number not in outcomes]
+        lost = [number for number, owner in builders.items() if owner is worker and number not in results]
         position = 0
         while position < len(lost):
             number = lost[position]
@@ -168,7 +165,7 @@ class WorkerPool:
             error = worker.finish_build()
             position += 1
             if error is not None:
-                outcomes[number] = RunnerResult(error=error)
+                results[number] = RunnerResult(error=error)
                 lost.remove(number)
                 position = position - 1 if worker.alive else 0
 
@@ -236,7 +233,7 @@ class Worker(WorkerProcess):
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> RunnerResult:
         kind, value = self.ask(("measure", number, best_s, options), self._options.measure_limit_s)
-        return RunnerResult(run_s=value) if kind == "ok" else RunnerResult(error=str(value))
+        return RunnerResult.of(kind, value)
 
     def drop(self) -> None:
         if self.alive:

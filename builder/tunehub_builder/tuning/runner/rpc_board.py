@@ -18,7 +18,7 @@ from tunehub.measure.session import random_array
 from tunehub.target.nvidia import Gpu
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.archive import LIBRARY, Archive
-from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 _CONNECT_S, _REGISTER_S = 5.0, 3.0
 _POLL_S = 0.05

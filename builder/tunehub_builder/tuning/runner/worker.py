@@ -7,7 +7,6 @@ process dies when the code that it builds or runs crashes (:mod:`tunehub.measure
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tunehub.measure.quiet import clear_of_the_pool, undisturbed
@@ -15,15 +14,7 @@ from tunehub.measure.session import CandidateSession, packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub.relax.nodes import buffer_shapes
 from tunehub_builder.tuning.runner.archive import Archive, loaded_library, packed_library
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasureOptions:
-    """How a candidate is timed. Times in seconds. A first run above ``cutoff`` × the best known time ends it."""
-
-    repeats: int = 3
-    min_repeat_s: float = 0.01
-    cutoff: float = 3.0
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 
 
 class TraceSession(CandidateSession):

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tunehub.records.key_scheme import TEMPLATE
+from tunehub_builder.tuning.runner.messages import MeasureOptions
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool, warm_up
-from tunehub_builder.tuning.runner.worker import MeasureOptions, TraceSession
+from tunehub_builder.tuning.runner.worker import TraceSession
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 
 if TYPE_CHECKING:

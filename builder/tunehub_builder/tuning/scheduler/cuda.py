@@ -2,7 +2,7 @@
 
 Three kinds of work share the machine. Searchers propose a batch for one workload at a time; builders build a candidate
 each and measure it when the GPU is theirs (:mod:`tunehub_builder.tuning.runner.cuda_worker`); this process hands out
-the work and writes the journal. Which workload is next follows from what there is to gain, see :class:`TaskRecord`.
+the work and writes the journal. Which workload is next follows from what there is to gain, see :class:`CudaTaskRecord`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
@@ -21,15 +21,17 @@ import msgspec
 
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub.relax.nodes import buffer_shapes
-from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, append_synced
-from tunehub_builder.tuning.progress import Progress
+from tunehub_builder.tuning.journal import Journal, LineJournal, Trial, mean
+from tunehub_builder.tuning.progress import Progress, TrialCount, TrialTotals
 from tunehub_builder.tuning.runner import cuda_worker
 from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes
+from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions, RunnerResult, SearchRequest
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPort, warm_up
-from tunehub_builder.tuning.runner.worker import MeasureOptions
+from tunehub_builder.tuning.scheduler import loop
+from tunehub_builder.tuning.scheduler.loop import TaskRecord, TaskRecords, trial_of
 from tunehub_builder.tuning.scheduler.order import operations
 from tunehub_builder.tuning.search.cuda import SearchSession
-from tunehub_builder.tuning.search.warm_start import Known, Seed, known_of
+from tunehub_builder.tuning.search.warm_start import KnownCandidates, Seed, known_of
 from tunehub_builder.tuning.tasks import TuningTask
 
 _BYTES_PER_S, _OPERATIONS_PER_S, _LAUNCH_S = 4e12, 5e13, 1.5e-6  # of a large GPU: what no schedule can beat
@@ -68,7 +70,7 @@ class DefaultTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def mean_s(self) -> float:
         """Mean of the measured times in seconds; infinite for a failure."""
-        return sum(self.run_s) / len(self.run_s) if self.run_s else math.inf
+        return mean(self.run_s)
 
 
 def default_journal(directory: Path) -> LineJournal[DefaultTime]:
@@ -77,18 +79,16 @@ def default_journal(directory: Path) -> LineJournal[DefaultTime]:
 
 
 @dataclass(kw_only=True, slots=True)
-class TaskRecord:
-    """A workload in the course of tuning. Times in seconds.
+class CudaTaskRecord(TaskRecord):
+    """Times in seconds.
 
-    ``shares``: how much of each network's time a second of this workload is; ``floor_s``: what memory, arithmetic and
+    ``share``: how much of each network's time a second of this workload is; ``floor_s``: what memory, arithmetic and
     a launch take at least. ``stale``: batches in a row without a real gain. ``seeded``: a search got the records known.
     """
 
-    task: TuningTask
     module: str
     floor_s: float
     default_s: float = math.inf
-    trials: list[Trial] = field(default_factory=list)
     waiting: deque[Seed] = field(default_factory=deque)
     open: int = 0
     proposing: bool = False
@@ -98,14 +98,6 @@ class TaskRecord:
     before_s: float = math.inf
     told: int = 0
     share: float = 0.0
-    best_s: float = math.inf
-    failed: int = 0
-
-    def add(self, trial: Trial) -> None:
-        """Count a trial."""
-        self.trials.append(trial)
-        self.best_s = min(self.best_s, trial.mean_s)
-        self.failed += trial.error is not None
 
     @property
     def now_s(self) -> float:
@@ -141,28 +133,53 @@ def tune_on_gpu(
     builders: Sequence[WorkerPort] = (),
     make_builders: Sequence[Callable[[], Any]] = (),
     make_searcher: Callable[[], Any] | None = None,
-) -> tuple[str, ...]:
+) -> TrialTotals:
     """Tune ``tasks`` in ``directory``; what its journals hold counts and is not measured again.
 
-    ``counts``: calls by network of each workload, by its exact key. ``pool.workers`` build and measure. Returns what
-    went wrong, a line each. Raises WorkDirectoryError when a journal cannot be read or written, TuningError when a
-    worker cannot start.
+    ``counts``: calls by network of each workload, by its exact key. ``pool.workers`` build and measure. The notes are
+    what went wrong. Raises WorkDirectoryError when a journal cannot be read or written, TuningError when a worker
+    cannot start.
 
     ``builders`` serve instead of processes of this machine; their attempts take as long as a fleet needs.
     ``make_builders`` and ``make_searcher``, which can be pickled, make the sessions of the workers: by default
     ``CudaSession``s, spread over the GPUs, and a :class:`SearchSession`.
     """
+    import tvm
+
     limit_s = math.inf if builders else pool.build_limit_s
     half = any(cuda_worker.takes_half(task.mod["main"]) for task in tasks)
     makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half)
-    builders = builders or [Worker(pool, make) for make in makers]
-    searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
-    tuning = _CudaTuning(tasks, counts, target, directory, pool, options, show, builders, limit_s, searcher)
+    builders = builders or [Worker(pool, make) for make in makers]  # they start while this process reads
+    make_searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
+    searchers = [Worker(pool, make_searcher) for _ in range(options.searchers or max(1, len(builders) // 3))]
     try:
-        tuning.run()
-        return tuple(tuning.problems)
+        new = (
+            CudaTaskRecord(
+                task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=floor_s(task.mod["main"], task.mod)
+            )
+            for task in tasks
+        )
+        defaults, count = default_journal(directory), TrialCount(len(tasks), show)
+        records = TaskRecords(new, Journal(directory), count)
+        _resume_defaults(records.by_key, defaults)
+        warm_up([*builders, *searchers], dict(target))
+        scheduler = OverlappingScheduler(
+            records, counts, dict(target), options, defaults, count, builders, searchers, limit_s
+        )
+        loop.run(scheduler, count)
+        return count.totals(scheduler.problems)
     finally:
-        tuning.stop()
+        for worker in (*builders, *searchers):
+            worker.stop(at_once=True)
+
+
+def _resume_defaults(records: Mapping[str, CudaTaskRecord], defaults: LineJournal[DefaultTime]) -> None:
+    defaults.heal()
+    for default in defaults.entries():
+        if default.task in records:
+            records[default.task].default_s = default.mean_s
+    for record in records.values():
+        record.before_s = record.best_s
 
 
 def floor_s(function: Any, mod: Any) -> float:
@@ -171,75 +188,63 @@ def floor_s(function: Any, mod: Any) -> float:
     return _LAUNCH_S + max(size / _BYTES_PER_S, operations(mod) / _OPERATIONS_PER_S)
 
 
-class _CudaTuning:
-    """The work that is under way, by the worker that has it."""
+class OverlappingScheduler:
+    """Searches, builds and measures at the same time; the workload with the most promise is next."""
 
     def __init__(
         self,
-        tasks: Sequence[TuningTask],
+        records: TaskRecords[CudaTaskRecord],
         counts: Mapping[str, Mapping[str, int]],
-        target: Mapping[str, Any],
-        directory: Path,
-        pool: PoolOptions,
+        target: dict[str, Any],
         options: CudaOptions,
-        show: Callable[[Progress], None],
+        defaults: LineJournal[DefaultTime],
+        count: TrialCount,
         builders: Sequence[WorkerPort],
+        searchers: Sequence[WorkerPort],
         limit_s: float,
-        make_searcher: Callable[[], Any],
     ) -> None:
-        import tvm
-
-        self._counts, self._target, self._options, self._show = counts, dict(target), options, show
-        self._builders = list(builders)  # they start while this process reads
-        searchers = options.searchers or max(1, len(self._builders) // 3)
-        self._searchers: list[WorkerPort] = [Worker(pool, make_searcher) for _ in range(searchers)]
-        self._journal, self._defaults = Journal(directory), default_journal(directory)
-        self._records = {
-            task.exact: TaskRecord(
-                task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=floor_s(task.mod["main"], task.mod)
-            )
-            for task in tasks
-        }
-        self._recover()
-        self._limit_s = limit_s
+        """``limit_s``: of one attempt. The workers have started."""
+        self._records, self.write = records.by_key, records.write
+        self._counts, self._target, self._options = counts, target, options
+        self._defaults, self._count, self._limit_s = defaults, count, limit_s
+        self._builders, self._searchers = builders, searchers
         self.problems: list[str] = []
-        self._building: dict[WorkerPort, tuple[TaskRecord, Seed | None]] = {}
-        self._searching: dict[WorkerPort, tuple[TaskRecord, list[Known]]] = {}
-        self._started = monotonic()
-        self._measured = 0
-        self._untimed = deque(s for s in self._records.values() if not math.isfinite(s.default_s))
-
-    def stop(self) -> None:
-        """End the workers."""
-        for worker in (*self._builders, *self._searchers):
-            worker.stop(at_once=True)
-
-    def run(self) -> None:
-        """Until nothing is left to try, or the time is up; then what is being measured ends."""
-        warm_up([*self._builders, *self._searchers], self._target)
+        self._building: dict[WorkerPort, tuple[CudaTaskRecord, Seed | None]] = {}
+        self._searching: dict[WorkerPort, tuple[CudaTaskRecord, list[KnownCandidates]]] = {}
+        self._untimed = deque(r for r in self._records.values() if not math.isfinite(r.default_s))
         self._weigh()
-        while self._give_work():
-            lines: list[bytes] = []
-            for worker in self._answered():
-                if worker in self._searching:
-                    self._proposed(worker, *self._searching.pop(worker))
-                else:
-                    lines += self._attempted(worker, *self._building.pop(worker))
-            if lines:
-                append_synced(self._journal.path, b"".join(lines))
-                self._show(self._progress())
 
-    def _recover(self) -> None:
-        self._journal.heal()
-        self._defaults.heal()
-        for default in self._defaults.entries():
-            if default.task in self._records:
-                self._records[default.task].default_s = default.mean_s
-        for trial in self._journal.trials():
-            if trial.task in self._records:
-                self._records[trial.task].add(trial)
-        for record in self._records.values():
-            record.before_s = record.best_s
+    def hand_out(self) -> bool:
+        """As the port says; when the time is up, what is being measured ends."""
+        late = self._options.minutes is not None and self._count.elapsed_s > self._options.minutes * 60
+        if not late:
+            for worker in self._builders:
+                if worker not in self._building and not self._give_candidate(worker):
+                    break
+            if not self._untimed:
+                self._give_searches()
+        return bool(self._building or (self._searching and not late))
+
+    def results(self) -> list[Trial]:
+        """As the port says."""
+        trials: list[Trial] = []
+        for worker in self._answered():
+            if worker in self._searching:
+                self._proposed(worker, *self._searching.pop(worker))
+            else:
+                trials += self._attempted(worker, *self._building.pop(worker))
+        return trials
+
+    def go_on(self, trials: Sequence[Trial]) -> None:
+        """As the port says."""
+        over = [self._records[key] for key in dict.fromkeys(trial.task for trial in trials)]
+        over = [record for record in over if not record.open and not record.waiting]
+        for record in over:
+            record.batch_done()
+        if over:
+            self._weigh()
+        if trials:
+            self._show()
 
     def _weigh(self) -> None:
         """The share of a second of each workload in the networks' times, which are sums of the best times so far."""
@@ -252,22 +257,11 @@ class _CudaTuning:
             calls = self._counts[record.task.exact].items()
             record.share = sum(count / max(totals.get(network, 0.0), 1e-4) for network, count in calls)
 
-    def _give_work(self) -> bool:
-        """Hand out what can be; False when nothing is under way any more."""
-        late = self._options.minutes is not None and monotonic() - self._started > self._options.minutes * 60
-        if not late:
-            for worker in self._builders:
-                if worker not in self._building and not self._give_candidate(worker):
-                    break
-            if not self._untimed:
-                self._give_searches()
-        return bool(self._building or (self._searching and not late))
-
     def _give_candidate(self, worker: WorkerPort) -> bool:
         if self._untimed:
             record, seed = self._untimed.popleft(), None
         else:
-            ready = max((s for s in self._records.values() if s.waiting), key=TaskRecord.promise, default=None)
+            ready = max((s for s in self._records.values() if s.waiting), key=CudaTaskRecord.promise, default=None)
             if ready is None:
                 return False
             record, seed = ready, ready.waiting.popleft()
@@ -276,7 +270,8 @@ class _CudaTuning:
         best = None if seed is None else record.now_s
         best = best if best is not None and math.isfinite(best) else None
         trace = None if seed is None else seed.candidate
-        self._send(worker, ("attempt", record.task.exact, self._target, trace, best, OF_GPU))
+        attempt = Attempt(task=record.task.exact, target=self._target, candidate=trace, best_s=best, options=OF_GPU)
+        self._send(worker, ("attempt", attempt))
         self._building[worker] = (record, seed)
         return True
 
@@ -288,9 +283,9 @@ class _CudaTuning:
             mine = list(self._records.values())[number :: len(self._searchers)]
             open_ones = [record for record in mine if record.may_propose(self._options.trials)]
             if open_ones:
-                self._search(worker, max(open_ones, key=TaskRecord.promise))
+                self._search(worker, max(open_ones, key=CudaTaskRecord.promise))
 
-    def _search(self, worker: WorkerPort, record: TaskRecord) -> None:
+    def _search(self, worker: WorkerPort, record: CudaTaskRecord) -> None:
         if not worker.alive:
             for other in list(self._records.values())[self._searchers.index(worker) :: len(self._searchers)]:
                 other.told = 0
@@ -299,7 +294,15 @@ class _CudaTuning:
         limit = min(self._options.batch, self._options.trials - len(record.trials))
         known = [] if record.seeded else _found(record.task, self._options.records)
         record.proposing = record.seeded = True
-        self._send(worker, ("propose", record.task.exact, self._target, news, limit, self._options.seed, known))
+        request = SearchRequest(
+            task=record.task.exact,
+            target=self._target,
+            news=news,
+            limit=limit,
+            seed=self._options.seed,
+            known=known,
+        )
+        self._send(worker, ("propose", request))
         self._searching[worker] = (record, known)
 
     def _send(self, worker: WorkerPort, request: tuple[Any, ...]) -> None:
@@ -316,7 +319,7 @@ class _CudaTuning:
     def _most_s(self, worker: WorkerPort) -> float:
         return _SEARCH_LIMIT_S if worker in self._searching else self._limit_s
 
-    def _proposed(self, worker: WorkerPort, record: TaskRecord, known: Sequence[Known]) -> None:
+    def _proposed(self, worker: WorkerPort, record: CudaTaskRecord, known: Sequence[KnownCandidates]) -> None:
         kind, value = worker.receive(0.0, "search")
         record.proposing = False
         record.waiting.extend(value if kind == "ok" else ())
@@ -324,48 +327,29 @@ class _CudaTuning:
         if kind != "ok":
             self.problems.append(f"{record.task.name}: the search ended: {value}")
 
-    def _attempted(self, worker: WorkerPort, record: TaskRecord, seed: Seed | None) -> list[bytes]:
-        """The journal's line for a trial that has ended; none for a default, which has a journal of its own."""
-        kind, value = worker.receive(0.0, "attempt")
-        run_s, error = (tuple(value), None) if kind == "ok" else ((), str(value))
-        if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
-            run_s, error = (), f"the timer gave {run_s} s"
-        key = record.task.exact
-        if seed is None:
-            default = DefaultTime(task=key, run_s=run_s, error=error)
-            self._defaults.append(default)
-            record.default_s = default.mean_s
-            self._weigh()
-            return []
-        trial = Trial(task=key, trace=seed.candidate, source=seed.source, run_s=run_s, error=error)
-        record.add(trial)
-        record.open -= 1
-        self._measured += 1
-        if not record.open and not record.waiting:
-            record.batch_done()
-            self._weigh()
-        return [msgspec.json.encode(trial) + b"\n"]
+    def _attempted(self, worker: WorkerPort, record: CudaTaskRecord, seed: Seed | None) -> list[Trial]:
+        """The trial that has ended; none for a default, which has a journal of its own."""
+        result = RunnerResult.of(*worker.receive(0.0, "attempt"))
+        if seed is not None:
+            record.open -= 1
+            return [trial_of(record.task, seed.candidate, seed.source, result)]
+        result = result.checked()
+        default = DefaultTime(task=record.task.exact, run_s=result.run_s, error=result.error)
+        self._defaults.append(default)
+        record.default_s = default.mean_s
+        self._weigh()
+        return []
 
-    def _progress(self) -> Progress:
-        records = list(self._records.values())
-        over = [s for s in records if s.exhausted or len(s.trials) >= self._options.trials]
-        done = sum(len(record.trials) for record in records)
-        current = max(records, key=TaskRecord.promise)
-        return Progress(
-            task=current.task,
-            position=min(len(over) + 1, len(records)),
-            tasks=len(records),
-            done=done,
-            planned=max(done, sum(len(s.trials) if s in over else self._options.trials for s in records)),
-            failed=sum(record.failed for record in records),
-            measured_now=self._measured,
-            elapsed_s=monotonic() - self._started,
-            best_s=current.now_s,
-            finished=False,
-        )
+    def _show(self) -> None:
+        most, records = self._options.trials, list(self._records.values())
+        over = [record for record in records if record.exhausted or len(record.trials) >= most]
+        self._count.planned = sum(len(record.trials) if record in over else most for record in records)
+        current = max(records, key=CudaTaskRecord.promise)
+        self._count.step(current.task, min(len(over) + 1, len(records)), current.now_s)
 
 
-def _found(task: TuningTask, records: RecordLookup) -> list[Known]:
+def _found(task: TuningTask, records: RecordLookup) -> list[KnownCandidates]:
     """What may suit ``task``, read and ready to be sent; adapting it, which takes longer, is the searcher's."""
-    known = [(how, most, list(candidates)) for how, most, candidates in known_of(task, records, knobs=False)]
-    return [entry for entry in known if entry[2]]
+    groups = known_of(task, records, knobs=False)
+    found = [replace(group, candidates=list(group.candidates)) for group in groups]
+    return [group for group in found if group.candidates]

@@ -10,7 +10,7 @@ from tunehub_builder.tuning.tasks import TuningTask
 
 
 def heaviest_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
-    """Convolutions and matrix products (what a sketch serves) first, each group by operations × calls."""
+    """Convolutions and matmuls (what a sketch serves) first, each group by operations × calls."""
 
     def weight(task: TuningTask) -> tuple[bool, float, str]:
         return sketch.loops_of(task.mod) is None, -task.count * operations(task.mod), task.exact

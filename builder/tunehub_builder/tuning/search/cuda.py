@@ -24,11 +24,12 @@ from tunehub.relax.schedule.guard import check_statements
 from tunehub.relax.traces import export_trace, import_trace
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.runner.messages import SearchRequest
 from tunehub_builder.tuning.search.split_k import SplitKSearch
 from tunehub_builder.tuning.search.strategy import REGISTRY, trace_id
 from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch
 from tunehub_builder.tuning.search.tiles import fitting
-from tunehub_builder.tuning.search.warm_start import Known, Seed, adapted
+from tunehub_builder.tuning.search.warm_start import Seed, adapted
 from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.space.split_k import SplitTile, tile_of
 from tunehub_builder.tuning.space.tensor_core import matmul_of
@@ -218,23 +219,22 @@ class SearchSession:
 
         self._modules[task] = tvm.ir.load_json(module)
 
-    def propose(
-        self, task: str, target: Any, news: list[Trial], limit: int, seed: int, known: Sequence[Known] = ()
-    ) -> list[Seed]:
-        """At most ``limit`` candidates; ``news``: the trials since the last call. None are left: an empty list.
+    def propose(self, request: SearchRequest) -> list[Seed]:
+        """Candidates; none are left: an empty list.
 
-        What the records ``known`` make of the workload comes before all searches, in a batch of its own.
+        What the known records make of the workload comes before all searches, in a batch of its own.
         """
         import tvm
 
+        task, target = request.task, tvm.target.Target(request.target)
         if task not in self._searches:
-            self._searches[task] = (self._search(task, tvm.target.Target(target), seed), [])
+            self._searches[task] = (self._search(task, target, request.seed), [])
         search, trials = self._searches[task]
-        trials += news
-        seeds = adapted(task, self._modules[task], tvm.target.Target(target), known, knobs=False) if known else []
+        trials += request.news
+        seeds = adapted(task, self._modules[task], target, request.known, knobs=False) if request.known else []
         tried = {trace_id(trial.trace) for trial in trials} if seeds else set()
-        fresh = [seed for seed in seeds if trace_id(seed.candidate) not in tried][:limit]
-        return fresh or [Seed(candidate=trace, source=SOURCE) for trace in search.propose(trials, limit)]
+        fresh = [seed for seed in seeds if trace_id(seed.candidate) not in tried][: request.limit]
+        return fresh or [Seed(candidate=trace, source=SOURCE) for trace in search.propose(trials, request.limit)]
 
     def forget(self, task: str) -> None:
         """Free what the search of a workload holds."""

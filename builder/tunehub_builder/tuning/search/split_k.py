@@ -90,7 +90,7 @@ def seconds(matmul: Matmul, tile: SplitTile) -> float:
 
 
 def distance(one: SplitTile, other: SplitTile) -> int:
-    """In how many steps one tile becomes the other: a step doubles or halves a number, or stages loads."""
+    """In how many steps one tile becomes the other: a step doubles or halves a number, or pipelines loads."""
     numbers = ((each.groups, *each.threads, *each.sums, each.depth) for each in (one, other))
     moved = sum(math.ceil(abs(math.log2(a / b))) for a, b in zip(*numbers, strict=True))
     return moved + (one.pipelined != other.pipelined)

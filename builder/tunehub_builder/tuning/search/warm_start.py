@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tunehub.records.lookup import Candidate, Neighbour, RecordLookup
 from tunehub.relax.schedule.apply import apply_candidate
@@ -35,7 +35,14 @@ from tunehub_registry.trace_rules import validate_trace
 ANCHORED, TRANSFERRED = 4, 4  # most candidates of a task by its anchor block, and by its operator class
 _TRIED = 6  # times as many records are read: some cannot be adapted, and many agree
 
-Known: TypeAlias = "tuple[str, int, Iterable[Candidate]]"  # how records were found, the most seeds of them, the records
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownCandidates:
+    """Records that were found in one way, ``how``; at most ``most`` of them become seeds."""
+
+    how: str
+    most: int
+    candidates: Iterable[Candidate]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,27 +84,27 @@ def seeds_of(task: TuningTask, target: Any, records: RecordLookup, *, knobs: boo
     return adapted(task.exact, task.mod, target, known_of(task, records, knobs=knobs), knobs=knobs)
 
 
-def known_of(task: TuningTask, records: RecordLookup, *, knobs: bool) -> list[Known]:
-    """The records that may suit ``task``, not adapted yet; they can be pickled when they are made lists."""
+def known_of(task: TuningTask, records: RecordLookup, *, knobs: bool) -> list[KnownCandidates]:
+    """The records that may suit ``task``, not adapted yet; they can be pickled when their candidates are made lists."""
     return [
-        ("exact", 1, _exact(task, records)),
-        ("anchor", ANCHORED, _anchored(task, records)),
-        ("transfer", TRANSFERRED, _transferred(task, records, knobs=knobs)),
+        KnownCandidates(how="exact", most=1, candidates=_exact(task, records)),
+        KnownCandidates(how="anchor", most=ANCHORED, candidates=_anchored(task, records)),
+        KnownCandidates(how="transfer", most=TRANSFERRED, candidates=_transferred(task, records, knobs=knobs)),
     ]
 
 
-def adapted(exact: str, mod: Any, target: Any, known: Iterable[Known], *, knobs: bool) -> list[Seed]:
+def adapted(exact: str, mod: Any, target: Any, known: Iterable[KnownCandidates], *, knobs: bool) -> list[Seed]:
     """The seeds that ``known`` makes for the workload ``mod``, whose exact key is ``exact``: see :func:`seeds_of`."""
     fit = TemplateFit(mod, target)
     found: dict[str, Seed] = {}
-    for how, most, candidates in known:
+    for group in known:
         before = len(found)
-        for item in candidates:
+        for item in group.candidates:
             candidate = _adapted(exact, mod, item, target, fit, knobs=knobs)
             if candidate is not None:
-                seed = Seed(candidate=candidate, source=source_of(item.package, how))
+                seed = Seed(candidate=candidate, source=source_of(item.package, group.how))
                 found.setdefault(_design(candidate), seed)
-            if len(found) - before == most:
+            if len(found) - before == group.most:
                 break
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""Expert sketches: register-tiled schedules of convolutions and matrix products as ordinary TensorIR traces.
+"""Expert sketches: register-tiled schedules of convolutions and matmuls as ordinary TensorIR traces.
 
 The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_*.py``): a tile of accumulators stays in
 registers while the reduction runs, vectors lie along one output axis, weights are packed in the order in which the

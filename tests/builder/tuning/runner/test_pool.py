@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.tuning.runner.pool import PoolOptions, RunnerResult, Worker, WorkerPool
+from tunehub_builder.tuning.runner.messages import RunnerResult
+from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPool
 from tunehub_builder.tuning.work_directory import TaskEntry
 
 pytestmark = pytest.mark.slow

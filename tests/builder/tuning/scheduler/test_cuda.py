@@ -18,7 +18,7 @@ from cuda_fakes import DEFAULT_S, FakeBuilder, FakeSearcher
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.runner.pool import PoolOptions
-from tunehub_builder.tuning.scheduler.cuda import CudaOptions, TaskRecord, default_journal, tune_on_gpu
+from tunehub_builder.tuning.scheduler.cuda import CudaOptions, CudaTaskRecord, default_journal, tune_on_gpu
 from tunehub_builder.tuning.tasks import TuningTask
 from tunehub_registry.record import ScheduleRecord
 
@@ -49,7 +49,7 @@ def _tune(directory: Path, planned: dict[str, list[Any]], options: CudaOptions =
         options,
         make_builders=make_builders,
         make_searcher=functools.partial(FakeSearcher, planned),
-    )
+    ).notes
 
 
 def _tried(directory: Path) -> list[tuple[str, Any, bool]]:
@@ -93,8 +93,8 @@ def test_no_more_trials_than_asked_for(tmp_path: Path) -> None:
 def test_what_nobody_has_tried_promises_most() -> None:
     """Of equal workloads the untried is first; a fast one has little left; the rest falls with each batch."""
 
-    def record(**fields: Any) -> TaskRecord:
-        made = TaskRecord(task=None, module="", floor_s=1e-6, default_s=1e-3, share=1.0)  # type: ignore[arg-type]
+    def record(**fields: Any) -> CudaTaskRecord:
+        made = CudaTaskRecord(task=None, module="", floor_s=1e-6, default_s=1e-3, share=1.0)  # type: ignore[arg-type]
         for name, value in fields.items():
             setattr(made, name, value)
         return made

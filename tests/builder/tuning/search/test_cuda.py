@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,8 +16,10 @@ from tunehub.cuda.rule import ranked
 from tunehub.cuda.tiles import sums_of
 from tunehub.records.lookup import Candidate
 from tunehub_builder.tuning.journal import Trial
+from tunehub_builder.tuning.runner.messages import SearchRequest
 from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, SearchSession
 from tunehub_builder.tuning.search.strategy import trace_id
+from tunehub_builder.tuning.search.warm_start import KnownCandidates
 from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_registry.record import ScheduleRecord
 
@@ -89,15 +92,22 @@ def test_records_come_first_and_the_search_goes_on_around_them() -> None:
         )
         return Candidate(record=record, rung=rung, package="cuda-x 1.0")  # type: ignore[arg-type]
 
-    known = [("exact", 1, [candidate(own, "exact")]), ("transfer", 4, [candidate(other, "transfer")])]
-    seeds = session.propose(own.exact, CONFIG, [], 32, 0, known)
+    known = [
+        KnownCandidates(how="exact", most=1, candidates=[candidate(own, "exact")]),
+        KnownCandidates(how="transfer", most=4, candidates=[candidate(other, "transfer")]),
+    ]
+
+    def request(news: list[Trial], records: Sequence[KnownCandidates] = ()) -> SearchRequest:
+        return SearchRequest(task=own.exact, target=CONFIG, news=news, limit=32, seed=0, known=records)
+
+    seeds = session.propose(request([], known))
     assert [seed.source for seed in seeds] == ["registry cuda-x 1.0, exact", "registry cuda-x 1.0, transfer"]
     assert seeds[0].candidate == made[own.exact]
     trials = [Trial(task=own.exact, trace=s.candidate, source=s.source, run_s=(1e-5,)) for s in seeds]
-    found = session.propose(own.exact, CONFIG, trials, 32, 0)
+    found = session.propose(request(trials))
     assert len(found) == FIRST and {seed.source for seed in found} == {SOURCE}
     ids = [trace_id(seed.candidate) for seed in (*seeds, *found)]
     assert len(set(ids)) == len(ids)
     again = SearchSession(1)
     again.task(own.exact, str(tvm.ir.save_json(own.mod)))
-    assert {seed.source for seed in again.propose(own.exact, CONFIG, trials, 32, 0, known)} == {SOURCE}
+    assert {seed.source for seed in again.propose(request(trials, known))} == {SOURCE}

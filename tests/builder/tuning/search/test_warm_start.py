@@ -16,7 +16,7 @@ from tunehub.relax.schedule.operator_class import OperatorClass
 from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
-from tunehub_builder.tuning.scheduler.tuner import KnobOptions, TunerOptions
+from tunehub_builder.tuning.scheduler.batches import KnobOptions, TunerOptions
 from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
 from tunehub_builder.tuning.search.knobs import KnobSearch, choice_id
 from tunehub_builder.tuning.search.register_tiles import RegisterTileSearch, center_of
@@ -188,9 +188,9 @@ def test_the_register_tile_of_a_sketch_is_read_from_its_trace(tvm: Any) -> None:
     loops = sketch.loops_of(task.mod)
     assert loops is not None
     tiles = sketch.register_tiles(loops, 16)
-    for knobs in [*tiles, *sketch.variations(loops, tiles[0])]:
-        trace = export_trace(sketch.apply(task.mod, loops, knobs).trace)
-        assert sketch.register_tile(trace) == knobs.register_tile == (knobs.vectors, knobs.vector, knobs.tile)
+    for found in [*tiles, *sketch.variations(loops, tiles[0])]:
+        trace = export_trace(sketch.apply(task.mod, loops, found).trace)
+        assert sketch.register_tile(trace) == found.sizes == (found.vectors, found.vector, found.tile)
     assert sketch.register_tile(tiled(task, 8)) is None
 
 

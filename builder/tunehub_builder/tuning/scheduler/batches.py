@@ -1,4 +1,4 @@
-"""The tuning loop: for every task, propose candidates, build and measure them, write each trial to the journal."""
+"""Tuning on CPUs and with fleets of them: batches of candidates for one task after the other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 from typing import Any, Protocol
 
 from tunehub.records.lookup import EmptyLookup, RecordLookup
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
-from tunehub_builder.tuning.progress import Progress
-from tunehub_builder.tuning.runner.pool import RunnerResult
+from tunehub_builder.tuning.progress import Progress, TrialCount, TrialTotals
+from tunehub_builder.tuning.runner.messages import Finished, RunnerResult
+from tunehub_builder.tuning.scheduler import loop
+from tunehub_builder.tuning.scheduler.loop import TaskRecord, TaskRecords, trial_of
 from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
 from tunehub_builder.tuning.search.knobs import WHOLE, KnobSearch
 from tunehub_builder.tuning.search.register_tiles import RegisterTileSearch
@@ -54,8 +55,8 @@ class Pool(Protocol):
     def submit(self, task: str, candidates: Sequence[Any], best_s: float | None) -> None:
         """Take a batch of a workload that has none; ``best_s`` is the workload's best time so far in seconds."""
 
-    def outcomes(self) -> Sequence[tuple[str, int, RunnerResult]]:
-        """Wait for one or more candidates to be measured: workload, number in the batch, outcome."""
+    def results(self) -> Sequence[Finished]:
+        """Wait for one or more candidates to be measured."""
         ...
 
 
@@ -116,60 +117,74 @@ def tune(
     pool: Pool,
     options: SchedulerOptions,
     show: Callable[[Progress], None] = lambda progress: None,
-) -> None:
+) -> TrialTotals:
     """Tune ``tasks`` in ``directory``; trials that its journal already holds count and are not measured again.
 
     Raises WorkDirectoryError when the journal cannot be read or written.
     """
-    import tvm
+    count = TrialCount(len(tasks), show)
+    records = TaskRecords((TaskRecord(task=task) for task in tasks), Journal(directory), count)
+    loop.run(BatchScheduler(records, target, pool, options, count), count)
+    return count.totals()
 
-    journal = Journal(directory)
-    state = _State(tasks, _known_trials(journal, tasks), options)
-    waiting = deque(tasks)
-    under_way: dict[str, _Search] = {}
 
-    def go_on(search: _Search) -> None:
-        batch = search.next_batch()
+class BatchScheduler:
+    """Task after task in their order, batch after batch; as many tasks at a time as the ``pool`` wants."""
+
+    def __init__(
+        self, records: TaskRecords[TaskRecord], target: Any, pool: Pool, options: SchedulerOptions, count: TrialCount
+    ) -> None:
+        self._target, self._pool, self._options, self._count = target, pool, options, count
+        self.write = records.write
+        self._waiting = deque(records.by_key.values())
+        self._under_way: dict[str, _Search] = {}
+        self._finished: list[int] = []  # trials of each task that is
+
+    def hand_out(self) -> bool:
+        """As the port says."""
+        import tvm
+
+        while self._waiting and len(self._under_way) < self._pool.at_once:
+            record = self._waiting.popleft()
+            self._pool.add_task(record.task.exact, tvm.ir.save_json(record.task.mod))
+            self._submit(_Search(record, self._options.plan(record.task, self._target), self._options.batch))
+        return bool(self._under_way)
+
+    def results(self) -> list[Trial]:
+        """As the port says."""
+        return [self._under_way[each.task].trial(each.number, each.result) for each in self._pool.results()]
+
+    def go_on(self, trials: Sequence[Trial]) -> None:
+        """As the port says."""
+        for key in dict.fromkeys(trial.task for trial in trials):
+            search = self._under_way[key]
+            self._show(search.record)
+            if not search.open:
+                self._submit(search)
+
+    def _submit(self, search: _Search) -> None:
+        record, batch = search.record, search.next_batch()
         if batch:
-            under_way[search.task.exact] = search
-            pool.submit(search.task.exact, batch, _best_s(search.trials))
+            self._under_way[record.task.exact] = search
+            best_s = record.best_s if math.isfinite(record.best_s) else None
+            self._pool.submit(record.task.exact, batch, best_s)
         else:
-            under_way.pop(search.task.exact, None)
-            show(state.finish(search.task))
+            self._under_way.pop(record.task.exact, None)
+            self._finished.append(len(record.trials))
+            self._show(record, finished=True)
 
-    while waiting or under_way:
-        while waiting and len(under_way) < pool.at_once:
-            task = waiting.popleft()
-            pool.add_task(task.exact, tvm.ir.save_json(task.mod))
-            go_on(_Search(task, options.plan(task, target), state.known[task.exact], options.batch))
-        measured = pool.outcomes() if under_way else ()
-        for key, number, outcome in measured:
-            trial = under_way[key].trial(number, outcome)
-            journal.append(trial)
-            state.add(trial)
-        for key in dict.fromkeys(key for key, _, _ in measured):
-            show(state.progress(under_way[key].task))
-            if not under_way[key].open:
-                go_on(under_way[key])
-
-
-def _known_trials(journal: Journal, tasks: Sequence[TuningTask]) -> dict[str, list[Trial]]:
-    """The trials of each task that the journal holds."""
-    journal.heal()
-    known: dict[str, list[Trial]] = {task.exact: [] for task in tasks}
-    for trial in journal.trials():
-        if trial.task in known:
-            known[trial.task].append(trial)
-    return known
+    def _show(self, record: TaskRecord, *, finished: bool = False) -> None:
+        done, tasks = sum(self._finished), len(self._finished)
+        each = done / tasks if tasks else self._options.planned
+        self._count.planned = round(done + each * (self._count.tasks - tasks))
+        self._count.step(record.task, tasks + (not finished), record.best_s, finished=finished)
 
 
 class _Search:
-    """The searches of one task, one after the other. ``trials``: all of the task's, to which others add."""
+    """The searches of one task, one after the other."""
 
-    def __init__(
-        self, task: TuningTask, plan: Iterable[tuple[SearchStrategy, int]], trials: Sequence[Trial], batch: int
-    ) -> None:
-        self.task, self.trials, self._most = task, trials, batch
+    def __init__(self, record: TaskRecord, plan: Iterable[tuple[SearchStrategy, int]], batch: int) -> None:
+        self.record, self._most = record, batch
         self._plan = deque(plan)
         self._batch: list[Any] = []
         self.open: set[int] = set()
@@ -177,70 +192,17 @@ class _Search:
     def next_batch(self) -> list[Any]:
         """What to measure next; nothing at the end."""
         self._batch = []
+        trials = self.record.trials
         while self._plan and not self._batch:
             source, limit = self._plan[0]
-            spent = sum(trial.source == source.name for trial in self.trials)
-            self._batch = source.propose(self.trials, min(self._most, limit - spent)) if spent < limit else []
+            spent = sum(trial.source == source.name for trial in trials)
+            self._batch = source.propose(trials, min(self._most, limit - spent)) if spent < limit else []
             if not self._batch:
                 self._plan.popleft()
         self.open = set(range(len(self._batch)))
         return self._batch
 
-    def trial(self, number: int, outcome: RunnerResult) -> Trial:
+    def trial(self, number: int, result: RunnerResult) -> Trial:
         """What became of a candidate of the batch."""
         self.open.remove(number)
-        return _trial(self.task, self._batch[number], self._plan[0][0].name, outcome)
-
-
-def _best_s(trials: Sequence[Trial]) -> float | None:
-    return min((trial.mean_s for trial in trials if trial.run_s), default=None)
-
-
-def _trial(task: TuningTask, candidate: Any, source: str, outcome: RunnerResult) -> Trial:
-    run_s, error = outcome.run_s, outcome.error
-    if not all(math.isfinite(seconds) and seconds > 0 for seconds in run_s):
-        run_s, error = (), f"the timer gave {run_s} s"  # JSON has no NaN, and a time of 0 would win
-    if isinstance(candidate, KnobChoice):
-        return Trial(task=task.exact, choice=candidate, source=source, run_s=run_s, error=error)
-    return Trial(task=task.exact, trace=candidate, source=source, run_s=run_s, error=error)
-
-
-class _State:
-    """Trials by task, and the counts that progress needs."""
-
-    def __init__(self, tasks: Sequence[TuningTask], known: dict[str, list[Trial]], options: SchedulerOptions) -> None:
-        self.known = known
-        self._count = len(tasks)
-        self._options = options
-        self._start = monotonic()
-        self._finished: list[int] = []
-        self._measured = 0
-        self._done = sum(map(len, known.values()))
-        self._failed = sum(trial.error is not None for trials in known.values() for trial in trials)
-
-    def add(self, trial: Trial) -> None:
-        self.known[trial.task].append(trial)
-        self._measured += 1
-        self._done += 1
-        self._failed += trial.error is not None
-
-    def finish(self, task: TuningTask) -> Progress:
-        self._finished.append(len(self.known[task.exact]))
-        return self.progress(task, finished=True)
-
-    def progress(self, task: TuningTask, *, finished: bool = False) -> Progress:
-        left = self._count - len(self._finished)
-        each = sum(self._finished) / len(self._finished) if self._finished else self._options.planned
-        already = self._done - sum(self._finished)
-        return Progress(
-            task=task,
-            position=len(self._finished) + (not finished),
-            tasks=self._count,
-            done=self._done,
-            planned=max(self._done, round(self._done - already + each * left)),
-            failed=self._failed,
-            measured_now=self._measured,
-            elapsed_s=monotonic() - self._start,
-            best_s=_best_s(self.known[task.exact]) or math.inf,
-            finished=finished,
-        )
+        return trial_of(self.record.task, self._batch[number], self._plan[0][0].name, result)

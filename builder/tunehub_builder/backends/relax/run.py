@@ -1,0 +1,268 @@
+"""`tunehub tune` with TVM 0.25 to 0.27: networks and files of misses in, trials in the work directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub_builder.exceptions import TuningError
+from tunehub_builder.tuning.recipe import TRIALS, Job, Recipe
+from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, tune_recorded
+from tunehub_builder.tuning.target import TuningTarget
+from tunehub_builder.tuning.work_directory import Options, RunFile, TaskEntry, WorkDirectory, merge_tasks
+
+if TYPE_CHECKING:
+    from tunehub.options import Layout
+    from tunehub_builder.fleet.pool import FleetPool
+    from tunehub_builder.networks import Network
+    from tunehub_builder.tuning.missed import MissedWorkloads
+    from tunehub_builder.tuning.progress import Progress, TrialTotals
+    from tunehub_builder.tuning.runner.pool import WorkerPool
+    from tunehub_builder.tuning.scheduler.batches import KnobOptions, TunerOptions
+    from tunehub_builder.tuning.scheduler.cuda import CudaOptions
+    from tunehub_builder.tuning.search.known_records import KnownRecords
+    from tunehub_builder.tuning.tasks import TuningTask
+
+
+def check_options(recipe: Recipe) -> None:
+    """Raise TuningError for options that only TVM <= 0.19 or another tuner has."""
+    others = ("algorithm", "early_stopping", "transfer_from", "template", "template_args", "layout", "graph_algorithm",
+              "cache_flush")  # fmt: skip
+    wrong = [f"--{name.replace('_', '-')}" for name in others if getattr(recipe, name) != getattr(Recipe(), name)]
+    if recipe.tuner not in (None, META_SCHEDULE, TEMPLATE):
+        wrong.insert(0, f"--tuner {recipe.tuner}")
+    if wrong:
+        remedy = "pip install 'tunehub[legacy]' in an environment of its own"
+        raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
+    if recipe.tuner == TEMPLATE and recipe.search_trials != Recipe().search_trials:
+        raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
+
+
+def find_networks(job: Job) -> list[Network | MissedWorkloads]:
+    """The networks of a job, and its files of misses. Raises NetworkError for an unknown name or a file that is no
+    model, MissesFileError for one that has no misses, TuningError when two have one name."""
+    from tunehub_builder import networks
+    from tunehub_builder.tuning.missed import missed_workloads
+
+    found: list[Network | MissedWorkloads] = [networks.get(name) for name in job.recipe.networks]
+    found += [networks.from_onnx_file(model.path, shapes=model.input_shapes) for model in job.recipe.models]
+    found += [missed_workloads(Path(file)) for file in job.recipe.from_misses]
+    check_names(found)
+    return found
+
+
+def tune_job(
+    directory: WorkDirectory,
+    job: Job,
+    target: TuningTarget,
+    networks: Sequence[Network | MissedWorkloads],
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> Summary:
+    """Tune ``networks`` in ``directory``, which the caller holds locked.
+
+    Raises WorkDirectoryError (of another target or TVM, disk full), NetworkError (a model that TVM cannot import) and
+    TuningError. Whatever ends it, trials that were written stay, and a later call goes on from there.
+    """
+    from tunehub_builder.tuning.search.known_records import known_records
+
+    method = _method(job.recipe, target, directory.path)
+    with known_records(job.recipe, target) as known:
+        method = _with_records(method, job.recipe, known)
+        run = begin(directory, job, target, networks, resources, method.noted, method.words, tuner=method.tuner)
+
+        def tune(step: Callable[[Progress], None]) -> TrialTotals:
+            tasks, notes = _extract(directory, networks, target, method)
+            totals = _tune(directory, tasks, run, method, resources, step)
+            return replace(totals, notes=(*notes, *totals.notes))
+
+        return tune_recorded(directory, run, META_SCHEDULE, show, tune)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Method:
+    """How a tuner works: what its runs note, its ``words`` on the command line, the layouts of its networks."""
+
+    tuner: str | None
+    options: TunerOptions | KnobOptions | CudaOptions
+    noted: Options
+    words: Sequence[str]
+    layout: Layout
+
+
+def _method(recipe: Recipe, target: TuningTarget, directory: Path) -> _Method:
+    from tunehub_builder.tuning.scheduler.batches import KnobOptions, TunerOptions
+    from tunehub_builder.tuning.search.proposals import proposals
+
+    if target.config.get("kind") == "cuda":
+        return _cuda_method(recipe)
+    if recipe.minutes is not None:
+        raise TuningError("--minutes is for GPUs; on a CPU a run can be ended at any time, and goes on")
+    if recipe.tuner == TEMPLATE:
+        proposed = proposals(directory)
+        knobs = KnobOptions(proposed=proposed)
+        knobs = knobs if recipe.trials is None else replace(knobs, trials=recipe.trials)
+        noted: Options = {"tuner": TEMPLATE, "trials": knobs.trials, "batch": knobs.batch}
+        if proposed:
+            noted["proposed"] = sum(map(len, proposed.values()))
+        words = ["--tuner", TEMPLATE, "--trials", str(knobs.trials)]
+        return _Method(tuner=TEMPLATE, options=knobs, noted=noted, words=words, layout="auto")
+    trials = TRIALS if recipe.trials is None else recipe.trials
+    options = TunerOptions(trials=trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
+    noted = {"trials": trials, "search_trials": options.search_trials, "batch": options.batch, "vector": options.vector}
+    words = ["--trials", str(trials), "--search-trials", str(recipe.search_trials)]
+    return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
+
+
+def _with_records(method: _Method, recipe: Recipe, known: KnownRecords | None) -> _Method:
+    """``method`` with a warm start, or with what its runs note where none is wanted."""
+    if known is None:
+        words = [*method.words, "--no-warm-start"] if recipe.warm_start is False else method.words
+        return replace(method, words=words)
+    options = replace(method.options, records=known.lookup)
+    noted = {**method.noted, "warm_start": known.label}
+    return replace(method, options=options, noted=noted, words=[*method.words, "--warm-start"])
+
+
+def _cuda_method(recipe: Recipe) -> _Method:
+    from tunehub_builder.tuning.scheduler.cuda import CudaOptions
+
+    if recipe.tuner == TEMPLATE:
+        raise TuningError(f"--tuner {TEMPLATE} is for CPUs; leave it out")
+    options = CudaOptions(minutes=recipe.minutes, seed=recipe.seed)
+    options = options if recipe.trials is None else replace(options, trials=recipe.trials)
+    noted: Options = {"trials": options.trials, "batch": options.batch}
+    words = ["--trials", str(options.trials)]
+    if recipe.minutes is not None:
+        noted["minutes"] = recipe.minutes
+        words += ["--minutes", f"{recipe.minutes:g}"]
+    return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
+
+
+def _extract(
+    directory: WorkDirectory,
+    networks: Sequence[Network | MissedWorkloads],
+    target: TuningTarget,
+    method: _Method,
+) -> tuple[list[TuningTask], tuple[str, ...]]:
+    """The workloads of ``networks``, heaviest first, and notes; ``tasks.jsonl`` gets those that it does not have."""
+    from tunehub_builder.tuning.scheduler.order import heaviest_first, most_operations_first
+
+    entries = list(directory.tasks())
+    found: list[TuningTask] = []
+    notes: list[str] = []
+    without: set[str] = set()
+    for network in networks:
+        tasks, left_out = _tasks_of(network, target, method)
+        notes += left_out
+        if method.tuner == TEMPLATE:
+            tasks, others = _with_template(tasks)
+            without.update(others)
+        entries = merge_tasks(entries, network.name, [_task_entry(task, network.name) for task in tasks])
+        found += tasks
+    directory.save_tasks(entries)
+    ordered = (most_operations_first if method.tuner == TEMPLATE else heaviest_first)(_merged(found))
+    if without:
+        notes.append(f"no template serves {', '.join(sorted(without))}: left as TVM compiles them")
+    return ordered, tuple(notes)
+
+
+def _tasks_of(
+    network: Network | MissedWorkloads, target: TuningTarget, method: _Method
+) -> tuple[list[TuningTask], tuple[str, ...]]:
+    """The workloads of a network in the tuner's layouts, or those of a file of misses; notes on what is left out."""
+    import tvm
+
+    from tunehub_builder.tuning.missed import MissedWorkloads
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    if isinstance(network, MissedWorkloads):
+        return network.tasks(target.name)
+    tvm_target = tvm.target.Target(target.config)
+    return extract_tasks([(network.name, network.relax_module())], tvm_target, layout=method.layout), ()
+
+
+def _with_template(tasks: Iterable[TuningTask]) -> tuple[list[TuningTask], list[str]]:
+    """The tasks that a template recognises, and the names of the others."""
+    from tunehub.templates import find
+
+    served, others = [], []
+    for task in tasks:
+        if find(task.mod) is None:
+            others.append(task.name)
+        else:
+            served.append(task)
+    return served, others
+
+
+def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
+    """Each workload once, with the calls of all networks."""
+    merged: dict[str, TuningTask] = {}
+    for task in tasks:
+        known = merged.get(task.exact)
+        if known is not None:
+            task = replace(known, count=known.count + task.count, networks=known.networks + task.networks)
+        merged[task.exact] = task
+    return list(merged.values())
+
+
+def _task_entry(task: TuningTask, network: str) -> TaskEntry:
+    import tvm
+
+    return TaskEntry(
+        name=str(task.name),  # TVM's own kind of string
+        exact=task.exact,
+        anchor=task.anchor,
+        counts={network: task.count},
+        module=str(tvm.ir.save_json(task.mod)),
+        **task.classes,
+    )
+
+
+def _tune(
+    directory: WorkDirectory,
+    tasks: Sequence[TuningTask],
+    run: RunFile,
+    method: _Method,
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> TrialTotals:
+    import tvm
+
+    from tunehub_builder.tuning.scheduler.batches import tune
+    from tunehub_builder.tuning.scheduler.cuda import CudaOptions
+
+    if isinstance(method.options, CudaOptions):
+        return _tune_on_gpu(directory, tasks, run, method.options, resources, show)
+    with _pool(directory, run, resources) as pool:
+        return tune(tasks, tvm.target.Target(run.target), directory.path, pool, method.options, show)
+
+
+def _pool(directory: WorkDirectory, run: RunFile, resources: Resources) -> WorkerPool | FleetPool:
+    from tunehub_builder.tuning.runner.workers import fleet_pool, worker_pool
+
+    if resources.fleet is not None:
+        return fleet_pool(directory, run, resources.fleet, threads=resources.threads)
+    return worker_pool(directory, run, workers=resources.workers, threads=resources.threads)
+
+
+def _tune_on_gpu(
+    directory: WorkDirectory,
+    tasks: Sequence[TuningTask],
+    run: RunFile,
+    options: CudaOptions,
+    resources: Resources,
+    show: Callable[[Progress], None],
+) -> TrialTotals:
+    from tunehub_builder.fleet.pool import slots
+    from tunehub_builder.tuning.runner.pool import PoolOptions
+    from tunehub_builder.tuning.runner.workers import fleet_pool
+    from tunehub_builder.tuning.scheduler.cuda import tune_on_gpu
+
+    counts = {entry.exact: entry.counts for entry in directory.tasks()}
+    pool = PoolOptions(workers=resources.workers, threads=1, build_limit_s=20.0, log=str(directory.log))
+    builders = () if resources.fleet is None else slots(fleet_pool(directory, run, resources.fleet, threads=1))
+    return tune_on_gpu(tasks, counts, run.target, directory.path, pool, options, show, builders=builders)
