@@ -54,6 +54,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
 
     Those of a network in half precision are also compared with those of TVM's default in float32.
     """
+    gpu = this_gpu()
     import tvm
 
     import tunehub
@@ -62,7 +63,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
 
     network = networks.get(name)
     module, inputs = network.relax_module(), network.sample_inputs()
-    target = tvm.target.Target(this_gpu().tvm_config())
+    target = tvm.target.Target(gpu.tvm_config())
     compiled = _Compiled()
     compiled.add("default", lambda: tvm.compile(module, target), with_graphs=False)
     with tunehub.context(target, **({"user_records": records} if records else {})) as hub:

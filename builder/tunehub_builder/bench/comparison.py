@@ -39,14 +39,15 @@ class RuntimeFacts:
 
 
 class RuntimeSession:
-    """In a worker process: one runtime, and the network that it prepared last. Public methods are the requests."""
+    """In a worker process: one runtime, and the network that it prepared last. Public methods are the requests,
+    and name them in errors."""
 
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime = runtime
         self._threads = threads
         self._run: Callable[[], Arrays] | None = None
 
-    def prepare(self, network: Network) -> RuntimeFacts:
+    def preparation(self, network: Network) -> RuntimeFacts:
         """Compile or load ``network`` and run it once. Raises what the runtime raises."""
         self._run = None
         gc.collect()
@@ -54,9 +55,9 @@ class RuntimeSession:
         self._run = prepared.run
         return RuntimeFacts(compile_s=prepared.compile_s, outputs=prepared.run(), report=prepared.report)
 
-    def time(self, runs: int) -> float:
+    def measurement(self, runs: int) -> float:
         """Mean seconds of so many runs, one after the other."""
-        assert self._run is not None, "prepare comes first"
+        assert self._run is not None, "preparation comes first"
         return wall_timer(self._run)(runs)
 
 
@@ -123,7 +124,7 @@ def compare(
     for name, worker in workers.items():
         if not worker.alive:
             worker.start()
-        kind, value = worker.ask(("prepare", network), limit_s)
+        kind, value = worker.ask(("preparation", network), limit_s)
         if kind == "ok":
             facts[name] = value
         else:
@@ -147,7 +148,7 @@ def _timer(name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: fl
     def timed(runs: int) -> float:
         if name in errors:
             return math.inf
-        kind, value = worker.ask(("time", runs), limit_s)
+        kind, value = worker.ask(("measurement", runs), limit_s)
         if kind == "ok":
             return float(value)
         errors[name] = value

@@ -72,7 +72,7 @@ class FakeProcess:
         self._run_s, self.runs = run_s, 0
 
     def ask(self, request: tuple[Any, ...], _limit_s: float) -> tuple[str, Any]:
-        if request[0] == "prepare":
+        if request[0] == "preparation":
             return "ok", RuntimeFacts(compile_s=1.0)
         self.runs += request[1]
         return "ok", self._run_s
@@ -105,7 +105,7 @@ def test_a_runtime_that_crashes_or_runs_out_of_time_costs_only_itself(
     assert reason in row["errors"]["onnxruntime"]
     assert row["default_ms"] > 0
     text = "\n".join(demo._lines(found))
-    assert f"onnxruntime   failed: the {'prepare' if at == 1 else 'time'} {reason}" in text
+    assert f"onnxruntime   failed: the {'preparation' if at == 1 else 'measurement'} {reason}" in text
 
 
 def test_the_next_network_gets_a_new_process(tiny: networks.Network) -> None:
