@@ -64,7 +64,7 @@ class ConvLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseLayer:
-    """A matrix product ``[rows, depth] × [depth, outputs]`` with weights in blocks of ``block`` outputs."""
+    """A matmul ``[rows, depth] × [depth, outputs]`` with weights in blocks of ``block`` outputs."""
 
     rows: int
     depth: int
@@ -214,7 +214,7 @@ def _conv_layer(arguments: Sequence[Any], *, depthwise: bool = False) -> ConvLay
     return layer
 
 
-# --- Matrix products
+# --- Matmuls
 
 
 def _dense_pack(arguments: Sequence[Any], knobs: Mapping[str, Any], sizes: tuple[int, ...]) -> Translation:

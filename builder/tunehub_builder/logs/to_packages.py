@@ -15,21 +15,17 @@ from typing import Any
 
 import msgspec
 
+from tunehub.records.key_scheme import KEY_SCHEMES
 from tunehub_builder.backends.relay.prove import Proof
+from tunehub_builder.backends.relay.record_files import RECORD_FILES, TVM_VERSIONS
 from tunehub_builder.logs.read import TRANSLATED_FROM, Imported, ReadFile, Remark, read_file
 from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
-from tunehub_registry.tuning_log import AUTO_SCHEDULER, AUTOTVM
 
 IMPORTED_FROM = "import.jsonl"
-TVM_VERSIONS = ">=0.8,<0.20"
-_SETS = {
-    AUTOTVM: ("records/autotvm.log", "autotvm-1"),
-    AUTO_SCHEDULER: ("records/auto_scheduler.json", "auto-scheduler-1"),
-}
 _LATEST = 4e9  # seconds since 1970: in the year 2096
 
 Prover = Callable[[Sequence[bytes]], Sequence[Proof]]
@@ -139,10 +135,11 @@ def _build(name: str, version: str, items: Sequence[Imported], files: Sequence[R
     sources = [file for file in sources if file.version == version]
     sets: list[RecordSet] = []
     members = {IMPORTED_FROM: b"".join(_origin(items, sources))}
-    for tuner, (member, scheme) in _SETS.items():
+    for tuner, member in RECORD_FILES.items():
         lines = [item.record.line for item in items if item.record.tuner == tuner]
         if lines:
             members[member] = b"".join(line + b"\n" for line in lines)
+            scheme = KEY_SCHEMES[tuner]
             sets.append(RecordSet(tuner=tuner, file=member, tvm=TVM_VERSIONS, key_scheme=scheme, count=len(lines)))
     target = descriptors.most_common(1)[0][0]
     manifest = Manifest(

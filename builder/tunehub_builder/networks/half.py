@@ -1,4 +1,4 @@
-"""A network in half precision: weights, inputs and products are float16, sums of products float32.
+"""A network in half precision: weights and inputs are float16, matmuls and convolutions accumulate in float32.
 
 tvm and onnx are imported only when a model is asked for.
 """

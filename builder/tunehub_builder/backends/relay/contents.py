@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from tunehub.records.key_scheme import KEY_SCHEMES
 from tunehub_builder.backends.relay.admission import JudgedRecord, judged_records, record_evidence
 from tunehub_builder.backends.relay.network_gate import current, network_journal, record_uses
 from tunehub_builder.backends.relay.network_worker import GRAPH
+from tunehub_builder.backends.relay.record_files import RECORD_FILES, TVM_VERSIONS
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM, GRAPH_TUNER
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_gate import static_reason, target_text, verdict_journal
@@ -23,10 +25,6 @@ from tunehub_registry.evidence import Evidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import RecordSet
 from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
-
-TVM_VERSIONS = ">=0.8,<0.20"
-FILES = {AUTOTVM: "records/autotvm.log", AUTO_SCHEDULER: "records/auto_scheduler.json"}
-KEY_SCHEMES = {AUTOTVM: "autotvm-1", AUTO_SCHEDULER: "auto-scheduler-1", GRAPH_TUNER: "graph-1"}
 
 
 def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
@@ -76,7 +74,7 @@ def _record_sets(
 ) -> tuple[list[RecordSet], dict[str, bytes]]:
     logs = {AUTOTVM: work.autotvm_log, AUTO_SCHEDULER: work.auto_scheduler_log}
     sets, files = [], {}
-    for tuner, file in FILES.items():
+    for tuner, file in RECORD_FILES.items():
         lines = [record.verdict.line for record in published if record.verdict.tuner == tuner]
         if lines:
             files[file] = "".join(f"{line}\n" for line in lines).encode()

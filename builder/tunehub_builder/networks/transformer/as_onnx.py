@@ -34,7 +34,7 @@ class TransformerWriter:
         return self.graph.add("Reshape", [self.graph.add("Transpose", [mixed], perm=[0, 2, 1, 3]), self._join])
 
     def linear(self, data: str, name: str) -> str:
-        """A product with the weight of ``name``, and its bias."""
+        """A matmul with the weight of ``name``, and its bias."""
         return self.graph.add("Add", [self.graph.add("MatMul", [data, f"{name}_weight"]), f"{name}_bias"])
 
     def normalise(self, data: str, name: str) -> str:

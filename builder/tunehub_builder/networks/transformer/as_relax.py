@@ -31,7 +31,7 @@ class TransformerModule(nn.Module):  # type: ignore[misc]
         return nn.op.reshape(nn.op.permute_dims(mixed, [0, 2, 1, 3]), self._tokens)
 
     def linear(self, data: nn.Tensor, name: str) -> nn.Tensor:
-        """A product with the weight of ``name``, and its bias."""
+        """A matmul with the weight of ``name``, and its bias."""
         return nn.op.add(nn.op.matmul(data, getattr(self, f"{name}_weight")), getattr(self, f"{name}_bias"))
 
     def normalise(self, data: nn.Tensor, name: str) -> nn.Tensor:
