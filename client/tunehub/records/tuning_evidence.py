@@ -36,7 +36,7 @@ def read_tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> d
 
 
 def tuned_ratios(evidence: Iterable[RecordEvidence]) -> dict[str, TunedRatio]:
-    """By template the median of (its own knobs' time ÷ tuned time), where enough workloads were measured both ways."""
+    """By template the median of (time with default knobs ÷ tuned time), where enough workloads have both."""
     found: dict[str, list[float]] = defaultdict(list)
     for line in evidence:
         if line.admitted and line.template and line.untuned_s:
