@@ -19,6 +19,8 @@ from tunehub_builder.tuning.search.strategy import SearchStrategy
 from tunehub_builder.tuning.search.warm_start import SeedSearch
 from tunehub_builder.tuning.tasks import TuningTask
 
+pytestmark = pytest.mark.fast
+
 
 class Searches:
     """Two searches for each task; the first has three candidates, the second four, of which two may be measured."""

@@ -13,6 +13,8 @@ from tunehub_builder.tuning.search import tiles
 from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def applied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
