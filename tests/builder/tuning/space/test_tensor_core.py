@@ -221,13 +221,13 @@ def test_neighbours_differ_in_one_step() -> None:
     for change in (
         {"warps": (2, 2)},
         {"fragments": (1, 2)},
-        {"k": 4},
-        {"k": 1},
+        {"k_fragments": 4},
+        {"k_fragments": 1},
         {"pipelined": True},
         {"whole_windows": True},
         {"groups": 2},
     ):
-        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "k": 2, "vectors": (8, 8), **change}
+        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "k_fragments": 2, "vectors": (8, 8), **change}
         assert distance(SMALL, TensorTile(**fields)) == 1  # type: ignore[arg-type]
 
 
