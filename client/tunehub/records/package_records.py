@@ -146,6 +146,8 @@ def open_user_logs(
         listed, first = ", ".join(map(str, files)), _first_bad(index.sets)
         reason = f"your own records: {bad} lines of {listed} are not records: left out ({first})"
         on_problem(UserRecordsError(reason, remedy="`tunehub distill` on the file lists them with their reasons"))
+    from tunehub.records.log_lookup import IndexLogs
+
     return IndexLogs(
         index,
         sets=infos,
