@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.relax.index_expressions import evaluate
-from tunehub.relax.nodes import buffer_kind, buffer_of, children
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one
 
 _BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
 _MOST_POINTS = 1 << 21  # of one access: (thread, element) pairs that are looked at
@@ -103,16 +103,12 @@ def _threads(loops: tuple[Any, ...]) -> dict[str, int]:
     for loop in loops:
         tag = _tag(loop)
         if tag.startswith(("threadIdx", "vthread")):
-            found[tag] = max(found.get(tag, 1), _extent(loop.extent))
+            found[tag] = max(found.get(tag, 1), extent_or_one(loop.extent))
     return found
 
 
 def _tag(loop: Any) -> str:
     return str(loop.thread_binding.thread_tag) if int(loop.kind) == _BOUND else ""
-
-
-def _extent(value: Any) -> int:
-    return int(value.value) if type(value).__name__ == "IntImm" else 1
 
 
 def _passes_elements(accesses: list[_Access]) -> bool:
@@ -145,7 +141,7 @@ def _pairs(access: _Access, threads: Mapping[str, int], place: float) -> Pairs:
     count = len(axes)
     inside: Any = np.asarray(True)
     for loop in access.path.loops:
-        tag, extent, name = _tag(loop), _extent(loop.extent), hash(loop.loop_var)
+        tag, extent, name = _tag(loop), extent_or_one(loop.extent), hash(loop.loop_var)
         if tag in axes:
             values[name] = axes[tag]
             inside = np.logical_and(inside, axes[tag] < extent)
@@ -163,14 +159,14 @@ def _pairs(access: _Access, threads: Mapping[str, int], place: float) -> Pairs:
     element: Any = np.asarray(0)
     for dimension, extent in zip(access.region, buffer_kind(access.buffer).shape, strict=True):
         index = evaluate(dimension.min, values, hash)
-        if _extent(dimension.extent) > 1:
-            index = index + _axis(count, _extent(dimension.extent))
+        if extent_or_one(dimension.extent) > 1:
+            index = index + _axis(count, extent_or_one(dimension.extent))
             count += 1
-        element = element * _extent(extent) + index
+        element = element * extent_or_one(extent) + index
     thread: Any = np.asarray(0)
     for tag, extent in threads.items():
         thread = thread * extent + axes[tag]
-    return _listed(thread, element, inside, math.prod(_extent(e) for e in buffer_kind(access.buffer).shape))
+    return _listed(thread, element, inside, math.prod(extent_or_one(e) for e in buffer_kind(access.buffer).shape))
 
 
 def _listed(thread: Any, element: Any, inside: Any, size: int) -> Pairs:

@@ -18,13 +18,12 @@ from tunehub.cuda.cost import Operand, Problem, Term, matrix_shape
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import UNROLLED, NoTileError, Tile, tile_for
 from tunehub.relax.index_expressions import evaluate
-from tunehub.relax.nodes import buffer_kind, buffer_of, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.relax.schedule.guard import check_exact, check_function
 from tunehub.templates.base import open_schedule
 
 NAME = "cuda_tiles"  # in reports
 _TYPES = ("float32", "float16")  # of operands and result; matrix products in the latter are for tensor cores
-_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _WINDOW = 64  # most elements of a window
@@ -75,14 +74,14 @@ def sums_of(mod: Any) -> Sums | None:
     """Describe a function that adds up once, in floats, and computes elements on their own before and after that."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
-    adding = [at for at, block in enumerate(blocks) if _reduces(block)]
+    adding = [at for at, block in enumerate(blocks) if reduces(block)]
     names = [str(block.name_hint) for block in blocks]
     if len(adding) != 1 or len(set(names)) != len(names) or not _writes_only_last(mod, blocks):
         return None
     (at,) = adding
     block = blocks[at]
-    extents = [_static(axis.dom.extent) for axis in block.iter_vars]
-    kinds = [int(axis.iter_type) == _REDUCTION for axis in block.iter_vars]
+    extents = [integer(axis.dom.extent) for axis in block.iter_vars]
+    kinds = [is_reduction(axis) for axis in block.iter_vars]
     summand = _summand(block)
     if summand is None or not all(extents) or kinds != sorted(kinds) or not _is_flat(schedule, block):
         return None
@@ -212,10 +211,6 @@ def _blocks_of(schedule: Any) -> list[Any]:
         return []
 
 
-def _reduces(block: Any) -> bool:
-    return any(int(axis.iter_type) == _REDUCTION for axis in block.iter_vars)
-
-
 def _writes_only_last(mod: Any, blocks: list[Any]) -> bool:
     """True when the last block alone writes a parameter, and each block one buffer."""
     own = parameters(mod["main"])
@@ -226,7 +221,7 @@ def _writes_only_last(mod: Any, blocks: list[Any]) -> bool:
 def _is_flat(schedule: Any, block: Any) -> bool:
     """True when a block has one loop for each of its axes."""
     loops = schedule.get_loops(schedule.get_sblock(str(block.name_hint)))
-    return [_static(schedule.get(loop).extent) for loop in loops] == [_static(a.dom.extent) for a in block.iter_vars]
+    return [integer(schedule.get(loop).extent) for loop in loops] == [integer(a.dom.extent) for a in block.iter_vars]
 
 
 def _summand(block: Any) -> Any | None:
@@ -241,7 +236,7 @@ def _summand(block: Any) -> Any | None:
         return None
     if not buffer_of(own).same_as(target) or _type(target) not in _TYPES:
         return None
-    spatial = [str(axis.var) for axis in block.iter_vars if int(axis.iter_type) != _REDUCTION]
+    spatial = [str(axis.var) for axis in block.iter_vars if not is_reduction(axis)]
     return store.value.b if [str(index) for index in store.indices] == spatial else None
 
 
@@ -275,7 +270,7 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
 
 
 def _operand(load: Any, block: Any) -> Operand | None:
-    shape = [_static(extent) for extent in buffer_kind(buffer_of(load)).shape]
+    shape = [integer(extent) for extent in buffer_kind(buffer_of(load)).shape]
     extents = {str(axis.var.name): int(axis.dom.extent) for axis in block.iter_vars}
     if not all(shape) or len(extents) != len(block.iter_vars):
         return None
@@ -315,7 +310,3 @@ def _terms(index: Any, extents: Mapping[str, int]) -> Iterator[Term]:
 
 def _type(buffer: Any) -> str:
     return str(buffer_kind(buffer).dtype)
-
-
-def _static(value: Any) -> int | None:
-    return int(value.value) if type(value).__name__ == "IntImm" else None

@@ -18,10 +18,10 @@ from functools import reduce
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax.kernels import Kernels
+from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _LANES = 16  # of the widest vectors; narrower ones take several
@@ -52,11 +52,7 @@ def fast_math(mod: Any, _context: Any) -> Any:
 
     Powers with an exponent that is a multiple of a quarter become square roots and products.
     """
-    rewriter = _FastMathRewriter(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return rewriter.builder_.get()
+    return rewritten(_FastMathRewriter(mod), mod)
 
 
 def exp(x: Any) -> Any:

@@ -10,6 +10,14 @@ from tvm import relax
 from tunehub.relax.nodes import static_shape, tensor_type
 
 
+def rewritten(rewriter: Any, mod: Any) -> Any:
+    """``mod`` with its graphs as ``rewriter``, a mutator of it, makes them."""
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
 class Kernels:
     """``BlockBuilder.call_te`` with a memory.
 

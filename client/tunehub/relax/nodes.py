@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _ALIGNMENT = 64  # bytes: TVM's kAllocAlignment
 _CONSTANTS = ("Constant", "GenericConst")  # the class was renamed in 0.27
 _ALL_CHILDREN = ("block", "init", "body", "then_case", "else_case")
@@ -53,8 +54,29 @@ def buffer_shapes(function: Any) -> list[tuple[tuple[int, ...], str]]:
 def is_static(function: Any) -> bool:
     """Whether all parameters of ``function`` are buffers of known shapes."""
     kinds = list(map(buffer_kind, parameters(function)))
-    extents = (extent for kind in kinds for extent in kind.shape)
-    return len(kinds) == len(function.params) and all(type(extent).__name__ == "IntImm" for extent in extents)
+    extents = (integer(extent) for kind in kinds for extent in kind.shape)
+    return len(kinds) == len(function.params) and None not in extents
+
+
+def integer(value: Any) -> int | None:
+    """The number that an expression is, such as a static extent; None when it is none."""
+    return int(value.value) if type(value).__name__ == "IntImm" else value if isinstance(value, int) else None
+
+
+def extent_or_one(value: Any) -> int:
+    """A static extent, and 1 for one that is not known."""
+    extent = integer(value)
+    return 1 if extent is None else extent
+
+
+def is_reduction(axis: Any) -> bool:
+    """Whether an axis of a block is one of those that are summed over."""
+    return int(axis.iter_type) == _REDUCTION
+
+
+def reduces(block: Any) -> bool:
+    """Whether a block has a reduction."""
+    return any(map(is_reduction, block.iter_vars))
 
 
 def children(node: Any) -> list[Any]:
@@ -114,9 +136,8 @@ def static_shape(expression: Any) -> tuple[int, ...] | None:
     """The shape of a tensor expression of Relax when every extent is a number, else None."""
     shape = getattr(tensor_type(expression), "shape", None)
     values = getattr(shape, "values", shape)
-    if values is None or not all(type(extent).__name__ == "IntImm" for extent in values):
-        return None
-    return tuple(int(extent.value) for extent in values)
+    extents = None if values is None else [integer(extent) for extent in values]
+    return None if extents is None or None in extents else tuple(int(extent or 0) for extent in extents)
 
 
 def tensor_type(expression: Any) -> Any:

@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.index_expressions import evaluate
+from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import buffer_kind, constant_array, is_constant, parameters
 
 _Array = npt.NDArray[Any]
@@ -27,11 +28,7 @@ _PREPACK_SUFFIX = "_weight_prepack"
 @tvm.transform.module_pass(opt_level=0, name="tunehub.pack_weights")  # type: ignore[untyped-decorator]
 def pack_weights(mod: Any, _context: Any) -> Any:
     """Module pass: replace every call of a prepacking function on constants by its result."""
-    rewriter = _WeightPacker(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return relax.transform.DeadCodeElimination()(rewritten(_WeightPacker(mod), mod))
 
 
 @mutator

@@ -6,15 +6,13 @@ the hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.p
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, Factory, is_scheduled, without_cleaning
+from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
+from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled, schedule_function
 from tunehub.report.model import WorkloadReport
 from tunehub.report.text import passed_over, rejection_text
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
-_active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
 
 
 def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
@@ -200,110 +197,8 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
             yield variable, function
 
 
-@contextmanager
-def activate(hub: Hub) -> Iterator[None]:
-    """Make ``tvm.compile(mod, target)`` use ``hub`` inside the block, in this thread or task only."""
-    token = _active.set(hub)
-    try:
-        with _patch.applied():
-            yield
-    finally:
-        _active.reset(token)
-
-
-def install(open_hub: Callable[[Any], Hub]) -> None:
-    """Make every later ``tvm.compile`` of this process use the hub that ``open_hub(target)`` returns. Idempotent."""
-    if _patch.open_hub is None:
-        _patch.acquire()
-    _patch.open_hub = open_hub
-
-
-def uninstall() -> None:
-    """Undo :func:`install`; TVM is left exactly as it was."""
-    if _patch.open_hub is not None:
-        _patch.open_hub = None
-        _patch.release()
-
-
-class _DefaultPipelinePatch:
-    """TVM's entry points to its default pipelines, replaced while at least one context, install or compile needs it.
-
-    ``relax/vm_build.py`` takes ``PIPELINE_MAP["default"]`` on CPUs and ``relax.get_default_pipeline`` on GPUs;
-    ``tirx/build.py`` lowers by another ``PIPELINE_MAP``.
-    """
-
-    def __init__(self) -> None:
-        self.open_hub: Callable[[Any], Hub] | None = None
-        self._users = 0
-        self._lock = threading.Lock()
-        self._originals: tuple[Any, Any] | None = None
-        self._lowering: Factory | None = None
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Acquired inside the block."""
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def acquire(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._apply()
-
-    def release(self) -> None:
-        from tvm import relax
-        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
-
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._originals is not None:
-                relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
-                PIPELINE_MAP[PIPELINE] = self._lowering
-                self._originals = self._lowering = None
-
-    def originals(self) -> tuple[Any, Any]:
-        """The pair (default of the pipeline map, default by target) as TVM ships it."""
-        from tvm import relax
-
-        return self._originals or (relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline)
-
-    def _apply(self) -> None:
-        import tvm
-        from tvm import relax
-        from tvm.tirx.compilation_pipeline import PIPELINE_MAP
-
-        default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
-        self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
-        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])
-
-        def hub_or_default() -> Any:
-            @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
-            def choose(mod: Any, _context: Any) -> Any:
-                target = tvm.target.Target.current(allow_none=True)
-                hub = self._hub_for(target)
-                return (default() if hub is None else build_pipeline(target, hub))(mod)
-
-            return choose
-
-        def hub_or_default_by_target(target: Any) -> Any:
-            hub = self._hub_for(target)
-            return by_target(target) if hub is None else build_pipeline(target, hub)
-
-        relax.pipeline.PIPELINE_MAP["default"] = hub_or_default
-        relax.get_default_pipeline = hub_or_default_by_target
-
-    def _hub_for(self, target: Any) -> Hub | None:
-        hub = _active.get()
-        if hub is not None or self.open_hub is None or target is None:
-            return hub if target is not None else None
-        return self.open_hub(target)
-
-
-_patch = _DefaultPipelinePatch()
+_patch = DefaultPipelinePatch(build_pipeline)
+activate, install, uninstall = _patch.activate, _patch.install, _patch.uninstall
 
 
 def _plain_pipeline(target: Any) -> Any:

@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
@@ -37,11 +38,7 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
 @tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")  # type: ignore[untyped-decorator]
 def simplify(mod: Any, _context: Any) -> Any:
     """Module pass: simplify every Relax function of ``mod``; PrimFuncs stay as they are."""
-    rewriter = _Simplifier(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return relax.transform.DeadCodeElimination()(rewritten(_Simplifier(mod), mod))
 
 
 @mutator

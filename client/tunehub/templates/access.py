@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from tunehub.relax.index_expressions import evaluate
-from tunehub.relax.nodes import buffer_kind, buffer_of
+from tunehub.relax.nodes import buffer_kind, buffer_of, integer, is_reduction
 from tunehub.templates.base import FLOAT_BYTES
 
-_REDUCTION = 2  # tvm::tirx::IterVarType
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args")
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")  # their value is a number or a word
@@ -92,7 +91,7 @@ def nest_of(schedule: Any, block: Any, group: int = 1) -> Nest | None:
     plain = len(stores) == 1 or _adds_up(node, stores)
     if extents is None or not plain or len(stores) != len(node.writes) or len(set(names)) != len(names):
         return None
-    reductions = [int(axis.iter_type) == _REDUCTION for axis in axes]
+    reductions = [is_reduction(axis) for axis in axes]
     if reductions != sorted(reductions):
         return None
     nest = _described(node, values, stores[0], names, extents, group)
@@ -113,8 +112,8 @@ def only_copies(schedule: Any, block: Any) -> bool:
 
 def _extents(schedule: Any, node: Any, loops: list[Any]) -> tuple[int, ...] | None:
     """The extents of a block's loops; None unless they are those of its axes, static, and not empty."""
-    found = [_integer(schedule.get(loop).extent) for loop in loops]
-    expected = [_integer(axis.dom.extent) for axis in node.iter_vars]
+    found = [integer(schedule.get(loop).extent) for loop in loops]
+    expected = [integer(axis.dom.extent) for axis in node.iter_vars]
     if not all(found) or found != (expected if loops else []) or (not loops and any(e != 1 for e in expected)):
         return None
     return tuple(int(extent or 0) for extent in found)
@@ -207,7 +206,7 @@ def _starts(extent: int, group: int) -> list[int]:
 
 def _shape(access: Any) -> tuple[int, ...]:
     """The shape of the buffer of a load or store, 0 for an extent that is not known."""
-    return tuple(_integer(extent) or 0 for extent in buffer_kind(buffer_of(access)).shape)
+    return tuple(integer(extent) or 0 for extent in buffer_kind(buffer_of(access)).shape)
 
 
 def _bytes(dtype: str) -> int:
@@ -244,7 +243,3 @@ def _is_copied(value: Any) -> bool:
 
 def _position(regions: list[Any], buffer: Any) -> int:
     return next((i for i, region in enumerate(regions) if region.same_as(buffer)), -1)
-
-
-def _integer(value: Any) -> int | None:
-    return int(value.value) if type(value).__name__ == "IntImm" else int(value) if isinstance(value, int) else None

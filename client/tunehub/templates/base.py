@@ -10,10 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-_REDUCTION = 2
-_MAX_STACK_BYTES = (
-    1024  # TVM, runtime::kMaxStackAlloca: smaller buffers are on the stack, and LLVM keeps them in registers
-)
+_MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
 
 
@@ -157,17 +154,17 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 
 def _describe(block: Any) -> Block:
-    from tunehub.relax.nodes import buffer_kind, buffer_of
+    from tunehub.relax.nodes import buffer_kind, buffer_of, is_reduction
 
     def shape(region: Any) -> tuple[int, ...]:
         return tuple(int(extent) for extent in buffer_kind(buffer_of(region)).shape)
 
-    axes = [(int(axis.iter_type), int(axis.dom.extent)) for axis in block.iter_vars]
+    axes = [(is_reduction(axis), int(axis.dom.extent)) for axis in block.iter_vars]
     written = buffer_kind(buffer_of(block.writes[0]))
     return Block(
         name=str(block.name_hint),
-        spatial=tuple(extent for kind, extent in axes if kind != _REDUCTION),
-        reduction=tuple(extent for kind, extent in axes if kind == _REDUCTION),
+        spatial=tuple(extent for reduced, extent in axes if not reduced),
+        reduction=tuple(extent for reduced, extent in axes if reduced),
         reads=tuple(shape(region) for region in block.reads),
         write=tuple(int(extent) for extent in written.shape),
         dtype=str(written.dtype),

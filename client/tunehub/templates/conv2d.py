@@ -22,7 +22,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    anchor_at,
     open_schedule,
     refusing,
     require,
@@ -32,11 +31,11 @@ from tunehub.templates.base import (
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import (
     Surroundings,
+    anchored,
     finish_rest,
     gather_epilogue,
     inline_producers,
     place_pad,
-    surroundings,
     unroll_and_vectorize,
     vectorize_epilogue,
 )
@@ -107,11 +106,11 @@ NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked float32 convolution."""
-    position = anchor_at(blocks, CONV2D)
-    if position is None or blocks[position].dtype != "float32":
+    found = anchored(blocks, (CONV2D,))
+    if found is None:
         return None
-    block, around = blocks[position], surroundings(blocks, position)
-    if around is None or len(block.spatial) != 5 or len(block.reduction) not in (3, 4):
+    block, around = found
+    if len(block.spatial) != 5 or len(block.reduction) not in (3, 4):
         return None
     batch, outer, rows, columns, inner = block.spatial
     ic, kh, kw, *ii = block.reduction

@@ -19,7 +19,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    anchor_at,
     open_schedule,
     refusing,
     require,
@@ -29,10 +28,10 @@ from tunehub.templates.base import (
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import (
     Surroundings,
+    anchored,
     finish_rest,
     gather_epilogue,
     inline_producers,
-    surroundings,
     unroll_and_vectorize,
 )
 from tunehub.templates.register_tile import cost, tiles
@@ -111,12 +110,8 @@ NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matrix product."""
-    for name in (DENSE, *_MATMULS):
-        position = anchor_at(blocks, name)
-        if position is not None and blocks[position].dtype == "float32":
-            around = surroundings(blocks, position)
-            return None if around is None or around.pad else _describe(mod, blocks[position], around)
-    return None
+    found = anchored(blocks, (DENSE, *_MATMULS))
+    return None if found is None or found[1].pad else _describe(mod, *found)
 
 
 def knob_space(workload: DenseWorkload, machine: Machine) -> list[DenseKnobs]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.layout.blocked import FROM_BLOCKED
-from tunehub.templates.base import Block, KnobError, is_map
+from tunehub.templates.base import Block, KnobError, anchor_at, is_map
 
 _MAX_LANES = 64
 
@@ -24,6 +24,17 @@ class Surroundings:
     pad: str | None
     consumers: tuple[str, ...]
     rest: tuple[str, ...]
+
+
+def anchored(blocks: tuple[Block, ...], names: Sequence[str]) -> tuple[Block, Surroundings] | None:
+    """The one float32 block called as the first of `names` that there is, and what is around it; None without one, or
+    when another reduction is among what is around."""
+    for name in names:
+        position = anchor_at(blocks, name)
+        if position is not None and blocks[position].dtype == "float32":
+            around = surroundings(blocks, position)
+            return None if around is None else (blocks[position], around)
+    return None
 
 
 def surroundings(blocks: tuple[Block, ...], anchor: int) -> Surroundings | None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tunehub.relax.nodes import is_reduction, reduces
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -25,7 +26,6 @@ from tunehub.templates.base import (
 )
 from tunehub.templates.divisors import divisors
 
-_REDUCTION = 2  # tvm::tirx::IterVarType
 _ROW_FLOPS = 20  # per element: an exponential, or a few passes
 
 
@@ -167,7 +167,7 @@ def _covers_row(schedule: Any, block: Any, workload: LastAxisWorkload) -> bool:
 def _extents(schedule: Any, block: Any) -> tuple[int, ...]:
     """The extents of the axes that are no reductions, without ones."""
     axes = schedule.get(block).iter_vars
-    return _without_ones(tuple(int(axis.dom.extent) for axis in axes if int(axis.iter_type) != _REDUCTION))
+    return _without_ones(tuple(int(axis.dom.extent) for axis in axes if not is_reduction(axis)))
 
 
 def _is_last(schedule: Any, block: Any, last: Any) -> bool:
@@ -184,7 +184,7 @@ def _moved(schedule: Any, block: Any, outer: Any) -> bool:
 
 
 def _reduces(schedule: Any, block: Any) -> bool:
-    return any(int(axis.iter_type) == _REDUCTION for axis in schedule.get(block).iter_vars)
+    return reduces(schedule.get(block))
 
 
 def _vectorize(schedule: Any, block: Any, workload: LastAxisWorkload, knobs: LastAxisKnobs) -> None:

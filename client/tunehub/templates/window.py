@@ -18,7 +18,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    anchor_at,
     open_schedule,
     refusing,
     require,
@@ -27,11 +26,11 @@ from tunehub.templates.base import (
 )
 from tunehub.templates.fusion import (
     Surroundings,
+    anchored,
     finish_rest,
     gather_epilogue,
     inline_producers,
     place_pad,
-    surroundings,
     unroll_and_vectorize,
     vectorize_epilogue,
 )
@@ -74,11 +73,11 @@ class WindowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> WindowWorkload | None:
     """Describe the function of ``blocks``, or None when none of ``anchors`` is its only reduction."""
-    position = next((i for name in anchors if (i := anchor_at(blocks, name)) is not None), None)
-    if position is None or blocks[position].dtype != "float32":
+    found = anchored(blocks, anchors)
+    if found is None:
         return None
-    block, around = blocks[position], surroundings(blocks, position)
-    if around is None or len(block.spatial) != 5 or len(block.reduction) != 2:
+    block, around = found
+    if len(block.spatial) != 5 or len(block.reduction) != 2:
         return None
     batch, outer, rows, columns, lanes = block.spatial
     return WindowWorkload(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax.kernels import Kernels
+from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.layout import blocked
 from tunehub.relax.nodes import bound_value, constant_array, constant_like, is_constant, static_shape, tensor_type
 
@@ -27,10 +27,8 @@ def pack_dense(mod: Any, block: int) -> Any:
     """
     packer = _DensePacker(mod)
     packer.block = block
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            packer.builder_.update_func(variable, packer.visit_expr(function))
-    return relax.transform.DeadCodeElimination()(packer.builder_.get()) if packer.packed else mod
+    written = rewritten(packer, mod)
+    return relax.transform.DeadCodeElimination()(written) if packer.packed else mod
 
 
 @mutator

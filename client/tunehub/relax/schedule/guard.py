@@ -16,12 +16,11 @@ import numpy as np
 
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.relax.index_expressions import evaluate
-from tunehub.relax.nodes import buffer_kind, buffer_of, children, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces
 from tunehub.relax.traces import export_index_map
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
-_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
@@ -125,11 +124,11 @@ def check_tiles(scheduled: Any) -> None:
     """
     own = parameters(scheduled)
     blocks = list(_realized(scheduled.body, ()))
-    if not any(_reduces(node.block) for node, _ in blocks):
+    if not any(reduces(node.block) for node, _ in blocks):
         return
     for node, loops in blocks:
         written = any(buffer_of(region).same_as(own_buffer) for region in node.block.writes for own_buffer in own)
-        if loops and written and not _reduces(node.block) and not _writes_once(node, loops):
+        if loops and written and not reduces(node.block) and not _writes_once(node, loops):
             raise GuardError("a tile writes beyond its end, where other threads write")
 
 
@@ -143,7 +142,7 @@ def check_rows(scheduled: Any) -> None:
     """
     cut = whole = 0
     for node, loops in _realized(scheduled.body, ()):
-        extents = [int(loop.extent) if type(loop.extent).__name__ == "IntImm" else 1 for loop in loops]
+        extents = [extent_or_one(loop.extent) for loop in loops]
         vectors = [(loop.loop_var, lanes) for loop, lanes in zip(loops, extents, strict=True) if _is_vector(loop)]
         is_cut = any(_is_cut(value, *vector) for value in node.iter_values for vector in vectors)
         cut, whole = cut + is_cut * math.prod(extents), whole + math.prod(extents)
@@ -152,7 +151,7 @@ def check_rows(scheduled: Any) -> None:
 
 
 def _is_vector(loop: Any) -> bool:
-    return int(loop.kind) == _VECTORIZED and type(loop.extent).__name__ == "IntImm"
+    return int(loop.kind) == _VECTORIZED and integer(loop.extent) is not None
 
 
 def _is_cut(expression: Any, variable: Any, lanes: int) -> bool:
@@ -181,16 +180,12 @@ def _realized(node: Any, loops: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[An
         yield from _realized(child, loops)
 
 
-def _reduces(block: Any) -> bool:
-    return any(int(axis.iter_type) == _REDUCTION for axis in block.iter_vars)
-
-
 def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
     import tvm
 
     extents = [axis.dom.extent for axis in node.block.iter_vars]
     around = [loop.extent for loop in loops]
-    if any(type(extent).__name__ != "IntImm" for extent in (*extents, *around)):
+    if None in map(integer, (*extents, *around)):
         return False  # the box around what a tile covers has another size for each tile
     if math.prod(map(int, extents)) == math.prod(map(int, around)):
         return True  # no remainder: TVM has checked that the loops cover the block
@@ -309,14 +304,14 @@ def _walk(node: Any, path: _Path) -> Iterator[tuple[Any, _Path]]:
     kind = type(node).__name__
     if kind == "For":
         path = _inside(node, path)
-    if kind == "SBlock" and _reduces(node):
+    if kind == "SBlock" and reduces(node):
         path = path._replace(reducing=True)
     for child in children(node):
         yield from _walk(child, path)
 
 
 def _inside(loop: Any, path: _Path) -> _Path:
-    extent = int(loop.extent.value) if type(loop.extent).__name__ == "IntImm" else 1
+    extent = extent_or_one(loop.extent)
     kind = int(loop.kind)
     tag = str(loop.thread_binding.thread_tag) if kind == _BOUND else ""
     if not any(tag == outer for outer, _ in path.threads):  # loops bound to one tag share its threads
@@ -340,7 +335,7 @@ def _inside(loop: Any, path: _Path) -> _Path:
 
 def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
-    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED) and type(loop.extent).__name__ != "IntImm":
+    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED) and integer(loop.extent) is None:
         raise GuardError("a vector, unrolled or parallel loop of unknown extent")
     if kind == _PARALLEL and (path.parallel or device == "gpu"):
         raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
@@ -448,15 +443,15 @@ def _shape_and_type(buffer: Any) -> tuple[list[str], str]:
 def _bytes(buffer: Any) -> int:
     import tvm
 
-    extents = [int(e.value) if type(e).__name__ == "IntImm" else 1 for e in buffer_kind(buffer).shape]
+    extents = [extent_or_one(extent) for extent in buffer_kind(buffer).shape]
     return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
 
 
 def _shape(buffer: Any) -> list[int]:
-    extents = list(buffer_kind(buffer).shape)
-    if any(type(extent).__name__ != "IntImm" for extent in extents):
+    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
+    if None in extents:
         raise GuardError("the layout of a buffer of dynamic shape is changed")
-    return [int(extent.value) for extent in extents]
+    return [int(extent or 0) for extent in extents]
 
 
 def _architecture(name: str) -> int:

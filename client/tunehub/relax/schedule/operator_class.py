@@ -20,12 +20,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, buffer_of, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 
 CLASS_SCHEME, ANCHOR_SCHEME = "op-class-1", "anchor-class-1"
 MAX_EXTENTS = 512
 _KEY_LENGTH = 32
-_REDUCTION = 2  # tvm::tirx::IterVarType::kCommReduce
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _NUMBERS = ("IntImm", "FloatImm")
 _PAIRS = ("a", "b")
@@ -84,7 +83,7 @@ def anchor_class_of(mod: Any) -> OperatorClass | None:
     from tvm.s_tir import analysis
 
     block = analysis.find_anchor_sblock(mod)
-    if block is None or all(int(axis.iter_type) != _REDUCTION for axis in block.iter_vars):
+    if block is None or not reduces(block):
         return None
     try:
         return _classified([ANCHOR_SCHEME], [block], {})
@@ -150,17 +149,17 @@ def _name(buffer: Any, names: dict[Any, str]) -> str:
 
 
 def _extent(axis: Any) -> int:
-    extent = axis.dom.extent
-    if type(extent).__name__ != "IntImm":
+    extent = integer(axis.dom.extent)
+    if extent is None:
         raise _NoClassError
-    return int(extent.value)
+    return extent
 
 
 def _size(buffer: Any) -> int:
-    extents = buffer_kind(buffer).shape
-    if any(type(extent).__name__ != "IntImm" for extent in extents):
+    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
+    if None in extents:
         raise _NoClassError
-    return math.prod(int(extent.value) for extent in extents)
+    return math.prod(int(extent or 0) for extent in extents)
 
 
 class _BlockText:
@@ -171,8 +170,8 @@ class _BlockText:
         self._names = names
         self._axes: dict[Any, str] = {}
         for position, axis in enumerate(block.iter_vars):
-            self._axes[axis.var] = f"{'r' if int(axis.iter_type) == _REDUCTION else 's'}{position}"
-        self._steps = math.prod(_extent(axis) for axis in block.iter_vars if int(axis.iter_type) != _REDUCTION)
+            self._axes[axis.var] = f"{'r' if is_reduction(axis) else 's'}{position}"
+        self._steps = math.prod(_extent(axis) for axis in block.iter_vars if not is_reduction(axis))
 
     def text(self) -> str:
         block = self._block

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from tunehub import templates
-from tunehub.relax.nodes import buffer_kind, parameters
+from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.schedule.guard import check_tiles
 from tunehub.templates import KnobError, Machine, Match
 from tunehub_registry.template_record import TemplateRecord
@@ -35,7 +35,7 @@ def with_short_indices(mod: Any) -> Any:
 
     buffers = [*parameters(mod["main"]), *mod["main"].body.block.alloc_buffers]
     kinds = [buffer_kind(buffer) for buffer in buffers]
-    static = all(type(extent).__name__ == "IntImm" for kind in kinds for extent in kind.shape)
+    static = all(integer(extent) is not None for kind in kinds for extent in kind.shape)
     if not static or any(str(kind.dtype) in _LONG or _elements(kind) >= _SHORT for kind in kinds):
         return mod
     return tvm.tirx.transform.ForceNarrowIndexToInt32()(mod)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tunehub.relax.nodes import integer
 from tunehub.relax.postprocess import postprocess
 from tunehub.relax.schedule.guard import layout_provider
 from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
@@ -192,10 +193,10 @@ class _Adapter:
             raise TransferError("a split does not divide its loop")
 
     def _extent(self, loop: Any) -> int:
-        extent = self._schedule.get(loop).extent
-        if type(extent).__name__ != "IntImm":
+        extent = integer(self._schedule.get(loop).extent)
+        if extent is None:
             raise TransferError("a loop has no known extent")
-        return int(extent.value)
+        return extent
 
 
 def _number(value: Any) -> Any:
