@@ -48,7 +48,7 @@ COSTS = {
     "bytes": 2.39e-13,
     "spilled": 2.58e-09,
 }
-# The same for TVM's own rule for matrix products, tiles of 32 x 32; see `default_s`.
+# The same for TVM's own rule for matmuls, tiles of 32 x 32; see `default_s`.
 _DEFAULT_TILE, _DEFAULT_STEP = 32, 16
 DEFAULT_COSTS = {
     "launch": 2.35e-06,
@@ -177,7 +177,7 @@ def shared_bytes(problem: Problem, tiles: Tiles) -> Array:
 
 
 def default_s(problem: Problem) -> float | None:
-    """What TVM's own schedule is expected to take; None when its rule for matrix products does not fit.
+    """What TVM's own schedule is expected to take; None when its rule for matmuls does not fit.
 
     It then takes several times as long as a tile: in 29 of 29 workloads, convolutions in groups, 3.9 times at least.
     """

@@ -41,11 +41,11 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int) -> Tile:
     """The tile that should take least, with at most so many ``threads`` and bytes of ``shared_memory`` in a block.
 
     Raises NoTileError when TVM's own schedule should take as little, within the margin of every guess, when no tile is
-    within bounds, and for products with a vector, which TVM does well.
+    within bounds, and for matmuls with a vector, which TVM does well.
     """
     shape = matrix_shape(problem)
     if shape is not None and min(shape[1:]) == 1:
-        raise NoTileError("TVM's own schedule serves products with a vector")
+        raise NoTileError("TVM's own schedule serves matmuls with a vector")
     best = next(iter(ranked(problem, shared_memory=shared_memory, threads=threads, count=1)), None)
     if best is None:
         raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")

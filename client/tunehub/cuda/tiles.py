@@ -1,4 +1,4 @@
-"""Schedules of current TVM (0.25 and newer) for CUDA without a record: convolutions, matrix products, mean windows.
+"""Schedules of current TVM (0.25 and newer) for CUDA without a record: convolutions, matmuls, mean windows.
 
 The form is that of MetaSchedule's tiles for CUDA (``meta_schedule/schedule_rule/multi_level_tiling.cc``), for which
 the costs of :mod:`tunehub.cuda.cost` were measured. What is fused before the sums is computed where their operands are
@@ -23,7 +23,7 @@ from tunehub.relax.schedule.guard import check_exact, check_function
 from tunehub.templates.base import open_schedule
 
 NAME = "cuda_tiles"  # in reports
-_TYPES = ("float32", "float16")  # of operands and result; matrix products in the latter are for tensor cores
+_TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _WINDOW = 64  # most elements of a window

@@ -73,7 +73,7 @@ class CandidateSession:
         """Build both forms of a candidate by a record, a line of a file of records, as a compile does it."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-        from tunehub.relax.schedule.guard import changes_layout
+        from tunehub.relax.schedule.layout_guard import changes_layout
 
         schedule = self.scheduled_by(task, target, line)
         self._keep(unpacked(candidate), schedule.mod, target)

@@ -31,7 +31,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
     constant arguments are marked as free to change their layout (weights are packed at compile time), and
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax.layout.planning`), packs the weights of
-    matrix products and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
+    matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
     targets that are no CPUs keep theirs.
     """
     import tvm

@@ -1,4 +1,4 @@
-"""Matrix products: with packed constant weights (``tunehub_dense``), and batched ones of two activations (``matmul``).
+"""Matmuls: with packed constant weights (``tunehub_dense``), and batched ones of two activations (``matmul``).
 
 The structure is that of :mod:`tunehub.templates.conv2d`: sums of ``columns`` rows of the result times ``blocks``
 vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``). Packed weights
@@ -109,7 +109,7 @@ NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
-    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matrix product."""
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matmul."""
     found = anchored(blocks, (DENSE, *_MATMULS))
     return None if found is None or found[1].pad else _describe(mod, *found)
 

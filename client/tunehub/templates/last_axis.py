@@ -217,7 +217,7 @@ def _parallel(workload: LastAxisWorkload, machine: Machine) -> bool:
 def _reads_rows(block: Block, row: tuple[int, ...]) -> bool:
     """True when a reduction runs along what lies side by side, and reads each element once.
 
-    A sum over another axis has operands that end with a different one; those of a matrix product are smaller.
+    A sum over another axis has operands that end with a different one; those of a matmul are smaller.
     """
     return any(size_of(shape) == size_of(row) and _without_ones(shape)[-1:] == row[-1:] for shape in block.reads)
 

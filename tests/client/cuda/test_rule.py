@@ -124,7 +124,7 @@ def test_kinds_of_products() -> None:
 
 
 def test_vectors_and_tiny_products_are_left_to_tvm() -> None:
-    with pytest.raises(NoTileError, match="products with a vector"):
+    with pytest.raises(NoTileError, match="matmuls with a vector"):
         tile_for(matmul(1, 1000, 2048), **LIMITS)
     with pytest.raises(NoTileError, match=r"a guess must promise 1\.25 times"):
         tile_for(matmul(32, 32, 16), **LIMITS)

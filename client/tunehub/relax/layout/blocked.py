@@ -97,7 +97,7 @@ def depthwise_blocked(
 
 
 def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
-    """Return the matrix product of ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K, o]`` as ``[..., M, N]``.
+    """Return the matmul of ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K, o]`` as ``[..., M, N]``.
 
     ``weight`` is as :func:`pack_dense_weight` returns it; ``outputs``: ``N`` without the fill-up (default: all).
     Two blocks: the products by blocks of ``o`` (``tunehub_dense``) and the copy to the plain result

@@ -1,4 +1,4 @@
-"""Matrix products with constant right operands: their weights are packed by blocks of outputs at compile time.
+"""Matmuls with constant right operands: their weights are packed by blocks of outputs at compile time.
 
 ``matmul(x, W)``, or ``matmul(x, permute_dims(W))``, becomes :func:`tunehub.relax.layout.blocked.dense_blocked`, whose
 inputs and outputs are plain. So there is nothing to plan: a product is packed wherever its outputs fill a block.
@@ -20,7 +20,7 @@ _Array = npt.NDArray[Any]
 
 
 def pack_dense(mod: Any, block: int) -> Any:
-    """Return ``mod`` with the matrix products that have a constant right operand reading it in blocks of ``block``.
+    """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``.
 
     Left as they are: products of other types than float32, with batches of weights, with fewer outputs than a block,
     or with shapes that are not static.

@@ -32,7 +32,7 @@ def plan_layouts(
 
     ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
     elements of a vector, and half of them. A target that is no CPU, and functions that are not one block of dataflow
-    (with branches, say), are left as they are. Constant weights of matrix products are packed
+    (with branches, say), are left as they are. Constant weights of matmuls are packed
     (:mod:`tunehub.relax.layout.dense`).
     """
     if target.kind.name != "llvm":

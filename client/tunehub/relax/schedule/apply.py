@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tunehub.relax.postprocess import postprocess
 from tunehub.relax.schedule.guard import (
-    anchor_writes_parameter,
-    changes_layout,
     check_exact,
     check_features,
     check_function,
     check_operations,
     check_rows,
     check_tiles,
-    layout_provider,
 )
+from tunehub.relax.schedule.layout_guard import anchor_writes_parameter, changes_layout, layout_provider
 from tunehub.relax.schedule.transfer import check_vectors, fitted_to_anchor, is_tensorized, transfer
 from tunehub.relax.traces import import_trace
 from tunehub_registry.template_record import TemplateRecord

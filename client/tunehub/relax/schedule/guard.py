@@ -1,23 +1,18 @@
 """What TVM (0.25 and newer) does not check about a schedule that came from outside.
 
-A trace that passes :mod:`tunehub_registry.trace_rules` can still fit a function badly. TVM applies an index map that
-is not a bijection on the buffer's shape, or that changes the layout of a parameter, and the results are wrong; it
-schedules loops that its code generator refuses afterwards, or takes minutes for. Found by trying each on TVM 0.27.
-Everything here raises :class:`GuardError`, and the record is skipped.
+A trace that passes :mod:`tunehub_registry.trace_rules` can still fit a function badly: TVM schedules loops that its
+code generator refuses afterwards, or takes minutes for. Found by trying each on TVM 0.27. Layouts are judged before, by
+:mod:`tunehub.relax.schedule.layout_guard`. Everything here raises :class:`GuardError`, and the record is skipped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces
-from tunehub.relax.traces import export_index_map
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
@@ -33,29 +28,12 @@ MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile t
 MAX_ELEMENTS = 1 << 16  # copies × vector lanes of one statement
 MAX_OPERATIONS = 1 << 16  # copies × operations of one statement, of records found by their anchor
 _CUT_LANE = 20  # steps that one element takes in a vector that goes over the end of a row
-MAX_TRIED = 1 << 20  # elements of a buffer whose layout is tried one by one
 _WORK_FACTOR, _WORK_FREE = 64, 1 << 24  # steps: a fast softmax recomputes and takes 22 × those of the function
 _WORKSPACE_FACTOR, _WORKSPACE_FREE = 16, 64 << 20  # buffers: at most 16 × those of the function, and 64 MiB
 
 
 class GuardError(ValueError):
     """A record would give wrong results, no code, or code that cannot be built in reasonable time."""
-
-
-def layout_provider(schedule: Any) -> Callable[[Any, Any, Any, Any], Any]:
-    """Return a decision provider for ``Trace.apply_to_schedule`` that checks every ``TransformLayout`` beforehand."""
-
-    def provide(instruction: Any, inputs: Any, attrs: Any, decision: Any) -> Any:
-        if instruction.kind.name == "TransformLayout":
-            _check_layout(schedule, schedule.get(inputs[0]), inputs[1], int(attrs[0]), int(attrs[1]))
-        return decision
-
-    return provide
-
-
-def changes_layout(trace: Any) -> bool:
-    """True when ``trace`` has an instruction that :func:`layout_provider` checks."""
-    return any(instruction.kind.name == "TransformLayout" for instruction in trace.insts)
 
 
 def check_features(features: frozenset[str], target: Any) -> None:
@@ -210,7 +188,7 @@ def check_exact(scheduled: Any) -> None:
         for node, path in stores:
             buffer = buffer_of(node)
             written = not path.reducing and any(buffer.same_as(parameter) for parameter in own)
-            if written and path.iterations > math.prod(_shape(buffer)):
+            if written and path.iterations > math.prod(static_extents(buffer)):
                 raise GuardError("a tile writes results of its neighbours, too")
 
 
@@ -225,63 +203,6 @@ def check_operations(scheduled: Any) -> None:
             most = MAX_OPERATIONS // copies
             if _operations(node, most + 1) > most:
                 raise GuardError(f"a statement of more than {most} operations is unrolled {copies} times")
-
-
-def anchor_writes_parameter(mod: Any) -> bool:
-    """True when the anchor block of ``mod`` writes the function's result directly: nothing is fused behind it."""
-    from tvm.s_tir import analysis
-
-    block = analysis.find_anchor_sblock(mod)
-    own = parameters(mod["main"])
-    return block is not None and any(buffer_of(region).same_as(p) for region in block.writes for p in own)
-
-
-# -- layouts
-
-
-def _check_layout(schedule: Any, block: Any, index_map: Any, position: int, kind: int) -> None:
-    regions = block.reads if kind == 0 else block.writes
-    if position >= len(regions):
-        raise GuardError(f"the block {block.name_hint} has no buffer {position}")
-    buffer = buffer_of(regions[position])
-    if any(buffer.same_as(parameter) for parameter in parameters(schedule.mod["main"])):
-        raise GuardError("the record changes the layout of a parameter, which callers rely on")
-    shape = _shape(buffer)
-    if len(shape) != len(index_map.initial_indices) or not _keeps_every_element(index_map, shape):
-        raise GuardError(f"the index map {index_map} does not fit a buffer of shape {shape}")
-
-
-def _keeps_every_element(index_map: Any, shape: list[int]) -> bool:
-    """True when no two elements of a buffer get one place: by its form, by TVM's proof, or by trying a small buffer."""
-    from tunehub_registry.trace_rules import splits_only  # templates have no such step
-
-    if splits_only(export_index_map(index_map), shape):
-        return True
-    return _is_bijection(index_map, shape) or (math.prod(shape) <= MAX_TRIED and _is_injective(index_map, shape))
-
-
-def _is_bijection(index_map: Any, shape: list[int]) -> bool:
-    import tvm
-
-    ranges = [tvm.ir.Range(tvm.tirx.IntImm("int64", 0), tvm.tirx.IntImm("int64", extent)) for extent in shape]
-    try:
-        tvm.tirx.IndexMap(index_map.initial_indices, index_map.final_indices, None).inverse(ranges)
-        return True
-    except Exception:  # TVM has several kinds for "cannot prove"
-        return False
-
-
-def _is_injective(index_map: Any, shape: list[int]) -> bool:
-    names = [variable.name for variable in index_map.initial_indices]
-    points = dict(zip(names, np.indices(shape, np.int64, sparse=True), strict=True))
-    images = np.broadcast_arrays(*[evaluate(e, points) for e in index_map.final_indices], np.empty(shape))[:-1]
-    extents = [int(image.max()) + 1 for image in images]
-    if any(int(image.min()) < 0 for image in images) or math.prod(extents) > 16 * MAX_TRIED:
-        return False
-    return np.unique(np.ravel_multi_index([image.ravel() for image in images], extents)).size == math.prod(shape)
-
-
-# -- the scheduled function
 
 
 class _Path(NamedTuple):  # thousands are made for a network: replacing a field of a dataclass takes five times as long
@@ -430,7 +351,7 @@ def _copies_free_parameter(block: Any, function: Any) -> bool:
         any(source.same_as(parameter) for parameter in free)
         and not any(target.same_as(parameter) for parameter in own)
         and [str(index) for index in load.indices] == [str(axis.var) for axis in block.iter_vars]
-        and [int(axis.dom.extent) for axis in block.iter_vars] == _shape(source)
+        and [int(axis.dom.extent) for axis in block.iter_vars] == static_extents(source)
     )
 
 
@@ -447,7 +368,8 @@ def _bytes(buffer: Any) -> int:
     return math.prod(extents) * max(1, int(tvm.DataType(str(buffer_kind(buffer).dtype)).itemsize))
 
 
-def _shape(buffer: Any) -> list[int]:
+def static_extents(buffer: Any) -> list[int]:
+    """The shape of a buffer; GuardError when it is not static."""
     extents = [integer(extent) for extent in buffer_kind(buffer).shape]
     if None in extents:
         raise GuardError("the layout of a buffer of dynamic shape is changed")

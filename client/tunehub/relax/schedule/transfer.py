@@ -15,7 +15,7 @@ from typing import Any
 
 from tunehub.relax.nodes import integer
 from tunehub.relax.postprocess import postprocess
-from tunehub.relax.schedule.guard import layout_provider
+from tunehub.relax.schedule.layout_guard import layout_provider
 from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
 
 MAX_REFITS = 32  # splits by numbers of one trace that are changed: each means another replay

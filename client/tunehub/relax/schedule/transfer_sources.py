@@ -21,7 +21,7 @@ Strategy = Callable[[OperatorClass, Sequence["Neighbour"]], "list[Neighbour]"]
 # Of the model: the cost of a factor of two, as a share, as `python -m benchmarks transfer` fitted them.
 WEIGHTS = (0.04, 0.045, 0.002)
 _MOST_MISFIT = 3.0  # factors of two, of one axis: worse than that makes no difference
-# TVM's default on CPUs is one scalar loop nest: 0.8 ns a step of convolutions and matrix products, 0.25 at its best.
+# TVM's default on CPUs is one scalar loop nest: 0.8 ns a step of convolutions and matmuls, 0.25 at its best.
 _NAIVE_STEP_S = 0.25e-9
 _OVERHEAD_S = 10e-6  # starting the thread pool
 _MARGIN = 1.25
