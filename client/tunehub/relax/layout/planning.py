@@ -19,7 +19,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
-from tunehub.relax.layout.rules import Choice, Operator, Rules, filled, image_shape, is_view, transform
+from tunehub.relax.layout.images import filled, image_shape, is_view, transform
+from tunehub.relax.layout.rules import Choice, Operator, Rules
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution

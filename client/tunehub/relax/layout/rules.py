@@ -17,7 +17,8 @@ from tvm import relax
 
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
-from tunehub.relax.nodes import constant_array, constant_like, is_constant, static_shape, tensor_type
+from tunehub.relax.layout.images import filled, image_shape, transform
+from tunehub.relax.nodes import constant_array, constant_like, is_constant, static_shape
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
@@ -75,47 +76,6 @@ class Rules:
                 values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
             )
         return self._packed[key]
-
-
-def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a tensor that can be blocked: float32, four axes, static; not a constant."""
-    shape = static_shape(expression) if isinstance(expression, relax.Var) else None
-    if shape is None or len(shape) != 4 or 0 in shape:
-        return None
-    return shape if str(tensor_type(expression).dtype) == "float32" else None
-
-
-def filled(shape: Sequence[int], layout: int) -> int:
-    """The number of elements of an image in ``layout``."""
-    channels = -(-shape[1] // layout) * layout if layout else shape[1]
-    return math.prod((shape[0], channels, *shape[2:]))
-
-
-def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tuple[int, int]) -> Any:
-    """``expression``, an image of logical ``shape``, in the second of ``layouts`` instead of the first."""
-    source, result = layouts
-    if source == result:
-        return expression
-    if is_view(shape, layouts):
-        return relax.op.reshape(expression, _shape_in(shape, result))
-    if not source:
-        return builder.call_te(lambda x: blocked.to_blocked(x, result), expression, primfunc_name_hint="to_blocked")
-    if not result:
-        cut = shape[1]
-        return builder.call_te(lambda x: blocked.from_blocked(x, cut), expression, primfunc_name_hint="from_blocked")
-    return builder.call_te(
-        lambda x: blocked.reblock(x, shape[1], result), expression, primfunc_name_hint="change_block"
-    )
-
-
-def is_view(shape: Sequence[int], layouts: tuple[int, int]) -> bool:
-    """True when an image has the same bytes in both layouts: one pixel, and whole blocks."""
-    return shape[2] == shape[3] == 1 and all(not layout or shape[1] % layout == 0 for layout in layouts)
-
-
-def _shape_in(shape: Sequence[int], layout: int) -> tuple[int, ...]:
-    batch, channels, height, width = shape
-    return (batch, channels // layout, height, width, layout) if layout else (batch, channels, height, width)
 
 
 # --- Convolutions
