@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu_network import this_gpu
 from benchmarks.gpu_stock import trials_per_hour
 from benchmarks.table import Row
+from tunehub.exceptions import last_line
 
 if TYPE_CHECKING:
     from tunehub.target.nvidia import Gpu
@@ -118,7 +119,7 @@ def _measured(name: str, lock: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gpu_network", name, "--lock", lock]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
-        return {"network": name, "error": (answer.stderr.strip().splitlines() or ["no message"])[-1][:300]}
+        return {"network": name, "error": last_line(answer.stderr) or "no message"}
     found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
     return found
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tunehub.exceptions import last_line
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan, in_turns
 
@@ -124,7 +125,7 @@ class _Compiled:
             except Exception as error:
                 if not name.endswith("_graphs"):
                     raise
-                self.errors[name] = str(error).strip().splitlines()[-1][:300]
+                self.errors[name] = last_line(error)
         return found
 
 

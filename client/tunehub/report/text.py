@@ -23,9 +23,9 @@ _SMALL_GAIN = 1.005  # nobody tunes for less
 def summary(report: ReportData) -> str:
     """The report in one to four lines: the rungs, coverage by count and time, the bottlenecks, the measured run."""
     total = len(report.workloads)
-    steps = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
+    rungs = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
     served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
-    lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({steps})' if steps else ''}"]
+    lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({rungs})' if rungs else ''}"]
     if total:
         lines.append(_coverage(report))
     slowest = report.bottlenecks()
