@@ -22,7 +22,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    open_schedule,
     refusing,
     require,
     size_of,
@@ -34,7 +33,7 @@ from tunehub.templates.fusion import (
     anchored,
     finish_rest,
     gather_epilogue,
-    inline_producers,
+    opened,
     place_pad,
     unroll_and_vectorize,
     vectorize_epilogue,
@@ -153,9 +152,7 @@ def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
 def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
-    schedule = open_schedule(mod)
-    anchor = schedule.get_sblock(CONV2D)
-    inline_producers(schedule, workload.around)
+    schedule, anchor = opened(mod, CONV2D, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
     tile = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)

@@ -31,7 +31,7 @@ from tunehub.templates.fusion import (
     anchored,
     finish_rest,
     gather_epilogue,
-    inline_producers,
+    opened,
     unroll_and_vectorize,
 )
 from tunehub.templates.register_tile import cost, tiles
@@ -147,9 +147,7 @@ def default_knobs(workload: DenseWorkload, machine: Machine) -> DenseKnobs:
 def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
-    schedule = open_schedule(mod)
-    anchor = schedule.get_sblock(workload.anchor)
-    inline_producers(schedule, workload.around)
+    schedule, anchor = opened(mod, workload.anchor, workload.around)
     around = _filled_up(schedule, anchor, workload, knobs)
     last = gather_epilogue(schedule, around, anchor)
     outer, at, reduction = _tile(schedule, anchor, workload, knobs)

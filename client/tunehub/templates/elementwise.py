@@ -29,6 +29,7 @@ from tunehub.templates.base import (
     size_of,
     worth_threads,
 )
+from tunehub.templates.fusion import inline
 
 _MAX_BLOCKS, _PIECES = 64, 64
 _WIDEST = 16  # elements of the widest vector
@@ -126,7 +127,7 @@ def apply(mod: Any, workload: ElementwiseWorkload, knobs: ElementwiseKnobs) -> A
     require(knobs.lanes <= innermost, f"lanes: {knobs.lanes} is more than the innermost loop of {innermost}")
     schedule = open_schedule(mod)
     for block in workload.blocks[:-1]:
-        _inline(schedule, block.name)
+        inline(schedule, block.name)
     loops = list(schedule.get_loops(schedule.get_sblock(workload.blocks[-1].name)))
     if workload.joined > 1:
         loops[-workload.joined :] = [schedule.fuse(*loops[-workload.joined :])]
@@ -164,7 +165,7 @@ def _moves(mod: Any, blocks: tuple[Block, ...]) -> tuple[float, float]:
     nests = [nest_of(schedule, step, _VECTOR) for step in steps]
     try:
         for block in blocks[:-1]:
-            _inline(schedule, block.name)
+            inline(schedule, block.name)
     except KnobError:  # as in a function with two results; `apply` says so
         return 0.0, 0.0
     known = [nest for nest in (*nests, nest_of(schedule, steps[-1], _VECTOR)) if nest is not None]
@@ -186,7 +187,7 @@ def _joined(mod: Any, blocks: tuple[Block, ...]) -> int:
     schedule = open_schedule(mod)
     try:
         for block in blocks[:-1]:
-            _inline(schedule, block.name)
+            inline(schedule, block.name)
     except KnobError:  # as in `_moves`
         return 1
     nest = nest_of(schedule, schedule.get_sblock(last.name))
@@ -238,13 +239,6 @@ def _share(schedule: Any, loops: list[Any], *, whole: bool) -> None:
     while count < most and size_of(tuple(int(schedule.get(loop).extent) for loop in loops[:count])) < _PIECES:
         count += 1
     schedule.parallel(schedule.fuse(*loops[:count]) if count > 1 else loops[0])
-
-
-def _inline(schedule: Any, name: str) -> None:
-    try:
-        schedule.compute_inline(schedule.get_sblock(name))
-    except Exception as error:  # TVM raises several kinds
-        raise KnobError(f"the block {name} cannot be inlined") from error
 
 
 def _innermost(workload: ElementwiseWorkload) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.layout.blocked import FROM_BLOCKED
-from tunehub.templates.base import Block, KnobError, anchor_at, is_map
+from tunehub.templates.base import Block, KnobError, anchor_at, is_map, open_schedule
 
 _MAX_LANES = 64
 
@@ -66,10 +66,13 @@ def _aligned(anchor: Block, after: tuple[Block, ...]) -> int:
     return len(after)
 
 
-def inline_producers(schedule: Any, around: Surroundings) -> None:
-    """Inline all producers but the padding."""
+def opened(mod: Any, anchor: str, around: Surroundings) -> tuple[Any, Any]:
+    """A schedule of ``mod`` with all producers inlined but the padding, and its block ``anchor``."""
+    schedule = open_schedule(mod)
+    block = schedule.get_sblock(anchor)
     for name in around.producers:
-        _inline(schedule, name)
+        inline(schedule, name)
+    return schedule, block
 
 
 def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
@@ -77,7 +80,7 @@ def gather_epilogue(schedule: Any, around: Surroundings, anchor: Any) -> Any:
     if not around.consumers:
         return schedule.cache_write(anchor, 0, "global")
     for name in around.consumers[:-1]:
-        _inline(schedule, name)
+        inline(schedule, name)
     return schedule.get_sblock(around.consumers[-1])
 
 
@@ -86,7 +89,7 @@ def finish_rest(schedule: Any, around: Surroundings, *, parallel: bool) -> None:
     if not around.rest:
         return
     for name in around.rest[:-1]:
-        _inline(schedule, name)
+        inline(schedule, name)
     *outer, innermost = schedule.get_loops(schedule.get_sblock(around.rest[-1]))
     if outer and parallel:
         schedule.parallel(schedule.fuse(*outer))
@@ -130,7 +133,8 @@ def vectorize_epilogue(schedule: Any, last: Any, rank: int = 5) -> None:
     unroll_and_vectorize(schedule, [blocks, columns, lanes])
 
 
-def _inline(schedule: Any, name: str) -> None:
+def inline(schedule: Any, name: str) -> None:
+    """Inline the block called ``name``; KnobError when TVM refuses."""
     try:
         schedule.compute_inline(schedule.get_sblock(name))
     except Exception as error:  # TVM raises several kinds

@@ -18,7 +18,6 @@ from tunehub.templates.base import (
     Block,
     Knobs,
     Machine,
-    open_schedule,
     refusing,
     require,
     size_of,
@@ -29,7 +28,7 @@ from tunehub.templates.fusion import (
     anchored,
     finish_rest,
     gather_epilogue,
-    inline_producers,
+    opened,
     place_pad,
     unroll_and_vectorize,
     vectorize_epilogue,
@@ -114,9 +113,7 @@ def default_knobs(workload: WindowWorkload, machine: Machine) -> WindowKnobs:
 def apply(mod: Any, workload: WindowWorkload, knobs: WindowKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
-    schedule = open_schedule(mod)
-    anchor = schedule.get_sblock(workload.anchor)
-    inline_producers(schedule, workload.around)
+    schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
     n, c, oh, ow, lanes, kh, kw = schedule.get_loops(anchor)
     outer_column, column = schedule.split(ow, [None, knobs.columns])
