@@ -9,6 +9,7 @@ import tvm
 
 from tunehub.relax import fast_math
 from tunehub.relax.schedule import guard as relax_guard
+from tunehub.relax.schedule import layout_guard
 from tunehub.relax.schedule.apply import apply_anchor, apply_exact
 from tunehub.relax.schedule.guard import GuardError, check_features, check_function, check_operations
 from tunehub.relax.schedule.ladder import schedule_module
@@ -118,7 +119,7 @@ def test_the_layout_of_a_large_buffer_is_not_tried(apply: Any, monkeypatch: pyte
     odd = ["+", ["*", "v2", 9], "v3"]  # leaves gaps, so TVM cannot prove it
     change = layout("b90", ["v1", odd], 0, 1, [0, "v0", ["//", "v1", 9], ["%", "v1", 9]])
     apply(CONV, change)
-    monkeypatch.setattr(relax_guard, "MAX_TRIED", 100)
+    monkeypatch.setattr(layout_guard, "MAX_TRIED", 100)
     with pytest.raises(Exception, match="does not fit"):
         apply(CONV, change)
 
