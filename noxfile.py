@@ -45,9 +45,9 @@ def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> N
     env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
         env["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
-        options = ("-n", str(min(cores, 4)), "--dist", "worksteal", *options)
+        options = ("-n", str(min(2 * cores, 8)), "--dist", "worksteal", *options)  # many tests wait for processes
     session.run(
-        "pytest", "-q", "-m", TIERS[tier], *options, *session.posargs,
+        "pytest", "-q", "--durations=20", "-m", TIERS[tier], *options, *session.posargs,
         env=env, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
     )  # fmt: skip
 

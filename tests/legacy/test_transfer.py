@@ -15,7 +15,7 @@ from tvm import autotvm, relay
 
 import tunehub
 from tunehub.exceptions import HubWarning
-from tunehub.relay import session as sessions
+from tunehub.relay import ladder
 from tunehub.relay.legality import build_problem
 from tunehub.relay.transfer import fitted
 from tunehub.target.descriptors import descriptor_of
@@ -157,7 +157,7 @@ def test_a_transfer_that_breaks_a_build_is_left_out(
     source: Any, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source's own record is not the one at fault, and stays in use."""
-    found = sessions.transferred
+    found = ladder.transferred
 
     def broken(*arguments: Any) -> Any:
         result = found(*arguments)
@@ -165,7 +165,7 @@ def test_a_transfer_that_breaks_a_build_is_left_out(
             del result.config._entity_map["tile_ow"]
         return result
 
-    monkeypatch.setattr(sessions, "transferred", broken)
+    monkeypatch.setattr(ladder, "transferred", broken)
     place = registry(tmp_path, verdict(source, 2e-4), log_line(source, index, 1e-4))
     with warnings.catch_warnings(record=True) as caught, tunehub.context(TARGET, registry=place) as hub:
         warnings.simplefilter("always", HubWarning)
