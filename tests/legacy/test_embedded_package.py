@@ -45,6 +45,7 @@ def test_a_graph_level_record_for_each_convolution(network: str) -> None:
     assert sum(item.count for item in planned) == CONVOLUTIONS[network]
 
 
+@pytest.mark.sweep
 def test_the_auto_scheduler_serves_nhwc() -> None:
     found = report("mobilenet", "NHWC")
     assert "auto_scheduler" in {item.tuner for item in found.workloads}
