@@ -32,12 +32,13 @@ from tunehub_registry.trust.metadata import Grant, Publisher
 
 from ..client.conftest import key, lines, make_package, make_record
 from ..registry.stores.web_server import Handler, WebServer, folder_script, served
+from ..sweeps import swept
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("registry_processes.py")
 TARGET = TargetDescriptor(kind="llvm", model="crowd", arch="x86_64", features=("avx2",))
 RECORDS = 3000  # enough that downloading and indexing take a while
-CLIENTS, KILLS = 100, 200
+CLIENTS, KILLS = 100, 200  # kills: a quarter of them in every run
 
 
 class Site:
@@ -138,17 +139,18 @@ def test_a_hundred_clients_start_cold_on_one_cache(site: Site) -> None:
     assert list(site.downloads().values()) == [1]
 
 
-def test_two_hundred_kills_while_downloading_and_indexing(site: Site) -> None:
+@pytest.mark.parametrize("kills", swept([KILLS // 4], [KILLS]))
+def test_kills_while_downloading_and_indexing(site: Site, kills: int) -> None:
     generator = random.Random(7)
     healed = 0
     for _ in range(10):
         assert answer(site.command("start")) == SERVED
         BlobCache(site.cache).clear()
-        delays = [generator.uniform(0.0, 0.25) for _ in range(KILLS // 10)]
+        delays = [generator.uniform(0.0, 0.25) for _ in range(kills // 10)]
         killed = answer(site.command("fork_and_die", delays=delays))["killed"]
         healed += killed
         # A blob under its final name is whole, whenever its writer died.
         assert all(is_sound(blob, blob.stem) for blob in site.cache.glob(f"blobs/*{SUFFIX}"))
         assert answer(site.command("start")) == SERVED
         BlobCache(site.cache).clear()
-    assert healed > KILLS // 2, "most were done before they were killed: the delays are too long for this machine"
+    assert healed > kills // 2, "most were done before they were killed: the delays are too long for this machine"
