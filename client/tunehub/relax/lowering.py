@@ -27,6 +27,8 @@ def without_cleaning(factory: Factory) -> Factory:
     def lowering() -> tuple[Any, Any, Any]:
         import tvm
 
+        from tunehub.relax.own_arguments import without_argument_checks
+
         whole, *finalizing = factory()
 
         @tvm.transform.module_pass(opt_level=0, name="tunehub.lower")  # type: ignore[untyped-decorator]
@@ -34,7 +36,7 @@ def without_cleaning(factory: Factory) -> Factory:
             if context.instruments or not _scheduled_for_cpu(mod):
                 return whole(mod)
             with _disabling(context, _CLEANING):
-                return whole(mod)
+                return without_argument_checks(whole(mod))
 
         return (lower, *finalizing)
 

@@ -1,0 +1,106 @@
+"""Kernels that get arguments from their module alone, and do not check them.
+
+TVM begins every kernel with checks of its arguments: types, shapes, strides, alignment, a message for each. They are
+half of the code of a network's kernels, and of LLVM's time. They are needed where tensors come from outside. What the
+module allocates itself is as the kernel wants it, by Relax's types: there they say nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tunehub.relax.nodes import is_constant, is_static
+
+HAS_OWN_ARGUMENTS = "tunehub.has_own_arguments"
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.mark_own_arguments")  # type: ignore[untyped-decorator]
+def mark_own_arguments(mod: Any, _context: Any) -> Any:
+    """Module pass: mark the PrimFuncs of static shapes whose every call is with tensors that the module makes.
+
+    These are constants (TVM takes none that is not aligned, or has gaps) and what other calls of PrimFuncs return.
+    Parameters of Relax functions, results of packed functions, and views of those are not. A PrimFunc with assertions
+    of its own is left alone.
+    """
+    from tvm.tirx import PrimFunc
+
+    kernels = {variable: function for variable, function in mod.functions.items() if isinstance(function, PrimFunc)}
+    graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
+    foreign: set[str] = set()
+    for graph in graphs:
+        foreign.update(_Graph(graph, mod).foreign())
+    own = {v: f for v, f in kernels.items() if str(v.name_hint) not in foreign and is_static(f)}
+    unasserted = _without_assertions(own)
+    marked = {v: f.with_attr(HAS_OWN_ARGUMENTS, True) for v, f in own.items() if unasserted[v].body.same_as(f.body)}
+    return tvm.IRModule({**dict(mod.functions.items()), **marked}, attrs=mod.attrs)
+
+
+def without_argument_checks(mod: Any) -> Any:
+    """``mod``, lowered, without the checks of arguments in the functions that :func:`mark_own_arguments` marked."""
+    marked = {v: f for v, f in mod.functions.items() if f.attrs and f.attrs.get(HAS_OWN_ARGUMENTS, False)}
+    return tvm.IRModule({**dict(mod.functions.items()), **_without_assertions(marked)}, attrs=mod.attrs)
+
+
+def _without_assertions(functions: dict[Any, Any]) -> dict[Any, Any]:
+    by_name = {
+        str(v.name_hint): f for v, f in tvm.tirx.transform.SkipAssert()(tvm.IRModule(functions)).functions.items()
+    }
+    return {variable: by_name[str(variable.name_hint)] for variable in functions}
+
+
+class _Graph:
+    """A Relax function, and which of its variables hold tensors that the module makes."""
+
+    def __init__(self, function: Any, mod: Any) -> None:
+        self._function = function
+        self._mod = mod
+        self._own: set[Any] = set()
+
+    def foreign(self) -> Iterator[str]:
+        """The functions that it calls with tensors from outside, or uses in any other way than by ``call_tir``."""
+        for block in self._function.body.blocks:
+            for binding in block.bindings:
+                value: Any = getattr(binding, "value", None)
+                if isinstance(binding, relax.VarBinding) and self._is_call(value):
+                    name, is_own = str(value.args[0].name_hint), self._is_own(value.args[1])
+                    if not is_own:
+                        yield name
+                    if is_own or not relax.analysis.has_reshape_pattern(self._mod[name]):
+                        self._own.add(binding.var)
+                elif isinstance(binding, relax.VarBinding) and self._is_own(value):
+                    self._own.add(binding.var)
+                else:
+                    yield from _used(value)
+        yield from _used(self._function.body.body)
+
+    def _is_own(self, value: Any) -> bool:
+        if isinstance(value, relax.Tuple):
+            return all(map(self._is_own, value.fields))
+        if isinstance(value, relax.TupleGetItem):
+            return self._is_own(value.tuple_value)
+        return is_constant(value) or (isinstance(value, relax.Var) and value in self._own)
+
+    def _is_call(self, value: Any) -> bool:
+        return (
+            isinstance(value, relax.Call)
+            and getattr(value.op, "name", "") == "relax.call_tir"
+            and len(value.args) == 2
+            and isinstance(value.args[1], relax.Tuple)
+        )
+
+
+def _used(value: Any) -> Iterator[str]:
+    """The names of all functions that an expression refers to."""
+    found: list[str] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.ir.GlobalVar):
+            found.append(str(node.name_hint))
+
+    if value is not None:
+        relax.analysis.post_order_visit(value, visit)
+    return iter(found)
