@@ -1,16 +1,17 @@
-"""TVM's tensor intrinsics, only those of the device at hand: all of them take 7 to 13 s to import."""
+"""TVM's tensor intrinsics, only those of the device at hand: all of them take some seconds to import."""
 
 from __future__ import annotations
 
+from tunehub.relax.intrinsics import import_intrinsics
+
 
 def load_cpu_intrinsics() -> None:
-    """Register the tensor intrinsics of x86 only; the package of all of them takes 7 to 13 s to import.
+    """Register the tensor intrinsics of x86 only.
 
     The package's ``__init__`` imports every architecture, so its submodules are loaded under a bare package module. It
     stays: TVM's TuneContext imports the package for its effect (``s_tir/meta_schedule/tune_context.py``), and whoever
     needs another architecture imports its submodule by name.
     """
-    import importlib
     import sys
     import types
     from pathlib import Path
@@ -25,7 +26,7 @@ def load_cpu_intrinsics() -> None:
     sys.modules[name] = package
     try:
         for module in ("dot_product_common", "x86"):
-            importlib.import_module(f"{name}.{module}")
+            import_intrinsics(f"{name}.{module}")
     except BaseException:
         del sys.modules[name]
         raise
@@ -33,7 +34,5 @@ def load_cpu_intrinsics() -> None:
 
 def load_cuda_intrinsics() -> None:
     """Register the tensor intrinsics of CUDA, which takes some seconds once; those of other devices are left out."""
-    import importlib
-
     load_cpu_intrinsics()
-    importlib.import_module("tvm.s_tir.tensor_intrin.cuda")
+    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")

@@ -7,8 +7,9 @@ as a serialised graph of its own node classes, which is neither portable nor saf
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from tunehub.relax.intrinsics import import_intrinsics
 
 _OPERATORS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}
 _INDEX_DTYPE = "int64"
@@ -35,7 +36,7 @@ def import_trace(data: Any) -> Any:
 
     No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
     :func:`tunehub.relax.schedule.guard.layout_provider`. Tensor intrinsics of CUDA are registered, which the first time
-    takes some seconds: TVM does so when it imports all that it has. Raises KeyError, TypeError or ValueError when the
+    takes some seconds. Raises KeyError, TypeError or ValueError when the
     data is not what the rules promise.
     """
     from tvm.s_tir import Trace
@@ -52,7 +53,7 @@ def import_trace(data: Any) -> Any:
         if kind == "TransformLayout":
             attrs = [*attrs[:3], True]
         elif kind == "Tensorize" and attrs[0].startswith(_OF_CUDA):
-            import_module("tvm.s_tir.tensor_intrin.cuda")
+            import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
         attributes = [_import_index_map(value["index_map"]) if isinstance(value, dict) else value for value in attrs]
         built.append(Instruction(InstructionKind.get(kind), operands, attributes, results))
     return Trace(built, {built[index]: decision for index, decision in decisions})
