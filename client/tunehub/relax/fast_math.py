@@ -68,7 +68,12 @@ def exp(x: Any) -> Any:
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent of the float32 expression ``x``."""
-    return _odd_ratio(_clamped(x, -9.0, 9.0), _TANH, _TANH_DIVISOR)
+    return tanh_within(_clamped(x, -9.0, 9.0))
+
+
+def tanh_within(x: Any) -> Any:
+    """The same for ``x`` from -9 to 9."""
+    return _odd_ratio(x, _TANH, _TANH_DIVISOR)
 
 
 def erf(x: Any) -> Any:

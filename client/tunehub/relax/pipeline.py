@@ -40,7 +40,13 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
     simplify = _simplifying_passes(mod)
     planning = [_layout_pass(target)] if layout == "auto" and simplify else []
-    passes = [*simplify, *planning, *relax.pipeline.library_dispatch_passes(target), *legalize]
+    passes = [
+        *simplify,
+        *_accuracy_passes(target),
+        *planning,
+        *relax.pipeline.library_dispatch_passes(target),
+        *legalize,
+    ]
     if target.kind.name == "llvm":
         passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
     with target:
@@ -273,6 +279,15 @@ def _simplifying_passes(mod: Any) -> list[Any]:
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
     ]
+
+
+def _accuracy_passes(target: Any) -> list[Any]:
+    """What keeps TVM's code for ``target`` from wrong results."""
+    if target.kind.name != "cuda":
+        return []
+    from tunehub.cuda.accurate_math import accurate_math
+
+    return [accurate_math]
 
 
 def _layout_pass(target: Any) -> Any:

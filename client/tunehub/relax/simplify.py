@@ -5,6 +5,7 @@
 * ``sum(stack(a, b), axis)``, as the ONNX importer writes ``Sum``, becomes ``a + b``, which fuses with its producer.
 * A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition.
 * A constant is converted to another type once.
+* Powers with a constant exponent become products and roots (:mod:`tunehub.relax.powers`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped.
 """
 
@@ -22,6 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax.powers import expanded_power
 
 _Array = npt.NDArray[Any]
 _ARITHMETIC: dict[str, Callable[..., _Array]] = {
@@ -53,8 +55,15 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
             return call if added is None else added
         if name == "relax.nn.batch_norm":
             return self._scale_and_shift(call)
+        if name == "relax.power":
+            return self._without_power(call)
         folded = self._fold(name, call)
         return call if folded is None else relax.const(folded, str(folded.dtype))
+
+    def _without_power(self, call: Any) -> Any:
+        exponents = self._constant(call.args[1])
+        expanded = None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
+        return call if expanded is None else expanded
 
     def _sum_of_stack(self, call: Any) -> Any | None:
         stack = bound_value(self, call.args[0])
