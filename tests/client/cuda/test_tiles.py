@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub_registry.evidence import RecordEvidence
 
-from ..relax.outputs import difference
+from ..relax.outputs import difference, one_after_the_other
 
 pytestmark = pytest.mark.slow
 
@@ -74,15 +73,6 @@ def _pool(channels: int, size: int, kernel: int) -> Any:
     return _module(data, topi.nn.pool2d(data, (kernel, kernel), (1, 1), (1, 1), (1, 1, 1, 1), "avg"))
 
 
-def _one_after_the_other(mod: Any) -> Any:
-    """``mod`` with plain loops in place of threads: what a thread loads into shared memory, each loads for itself."""
-    text = mod.script()
-    text = re.sub(r"T\.thread_binding\((\d+), thread=\"[\w.]+\"(, annotations=\{.*?\})?\)", r"range(\1)", text)
-    text = re.sub(r"scope=\"(shared|local)\"", 'scope="global"', text)
-    assert "thread" not in text
-    return tvm.script.from_source(text)
-
-
 CASES = {
     "window": lambda: _conv(16, 8, 16, 3),
     "strided": lambda: _conv(8, 14, 24, 3, stride=2),
@@ -106,7 +96,7 @@ def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.Mon
         scheduled = tiled(mod, sums, tile).mod
         check_exact(scheduled["main"])
         check_function(scheduled["main"], mod["main"], TARGET)
-        assert difference(_one_after_the_other(scheduled), mod, "llvm") < 1e-4
+        assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
 
 
 def test_virtual_threads_and_several_elements_of_a_thread() -> None:
@@ -116,7 +106,7 @@ def test_virtual_threads_and_several_elements_of_a_thread() -> None:
     tile = Tile(virtual=(1, 2), threads=(8, 4), inner=(4, 2), step=(8,), expected_s=0.0)
     scheduled = tiled(mod, sums, tile).mod
     check_function(scheduled["main"], mod["main"], TARGET)
-    assert difference(_one_after_the_other(scheduled), mod, "llvm") < 1e-4
+    assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
 
 
 def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +115,7 @@ def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatc
     assert sums is not None and sums.problem is None
     scheduled = one_thread_each(mod, sums).mod
     check_function(scheduled["main"], mod["main"], TARGET)
-    assert difference(_one_after_the_other(scheduled), mod, "llvm") < 1e-5
+    assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-5
     with pytest.raises(NoTileError, match="several threads for each result"):
         by_rule(mod, TARGET)
     monkeypatch.setattr(cuda_tiles, "_FEWEST_WINDOWS", 1)
