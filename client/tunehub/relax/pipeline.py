@@ -267,6 +267,7 @@ def _simplifying_passes(mod: Any) -> list[Any]:
     """Batch norms in inference mode go into convolutions; one in training mode keeps the module as it is."""
     from tvm import relax
 
+    from tunehub.relax.raising import raise_kernels
     from tunehub.relax.simplify import simplify
 
     training = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm" and call.attrs.training]
@@ -276,6 +277,7 @@ def _simplifying_passes(mod: Any) -> list[Any]:
         relax.transform.CanonicalizeBindings(),
         relax.transform.FoldBatchnormToConv2D(),
         simplify,
+        raise_kernels,
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
     ]

@@ -34,6 +34,8 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.negative": np.negative,
     "relax.sqrt": np.sqrt,
     "relax.rsqrt": lambda x: 1 / np.sqrt(x),
+    "relax.isnan": np.isnan,
+    "relax.where": np.where,
 }
 
 

@@ -5,7 +5,8 @@ How calls are timed: :mod:`tunehub.relax.profile`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tunehub.report.model import OtherCalls, Profile, WorkloadReport
@@ -31,9 +32,24 @@ class RunTimes:
     runs: int
 
 
+_PREPACKED = re.compile(r"_prepacked\d*$")  # TVM calls a kernel so when the packing of its weights is split off
+
+
+def _by_workload(times: RunTimes, names: Collection[str]) -> RunTimes:
+    """``times`` with the calls of workloads under their own ``names``, which lowering may have changed."""
+    calls: dict[str, CallTime] = {}
+    for name, time in times.calls.items():
+        plain = _PREPACKED.sub("", name)
+        own = plain if name not in names and plain in names else name
+        known = calls.get(own, CallTime(calls=0, seconds=0.0))
+        calls[own] = CallTime(calls=known.calls + time.calls, seconds=known.seconds + time.seconds)
+    return replace(times, calls=calls)
+
+
 def module_of(workloads: Iterable[WorkloadReport], names: Iterable[str]) -> int | None:
     """The number of the module whose workloads have most of these names, of several the latest; None without any."""
     called = set(names)
+    called |= {_PREPACKED.sub("", name) for name in called}
     found: dict[int, int] = {}
     for item in workloads:
         found[item.module] = found.get(item.module, 0) + (item.name in called)
@@ -44,6 +60,7 @@ def module_of(workloads: Iterable[WorkloadReport], names: Iterable[str]) -> int 
 def measured(workloads: Sequence[WorkloadReport], times: RunTimes) -> tuple[tuple[WorkloadReport, ...], Profile]:
     """The workloads of one module with their measured times, and what else the run was."""
     names = {item.name for item in workloads}
+    times = _by_workload(times, names)
     others = [
         OtherCalls(name=name, calls=time.calls, seconds=time.seconds)
         for name, time in times.calls.items()

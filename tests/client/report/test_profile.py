@@ -38,3 +38,19 @@ def test_calls_are_those_of_the_run() -> None:
     assert [(item.count, item.measured_s) for item in found] == [(3, 0.6 / 3), (1, None)]
     assert [(item.name, item.seconds) for item in profile.others] == [("packed", 0.3), ("vm.builtin.copy", 0.1)]
     assert (profile.run_s, profile.runs, round(profile.others_s, 9)) == (0.9, 4, 0.4)
+
+
+def test_a_kernel_whose_packing_was_split_off_is_its_workload() -> None:
+    times = RunTimes(
+        calls={
+            "conv_prepacked": CallTime(calls=2, seconds=0.6),
+            "dense_prepacked1": CallTime(calls=1, seconds=0.2),
+            "other_prepacked": CallTime(calls=1, seconds=0.1),
+        },
+        run_s=0.9,
+        runs=4,
+    )
+    assert module_of(WORKLOADS, times.calls) == 1
+    found, profile = measured(WORKLOADS[:2], times)
+    assert [(item.count, item.measured_s) for item in found] == [(2, 0.3), (1, 0.2)]
+    assert [item.name for item in profile.others] == ["other_prepacked"]
