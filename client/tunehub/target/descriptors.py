@@ -20,7 +20,7 @@ from tunehub.target.host import (
     machine_arch,
     system_triple,
 )
-from tunehub.target.nvidia import gpu_model
+from tunehub.target.nvidia import Gpu, gpu_model
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor, model_name
 
@@ -131,7 +131,7 @@ def _config_of_name(kind: str, model: str) -> dict[str, Any]:
                 if _is_tag(tag):
                     return {"tag": tag}
         if model in ARCHITECTURES:
-            return {"kind": "cuda", "arch": ARCHITECTURES[model]}
+            return Gpu(name=model, arch=ARCHITECTURES[model]).tvm_config()
         remedy = 'give its architecture: {"kind": "cuda", "arch": "sm_90"}'
         raise UnknownTargetError(f"{kind}-{model}", "is not a GPU that TVM or tunehub knows", remedy=remedy)
     if find_tvm() is None or not (triples := [t for t in _triples() if _is_cpu(model, t)]):

@@ -177,7 +177,9 @@ def test_targets_of_tvm(tvm: Any) -> None:
 
 def test_names_become_targets_of_tvm(tvm: Any) -> None:
     assert str(as_tvm_target("llvm-znver4").attrs["mcpu"]) == "znver4"
-    assert str(as_tvm_target("cuda-h200").attrs["arch"]) == "sm_90"
+    h200 = as_tvm_target("cuda-h200")
+    assert (str(h200.attrs["arch"]), int(h200.attrs["max_threads_per_block"])) == ("sm_90", 1024)
+    assert int(h200.attrs["max_shared_memory_per_block"]) == 48 << 10  # transfers are checked against it
     assert as_tvm_target(None).kind.name == "llvm"
     bare = tvm.target.Target("llvm")
     assert as_tvm_target(bare) is bare
