@@ -15,6 +15,9 @@ nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 os.environ.setdefault("UV_SYSTEM_CERTS", "1")  # uv trusts what the machine trusts, as pip does
+# uv leaves bytecode to the first import. Tests start hundreds of processes, and compiling TVM's modules anew takes each
+# of them a second of CPU: half of what importing TVM takes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The tests that each run of pytest takes, by their markers. tests/test_tiers.py reads this table.
 TIERS = {

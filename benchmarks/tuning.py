@@ -16,9 +16,11 @@ _OUR_BATCH = 16
 _STOCK_BATCH = 64
 
 
-def run(network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: int | None = _STOCK_BATCH) -> list[Row]:
-    """Build and measure the candidates of one convolution both ways, in batches of our tuner's size and of TVM's (None:
-    not of TVM's). The convolution is the first of ``network``, by default of squeezenet.
+def run(
+    network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: int | None = _STOCK_BATCH, batches: int = 2
+) -> list[Row]:
+    """Build and measure the candidates of one convolution both ways, in ``batches`` of our tuner's size and in one of
+    TVM's (None: not of TVM's). The convolution is the first of ``network``, by default of squeezenet.
     """
     import tunehub
     from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
@@ -28,9 +30,9 @@ def run(network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: in
     found = extract_tasks([(network.name, network.relax_module())], target)
     convolutions = [task for task in found if "conv2d" in task.name]
     task = _without_packing(max(convolutions, key=lambda task: task.count > 1))
-    most = max(2 * batch, stock_batch or 0)
+    most = max(batches * batch, stock_batch or 0)
     traces = EvolutionarySearch(task.mod, target, seed=0, threads=threads, batch=most).propose([], most)
-    small = [traces[i : i + batch] for i in range(0, min(2 * batch, len(traces)), batch)]
+    small = [traces[i : i + batch] for i in range(0, min(batches * batch, len(traces)), batch)]
 
     ours_s, failed = _ours(task, target, small, threads)
     stock_s, stock_failed = _stock(task, target, small)

@@ -82,7 +82,7 @@ def transfer() -> list[Row]:
 def tuning() -> list[Row]:
     from benchmarks.tuning import run
 
-    return run(tiny_mobilenet(), batch=1, stock_batch=None)
+    return run(tiny_mobilenet(), batch=1, stock_batch=None, batches=1)
 
 
 @smoke

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("registry_processes.py")
 TARGET = TargetDescriptor(kind="llvm", model="crowd", arch="x86_64", features=("avx2",))
 RECORDS = 3000  # enough that downloading and indexing take a while
-CLIENTS, KILLS = 100, 200  # kills: a quarter of them in every run
+CLIENTS, KILLS = 100, 200  # a quarter of them in every run
 
 
 class Site:
@@ -127,15 +127,16 @@ def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 SERVED = {"package": "llvm-crowd 0.1.0", "found": True, "warnings": []}
 
 
-def test_a_hundred_clients_start_cold_on_one_cache(site: Site) -> None:
-    clients = [site.command("start") for _ in range(CLIENTS)]
+@pytest.mark.parametrize("count", swept([CLIENTS // 4], [CLIENTS]))
+def test_many_clients_start_cold_on_one_cache(site: Site, count: int) -> None:
+    clients = [site.command("start") for _ in range(count)]
     try:
         answers = [answer(client) for client in clients]
     finally:
         for client in clients:
             client.kill()
             client.wait()
-    assert answers == [SERVED] * CLIENTS
+    assert answers == [SERVED] * count
     assert list(site.downloads().values()) == [1]
 
 

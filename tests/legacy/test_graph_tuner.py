@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.legacy
 
 TARGET = str(tvm.target.Target("llvm -mcpu=core-avx2"))  # as TVM writes it into logs
 SHAPE = (1, 16, 14, 14)
+Planned = tuple[Path, TrialTotals, RelayWork, list[Progress]]
 
 
 def block(data: Any, name: str, *, depthwise: bool = False) -> Any:
@@ -100,14 +102,22 @@ def tune(folder: Path, net: Any, log: list[Any], algorithm: str = "auto", **netw
     return GraphTuner().tune(session), (work, steps)
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, net: Any, log: list[Any]) -> Planned:
+    """The network's plan, with all its transforms measured; tests that go on with it take a copy of its folder."""
+    folder = tmp_path_factory.mktemp("planned")
+    outcome, (work, steps) = tune(folder, net, log)
+    return folder, outcome, work, steps
+
+
 def graph_lines(work: RelayWork) -> list[bytes]:
     return work.graph_log("net").read_bytes().splitlines()
 
 
 def test_a_plan_is_written_once_and_its_transforms_are_never_measured_again(
-    tmp_path: Path, net: Any, log: list[Any]
+    tmp_path: Path, planned: Planned, net: Any, log: list[Any]
 ) -> None:
-    outcome, (work, steps) = tune(tmp_path, net, log)
+    folder, outcome, work, steps = planned
     assert outcome.measured_now > 0
     assert steps[-1].finished
     assert "dynamic programming" in outcome.notes[0]
@@ -118,6 +128,7 @@ def test_a_plan_is_written_once_and_its_transforms_are_never_measured_again(
     assert len(lines) == 4
     assert set(lines) <= set(work.autotvm_log.read_bytes().splitlines())  # byte for byte
 
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     again, (work, _) = tune(tmp_path, net, log, "pbqp")
     assert again.measured_now == 0
     assert "PBQP" in again.notes[0]
@@ -125,10 +136,8 @@ def test_a_plan_is_written_once_and_its_transforms_are_never_measured_again(
     assert len(graph_lines(work)) == 5
 
 
-def test_the_plan_avoids_transforms_that_the_fastest_records_would_need(
-    tmp_path: Path, net: Any, log: list[Any]
-) -> None:
-    outcome, (work, _) = tune(tmp_path, net, log)
+def test_the_plan_avoids_transforms_that_the_fastest_records_would_need(planned: Planned) -> None:
+    _, outcome, work, _ = planned
     with_plan, with_history = (float(text.split(" ms")[0].rsplit(" ", 1)[1]) for text in outcome.notes[0].split(", "))
     assert with_plan <= with_history
     entities = [{k[0]: k[2] for k in json.loads(line)["config"]["entity"]} for line in graph_lines(work)[1:]]
@@ -137,8 +146,8 @@ def test_the_plan_avoids_transforms_that_the_fastest_records_would_need(
     assert changes < 3  # 8 -> 4 between all of them with the fastest alone
 
 
-def test_tvm_replays_the_plan_and_computes_the_same(tmp_path: Path, net: Any, log: list[Any]) -> None:
-    _, (work, _) = tune(tmp_path, net, log)
+def test_tvm_replays_the_plan_and_computes_the_same(planned: Planned, net: Any) -> None:
+    _, _, work, _ = planned
     expected = run(build(*net, TARGET), SHAPE)
     context = autotvm.apply_graph_best(str(work.graph_log("net")))
     with context:
@@ -157,9 +166,10 @@ def test_another_order_than_that_of_the_network_is_noticed(net: Any, log: list[A
 
 
 def test_too_many_states_for_dynamic_programming(
-    tmp_path: Path, net: Any, log: list[Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, planned: Planned, net: Any, log: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_solvers, "MAX_STATES", 10)
+    shutil.copytree(planned[0], tmp_path, dirs_exist_ok=True)
     outcome, _ = tune(tmp_path, net, log)
     assert "dynamic programming gave up" in outcome.notes[0]
     assert "PBQP" in outcome.notes[1]

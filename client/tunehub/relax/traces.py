@@ -36,8 +36,7 @@ def import_trace(data: Any) -> Any:
 
     No workload is needed. Layouts are taken to be injective: apply the trace with the checks of
     :func:`tunehub.relax.schedule.guard.layout_provider`. Tensor intrinsics of CUDA are registered, which the first time
-    takes some seconds. Raises KeyError, TypeError or ValueError when the
-    data is not what the rules promise.
+    takes some seconds. Raises KeyError, TypeError or ValueError when the data is not what the rules promise.
     """
     from tvm.s_tir import Trace
     from tvm.s_tir.schedule import Instruction, InstructionKind

@@ -20,6 +20,8 @@ from tunehub_builder.tuning.space.matmul import Axis
 from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
+from ....sweeps import swept
+
 pytestmark = pytest.mark.slow
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
@@ -156,13 +158,13 @@ def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_win
         assert apply_exact(mod, import_trace(trace)).mod.script() == schedule.mod.script()
 
 
-@pytest.mark.parametrize(("case", "whole_windows"), [*((case, False) for case in CASES), ("conv", True)])
-def test_results_are_right_with_one_thread_for_all(
-    case: str, whole_windows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.no_cover  # apply() is covered above; the rest is TVM's parser
+@pytest.mark.parametrize("kind", swept([("dense", False), ("conv", True)], [(case, False) for case in CASES]))
+def test_results_are_right_with_one_thread_for_all(kind: tuple[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
     import tvm
 
+    case, whole_windows = kind
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     mod = CASES[case]()
     matmul = matmul_of(mod)
