@@ -34,6 +34,7 @@ from benchmarks import untuned_networks
 from benchmarks.networks import is_whole
 from benchmarks.table import Row
 from benchmarks.transfer_study import STRATEGIES, TransferTimes, by_client, held_out, left_out
+from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub.relax.schedule.transfer_sources import WEIGHTS
 from tunehub.target.host import physical_cores
@@ -42,7 +43,6 @@ from tunehub_builder.bench.runtimes import OnnxRuntime, Runtime, Tunehub, TvmDef
 from tunehub_builder.networks import Network
 
 _FOLDER = "benchmarks/.transfer"
-_TOLERANCE = 1e-3  # relative: templates and tuned schedules add in another order
 
 
 def run(networks: Sequence[Network] | None = None, plan: MeasuringPlan = PLAN) -> list[Row]:
@@ -74,7 +74,9 @@ def _summary(shipped: Sequence[tuple[TransferTimes, str]]) -> list[Row]:
     served = [(item, name) for item, name in shipped if name in item.run_s and _is_compared(item)]
     shares = [_share(item, name) for item, name in served]
     best = [max(_share(item, name) for name in item.run_s if name not in ("tuned", "default")) for item, _ in served]
-    wrong = sum(value > _TOLERANCE for item, _ in shipped for name, value in item.difference.items() if name != "tuned")
+    wrong = sum(
+        value > tolerance() for item, _ in shipped for name, value in item.difference.items() if name != "tuned"
+    )
     slower = sum(item.run_s[name] > item.run_s["default"] for item, name in served)
     made_s = [item.made_s[name] for item, name in served if name in item.made_s]
     count = f"of {len(served)}; {len(shipped) - len(served)} not served"
@@ -169,7 +171,7 @@ def _of_workloads(items: Sequence[TransferTimes]) -> list[Row]:
         ),
         Row(
             name="untuned_wrong_outputs",
-            value=sum(value > _TOLERANCE for item in items for value in item.difference.values()),
+            value=sum(value > tolerance() for item in items for value in item.difference.values()),
             unit="count",
             note="of workloads",
         ),

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.transfer_workloads import workloads
+from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns
 from tunehub.measure.session import packed, unpacked
 from tunehub.records.lookup import Candidate, Neighbour
 from tunehub.relax.schedule.operator_class import OperatorClass, anchor_class_of, class_of
@@ -30,7 +31,8 @@ from tunehub_registry.template_record import TemplateRecord
 
 STRATEGIES: dict[str, Strategy] = {"nearest": nearest, "most_efficient": most_efficient, "by_model": by_model}
 MEASURED = 8
-_ATTEMPTS, _ROUNDS, _TRIALS = 3, 7, 64
+_ATTEMPTS, _TRIALS = 3, 64
+_PLAN = MeasuringPlan(rounds=7, sample_s=0.01, budget_s=0.2)  # 0.2 s: slow ones twice
 _OF_A_SOURCE = 2  # its fastest trials: four sources make eight candidates to measure
 _LIMIT_S = 600.0
 
@@ -363,7 +365,7 @@ def _timed(case: TransferCase, made: _Made, pool: Any, target: Any) -> TransferT
         return None
     built = {i for i, error in enumerate(errors[1:]) if error is None}
     found = {i: worker.ask(("difference", unpacked(i), 0), _LIMIT_S) for i in built}
-    run_s = _in_turns(worker, {-1: 0, **{i: packed(i) for i in built}})
+    run_s = _medians(worker, {-1: 0, **{i: packed(i) for i in built}})
     if run_s is None or any(kind != "ok" for kind, _ in found.values()):
         return None
     names = {name: i for name, i in places.items() if i in built}
@@ -403,16 +405,24 @@ def _samples(
     return tuple(found)
 
 
-def _in_turns(worker: Any, numbers: dict[int, int]) -> dict[int, float] | None:
-    """Median seconds of each; in every round each runs for about 10 ms, slow ones once in all."""
-    samples: dict[int, list[float]] = defaultdict(list)
-    for place, number in [(p, n) for _ in range(_ROUNDS + 1) for p, n in numbers.items()]:
-        known = samples[place]
-        if len(known) > 1 and known[0] > 0.1:
-            continue
-        runs = max(1, int(0.01 / max(known[0], 1e-7))) if known else 1
-        kind, value = worker.ask(("time", number, runs), _LIMIT_S)
-        if kind != "ok":
-            return None
-        known.append(float(value))
-    return {place: median(values[1:]) for place, values in samples.items()}
+def _medians(worker: Any, numbers: dict[int, int]) -> dict[int, float] | None:
+    """Median seconds of each program; None when one fails."""
+
+    def timer(number: int) -> Timer:
+        def timed(runs: int) -> float:
+            kind, value = worker.ask(("time", number, runs), _LIMIT_S)
+            if kind != "ok":
+                raise _FailedError
+            return float(value)
+
+        return timed
+
+    try:
+        samples = in_turns({place: timer(number) for place, number in numbers.items()}, _PLAN)
+    except _FailedError:
+        return None
+    return {place: median(values) for place, values in samples.items()}
+
+
+class _FailedError(Exception):
+    """A program that was to be timed crashed, or took too long."""
