@@ -114,7 +114,7 @@ class _Compiled:
                 self._executables[name] = compile_it()
             self.seconds[name] = time.perf_counter() - began
 
-    def runners(self, make: Callable[[Any], _Runner]) -> dict[str, _Runner]:
+    def runners(self, make: Callable[[Any], GpuRunner]) -> dict[str, GpuRunner]:
         """Those that run; the errors of the others are kept."""
         found = {}
         for name, executable in self._executables.items():
@@ -129,7 +129,7 @@ class _Compiled:
         return found
 
 
-class _Runner:
+class GpuRunner:
     """``run()`` gives the output as an array; ``launch`` runs without waiting, ``wait`` waits."""
 
     def __init__(self, launch: Callable[[], Any], wait: Callable[[], None], array: Callable[[Any], Any]) -> None:
@@ -141,7 +141,7 @@ class _Runner:
         return self._array(result)
 
 
-def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> _Runner:
+def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> GpuRunner:
     import tvm
     from tvm import relax
 
@@ -149,10 +149,10 @@ def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> _Runner:
     machine = relax.VirtualMachine(executable, device)
     arguments = [tvm.runtime.tensor(value, device) for value in inputs.values()]
     main = machine["main"]
-    return _Runner(lambda: main(*arguments), device.sync, lambda r: (r if hasattr(r, "numpy") else r[0]).numpy())
+    return GpuRunner(lambda: main(*arguments), device.sync, lambda r: (r if hasattr(r, "numpy") else r[0]).numpy())
 
 
-def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, _Runner]:
+def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, GpuRunner]:
     """Eager, and the same recorded as one CUDA graph. cuDNN chooses its algorithms by trying them.
 
     Of float32, that is: its short form TF32, with 10 bits of mantissa, is another computation.
@@ -187,17 +187,18 @@ def _torch_runners(network: Any, inputs: dict[str, Any]) -> dict[str, _Runner]:
         return value.float().cpu().numpy()
 
     wait = torch.cuda.synchronize
-    return {"torch": _Runner(eager, wait, array), "torch_graphs": _Runner(replay, wait, array)}
+    return {"torch": GpuRunner(eager, wait, array), "torch_graphs": GpuRunner(replay, wait, array)}
 
 
-def milliseconds(runners: Mapping[str, _Runner], rounds: int) -> dict[str, float]:
+def milliseconds(runners: Mapping[str, GpuRunner], rounds: int) -> dict[str, float]:
     """Medians of runs that are launched one after the other: what a caller sees who does not wait for each."""
     plan = MeasuringPlan(rounds=rounds, sample_s=_SAMPLE_S, warm_up_s=_SAMPLE_S, pause_s=_PAUSE_S)
-    timers = {label: partial(_seconds, runner) for label, runner in runners.items()}
+    timers = {label: partial(launched_seconds, runner) for label, runner in runners.items()}
     return {label: median(samples) * 1e3 for label, samples in in_turns(timers, plan).items()}
 
 
-def _seconds(runner: _Runner, runs: int) -> float:
+def launched_seconds(runner: GpuRunner, runs: int) -> float:
+    """Mean seconds of so many runs, launched one after the other."""
     runner.wait()
     began = time.perf_counter()
     for _ in range(runs):

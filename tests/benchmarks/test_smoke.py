@@ -92,6 +92,13 @@ def warm_start() -> list[Row]:
     return run(trials=1)
 
 
+@smoke
+def zoo() -> list[Row]:
+    from tests.benchmarks.test_zoo import smallest
+
+    return smallest()
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tunehub.measure.difference import difference
-from tunehub.measure.protocol import MeasuringPlan, in_turns, wall_timer
+from tunehub.measure.protocol import MeasuringPlan, Timer, in_turns, wall_timer
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub_builder.bench.runtimes import Arrays, Runtime
 from tunehub_builder.networks import Network
@@ -31,9 +32,13 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuntimeFacts:
-    """What a runtime's process says of a network before it is timed. Seconds; ``report`` is tunehub's."""
+    """What a runtime's process says of a network before it is timed. Seconds; ``report`` is tunehub's.
+
+    ``first_s``: of the first run, which gave the ``outputs``.
+    """
 
     compile_s: float = _NAN
+    first_s: float = _NAN
     outputs: Arrays = field(default_factory=list)
     report: Report | None = None
 
@@ -45,20 +50,23 @@ class RuntimeSession:
     def __init__(self, runtime: Runtime, threads: int) -> None:
         self._runtime = runtime
         self._threads = threads
-        self._run: Callable[[], Arrays] | None = None
+        self._timer: Timer | None = None
 
     def preparation(self, network: Network) -> RuntimeFacts:
         """Compile or load ``network`` and run it once. Raises what the runtime raises."""
-        self._run = None
+        self._timer = None
         gc.collect()
         prepared = self._runtime.prepare(network, self._threads)
-        self._run = prepared.run
-        return RuntimeFacts(compile_s=prepared.compile_s, outputs=prepared.run(), report=prepared.report)
+        self._timer = prepared.timer or wall_timer(prepared.run)
+        began = time.perf_counter()
+        outputs = prepared.run()
+        first_s = time.perf_counter() - began
+        return RuntimeFacts(compile_s=prepared.compile_s, first_s=first_s, outputs=outputs, report=prepared.report)
 
     def measurement(self, runs: int) -> float:
         """Mean seconds of so many runs, one after the other."""
-        assert self._run is not None, "preparation comes first"
-        return wall_timer(self._run)(runs)
+        assert self._timer is not None, "preparation comes first"
+        return self._timer(runs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +127,11 @@ def compare(
 ) -> NetworkComparison:
     """Prepare and measure ``network`` in each process. One that fails or passes ``limit_s`` costs only its own times:
     it has an error, and a new process for the next network."""
+    return measured(prepared(network, workers, limit_s), workers, plan, limit_s)
+
+
+def prepared(network: Network, workers: Mapping[str, WorkerProcess], limit_s: float = _LIMIT_S) -> NetworkComparison:
+    """The first half of :func:`compare`: no samples yet."""
     facts: dict[str, RuntimeFacts] = {}
     errors: dict[str, str] = {}
     for name, worker in workers.items():
@@ -129,9 +142,22 @@ def compare(
             facts[name] = value
         else:
             errors[name] = value
-    samples = in_turns({name: _timer(name, workers[name], errors, limit_s) for name in facts}, plan)
-    samples = {name: times for name, times in samples.items() if name not in errors}
-    return NetworkComparison(name=network.name, facts=facts, samples_s=samples, errors=errors)
+    return NetworkComparison(name=network.name, facts=facts, samples_s={}, errors=errors)
+
+
+def measured(
+    ready: NetworkComparison,
+    workers: Mapping[str, WorkerProcess],
+    plan: MeasuringPlan = PLAN,
+    limit_s: float = _LIMIT_S,
+) -> NetworkComparison:
+    """The second half of :func:`compare`. A first run beyond the plan's cutoff is all that a runtime gets."""
+    errors = dict(ready.errors)
+    limit = plan.cutoff * min((facts.first_s for facts in ready.facts.values()), default=0.0)
+    slow = {name: (facts.first_s,) for name, facts in ready.facts.items() if facts.first_s > limit}
+    timers = {name: _timer(name, workers[name], errors, limit_s) for name in ready.facts if name not in slow}
+    samples = {name: times for name, times in in_turns(timers, plan).items() if name not in errors}
+    return replace(ready, samples_s={**samples, **slow}, errors=errors)
 
 
 def asked(worker: WorkerProcess, *request: Any) -> Any:
@@ -142,7 +168,7 @@ def asked(worker: WorkerProcess, *request: Any) -> Any:
     return value
 
 
-def _timer(name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: float) -> Callable[[int], float]:
+def _timer(name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: float) -> Timer:
     """Times of a process. One that failed, which ``errors`` then says, is infinitely slow: that ends its turns."""
 
     def timed(runs: int) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
+from tunehub.measure.protocol import Timer
 from tunehub_builder.networks import Network
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ Arrays = list[npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A network that is ready: ``run`` computes its outputs. ``compile_s``: seconds that compiling or loading took."""
+    """A network that is ready: ``run`` computes its outputs. ``compile_s``: seconds that compiling or loading took.
+
+    ``timer`` times runs where a wall clock around ``run`` does not, as on a GPU; None: it does.
+    """
 
     run: Callable[[], Arrays]
     compile_s: float
     report: Report | None = None
+    timer: Timer | None = None
 
 
 class Runtime(Protocol):

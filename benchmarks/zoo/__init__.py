@@ -1,0 +1,76 @@
+"""Many architectures that nobody tuned: right or not, and how fast beside other runtimes.
+
+Needs the extra ``zoo``. Each runtime has a process of its own, and the processes take turns. Results are kept line by
+line in the work folder: a network that is done is not done again. A run of the whole zoo writes
+``benchmarks/results/zoo-DEVICE-DATE.json``, and ``docs/zoo.md`` from the latest of each device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+import click
+
+from benchmarks.table import Row
+from benchmarks.zoo.architectures import Architecture, architectures
+from benchmarks.zoo.document import keep, machine_of, write_document
+from benchmarks.zoo.results import ZooJournal, rows, summarize
+from benchmarks.zoo.running import PLANS, ZooRun
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+OPTIONS = (
+    click.Option(["--device"], type=click.Choice(list(PLANS)), default="cpu", show_default=True),
+    click.Option(["--only"], default="*", help="Networks by names or patterns, separated by commas."),
+    click.Option(["--check-only"], is_flag=True, help="Compare outputs, time nothing: the machine need not be quiet."),
+    click.Option(["--export", "export_to"], type=_FOLDER, help="Only export the networks, into this folder."),
+    click.Option(["--from", "exports"], type=_FOLDER, help="Exported networks.  [default: in the work folder]"),
+    click.Option(["--work"], type=_FOLDER, default=Path("work/zoo"), show_default=True),
+    click.Option(["--again"], is_flag=True, help="Forget the results in the work folder."),
+    click.Option(["--jobs"], default=1, show_default=True, help="Networks to export or compile at once."),
+    click.Option(["--seconds"], type=float, default=math.inf, help="Begin no network after so long."),
+)
+
+
+def run(
+    device: str, only: str, check_only: bool, export_to: Path | None, exports: Path | None, work: Path, again: bool,
+    jobs: int, seconds: float,
+) -> list[Row]:  # fmt: skip
+    """Export and run the networks that ``only`` names; the rows of all that are done.
+
+    Raises ClickException for a pattern that names none, or without PyTorch where something must be exported.
+    """
+    chosen = select(only)
+    plan = None if check_only else PLANS[device]
+    zoo = ZooRun(exports=export_to or exports or work / "exports", device=device, plan=plan, jobs=jobs, seconds=seconds)
+    if export_to is not None:
+        failed = zoo.export(chosen)
+        exported = Row(name="exported", value=len(chosen) - len(failed), unit="count", note=f"of {len(chosen)}")
+        return [exported, *(Row(name=f"{name}_failed", value=1, unit="count", note=failed[name]) for name in failed)]
+    journal = ZooJournal(work / f"{device}{'-check' if check_only else ''}.jsonl")
+    if again:
+        journal.forget(item.name for item in chosen)
+    return run_zoo(zoo, chosen, journal, whole=plan is not None and chosen == architectures())
+
+
+def run_zoo(zoo: ZooRun, chosen: Sequence[Architecture], journal: ZooJournal, *, whole: bool = False) -> list[Row]:
+    """Run what the journal lacks, and give the rows of all of ``chosen`` that are done; a ``whole`` zoo is kept."""
+    zoo.run(chosen, journal)
+    known = journal.results()
+    done = [known[item.name] for item in chosen if item.name in known]
+    summary = summarize(zoo.device, machine_of(zoo.device), done)
+    if whole and len(done) == len(chosen):
+        keep(summary)
+        write_document()
+    return rows(summary)
+
+
+def select(patterns: str) -> tuple[Architecture, ...]:
+    """The architectures whose names match one of the ``patterns``, separated by commas. Raises ClickException."""
+    wanted = [pattern.strip() for pattern in patterns.split(",")]
+    chosen = tuple(item for item in architectures() if any(fnmatch(item.name, pattern) for pattern in wanted))
+    if not chosen:
+        raise click.ClickException(f"--only {patterns!r} matches none of {', '.join(i.name for i in architectures())}")
+    return chosen

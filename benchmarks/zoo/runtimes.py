@@ -1,0 +1,174 @@
+"""The runtimes of the zoo, each of which runs in a process of its own: TVM twice, and what others have.
+
+On the CPU the others are onnxruntime and OpenVINO, on a GPU PyTorch recorded as a CUDA graph, with TF32 off: that is
+another computation. On a GPU all use CUDA graphs, TVM where it can record one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu_network import GpuRunner, launched_seconds, this_gpu
+from benchmarks.zoo.architectures import architectures
+from benchmarks.zoo.export import MODEL, ExportedNetwork, seeded_model
+from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
+from tunehub_builder.networks import Network
+
+DEVICES = ("cpu", "cuda")
+_PROFILED_RUNS = 3
+_WARM_UP = 3
+_GRAPHS = {"relax.backend.use_cuda_graph": True}
+
+
+def runtimes(device: str, *, checking: bool) -> list[Runtime]:
+    """tunehub, TVM's default, and unless ``checking`` the others, on the ``device``."""
+    if device == "cpu":
+        ours: list[Runtime] = [ProfiledTunehub(profiled=not checking), TvmDefault()]
+        return ours if checking else [*ours, OnnxRuntime(), OpenVino()]
+    ours = [GpuTvm(name="tunehub", served=True), GpuTvm(name="default", served=False)]
+    return ours if checking else [*ours, TorchGraphs()]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfiledTunehub:
+    """TVM with the hub on this CPU; its report has the times of all calls when ``profiled``."""
+
+    profiled: bool = True
+    name: str = "tunehub"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
+        import tvm
+
+        import tunehub
+
+        target, module, inputs = tunehub.host_target(), network.relax_module(), network.sample_inputs()
+        began = time.perf_counter()
+        with tunehub.context(target) as hub:
+            executable = tvm.compile(module, target)
+        compile_s = time.perf_counter() - began
+        if self.profiled:
+            hub.profile(executable, list(inputs.values()), runs=_PROFILED_RUNS)
+        report = replace(hub.report(), functions={})  # TVM's functions stay in their process
+        return Prepared(run=tvm_runner(executable, inputs), compile_s=compile_s, report=report)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenVino:
+    """OpenVINO on this CPU, in float32: by default it computes in bfloat16 where the CPU can."""
+
+    name: str = "openvino"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without OpenVINO."""
+        import openvino
+
+        assert isinstance(network, ExportedNetwork)
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        began = time.perf_counter()
+        model = openvino.Core().compile_model(str(network.folder / MODEL), "CPU", settings)
+        compile_s = time.perf_counter() - began
+        request, values = model.create_infer_request(), list(network.sample_inputs().values())
+
+        def run() -> Arrays:
+            found = request.infer(values)
+            return [found[output] for output in model.outputs]
+
+        return Prepared(run=run, compile_s=compile_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuTvm:
+    """TVM on this machine's first GPU, with the hub when ``served``, recorded as CUDA graphs where that works."""
+
+    name: str
+    served: bool
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
+        import tvm
+
+        import tunehub
+
+        target, module = tvm.target.Target(this_gpu().tvm_config()), network.relax_module()
+        began = time.perf_counter()
+        with tunehub.context(target) if self.served else nullcontext() as hub:
+            runner = _graphs_or_not(lambda: tvm.compile(module, target), network.sample_inputs())
+        compile_s = time.perf_counter() - began
+        report = None if hub is None else replace(hub.report(), functions={})
+        return Prepared(run=runner, compile_s=compile_s, report=report, timer=partial(launched_seconds, runner))
+
+
+def _graphs_or_not(compile_it: Callable[[], Any], inputs: Mapping[str, Any]) -> GpuRunner:
+    """Recording CUDA graphs is TVM's business and fails for some modules, which then run without."""
+    import tvm
+
+    try:
+        with tvm.transform.PassContext(opt_level=3, config=_GRAPHS):
+            runner = _gpu_runner(compile_it(), inputs)
+        runner()
+    except Exception:
+        runner = _gpu_runner(compile_it(), inputs)
+    return runner
+
+
+def _gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
+    import tvm
+    from tvm import relax
+
+    device = tvm.cuda(0)
+    main = relax.VirtualMachine(executable, device)["main"]
+    arguments = [tvm.runtime.tensor(value, device) for value in inputs.values()]
+
+    def arrays(result: Any) -> Arrays:
+        return [item.numpy() for item in ([result] if hasattr(result, "numpy") else result)]
+
+    return GpuRunner(lambda: main(*arguments), device.sync, arrays)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchGraphs:
+    """PyTorch's own network recorded as one CUDA graph; cuDNN chooses its algorithms by trying them."""
+
+    name: str = "torch_graphs"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without PyTorch."""
+        import torch
+
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        began = time.perf_counter()
+        model = seeded_model(next(item for item in architectures() if item.name == network.name)).cuda()
+        arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
+        graph, recorded = _recorded(model, arguments)
+
+        def arrays(_result: Any) -> Arrays:
+            return [value.cpu().numpy() for value in recorded]
+
+        runner = GpuRunner(graph.replay, torch.cuda.synchronize, arrays)
+        timer = partial(launched_seconds, runner)
+        return Prepared(run=runner, compile_s=time.perf_counter() - began, timer=timer)
+
+
+def _recorded(model: Any, arguments: list[Any]) -> tuple[Any, Any]:
+    """The graph and its outputs; what recording fails on, PyTorch raises."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode():
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP):
+                model(*arguments)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            recorded = model(*arguments)
+    return graph, recorded
