@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tunehub.relax.nodes import main_module
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
@@ -43,47 +42,14 @@ def excess_threads(threads: Mapping[str, int], limits: LaunchLimits) -> str | No
     return f"a block has more than {limits.threads} threads" if count > limits.threads else None
 
 
-def excess_shared_memory(function: Any, limits: LaunchLimits) -> str | None:
-    """Why the kernels of ``function`` take too much shared memory, or None.
+def excess_shared_memory(lowered: Any, limits: LaunchLimits) -> str | None:
+    """Why the kernels of a function take too much shared memory, or None.
 
-    How much they take shows only once TVM has cut every buffer down to the part that a block uses: the function is
-    lowered as far as that, in some 10 ms.
+    ``lowered``: as :func:`tunehub.cuda.lowering.lowered` gives it. How much they take shows only once TVM has cut every
+    buffer down to the part that a block uses.
     """
     from tvm.s_tir import analysis
 
-    module = main_module(function)
-    for lowered in _lowering()(module).functions.values():
-        if not analysis.verify_gpu_code(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
-            return f"a block takes more than {limits.shared_memory} bytes of shared memory"
-    return None
-
-
-def _lowering() -> Any:
-    """The passes of TVM's own pipeline (``s_tir/pipeline.py``) up to the one that shares memory among buffers."""
-    import tvm
-    from tvm import s_tir, tirx
-
-    first = s_tir.transform
-    return tvm.transform.Sequential(
-        [
-            first.CanonicalizeLoop(),
-            first.LowerCrossThreadReduction(),
-            first.LowerInitBlock(),
-            first.PlanAndUpdateBufferAllocationLocation(),
-            first.ConvertBlocksToOpaque(),
-            first.LiftThreadBinding(),
-            first.ManifestSharedMemoryLocalStage(),
-            first.CompactBufferAllocation(),
-            first.LowerAutoCopy(),
-            first.UnifyThreadBinding(),
-            first.LowerMatchBuffer(),
-            first.InjectSoftwarePipeline(),
-            first.TransformMmaBufferLayout(),
-            first.LowerOpaqueBlock(),
-            tirx.transform.FlattenBuffer(),
-            tirx.transform.VectorizeLoop(True),
-            first.InjectVirtualThread(),
-            first.InjectDoubleBuffer(),
-            tirx.transform.StorageRewrite(),
-        ]
-    )
+    if analysis.verify_gpu_code(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
+        return None
+    return f"a block takes more than {limits.shared_memory} bytes of shared memory"

@@ -1,19 +1,46 @@
-"""Index expressions of current TVM, evaluated with numpy."""
+"""Index expressions and conditions of current TVM, evaluated with numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-_OPERATIONS: dict[str, Any] = {
+Array = npt.NDArray[Any]
+Values = Mapping[int, Array]
+
+LANES = 0  # the variable of a vector's elements; no object has this hash
+_INDICES: dict[str, Any] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
+}
+_BINARY: dict[str, Any] = {
+    **_INDICES,
+    "Div": np.floor_divide,  # truncated divisions of indices, which are never negative
+    "Mod": np.mod,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+}
+_CALLS: dict[str, Any] = {
+    "shift_left": np.left_shift,
+    "shift_right": np.right_shift,
+    "bitwise_and": np.bitwise_and,
+    "if_then_else": np.where,
+    "likely": np.asarray,
 }
 
 
@@ -21,9 +48,7 @@ def _name(variable: Any) -> Any:
     return variable.name
 
 
-def evaluate(
-    expression: Any, values: Mapping[Any, npt.NDArray[Any]], key: Callable[[Any], Any] = _name
-) -> npt.NDArray[Any]:
+def evaluate(expression: Any, values: Mapping[Any, Array], key: Callable[[Any], Any] = _name) -> Array:
     """Return the value of ``expression`` (a PrimExpr) for arrays of values of its variables, by their names.
 
     ``key``: what variables are called in ``values``, where one name may stand for several.
@@ -37,7 +62,77 @@ def evaluate(
         return evaluate(expression.value, values, key)
     if kind == "Var":
         return values[key(expression)]
-    operation = _OPERATIONS[kind]  # before its operands: a load has none
+    operation = _INDICES[kind]  # before its operands: a load has none
     operands = (evaluate(operand, values, key) for operand in (expression.a, expression.b))
-    result: npt.NDArray[Any] = operation(*operands)
+    result: Array = operation(*operands)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An index or a condition, read once and evaluated often.
+
+    ``variables``: the hashes of those that it depends on, :data:`LANES` of a vector among them; a hash is an object's,
+    where one name may stand for several variables. ``lanes``: the elements of a vector.
+    """
+
+    variables: frozenset[int]
+    value: Callable[[Values], Any]
+    lanes: int = 1
+
+
+def compiled(expression: Any) -> Expression:
+    """Read a PrimExpr. Raises KeyError, with the kind of node, for one that depends on memory."""
+    kind = type(expression).__name__
+    if kind in ("IntImm", "FloatImm"):
+        return constant(expression.value)
+    if kind == "Var":
+        return variable(hash(expression))
+    if kind in _BINARY:
+        return _applied(_BINARY[kind], expression.a, expression.b)
+    if kind in ("Cast", "Broadcast"):
+        return compiled(expression.value)
+    if kind == "Ramp":
+        return ramp(compiled(expression.base), compiled(expression.stride), int(expression.lanes))
+    if kind == "Not":
+        return _applied(np.logical_not, expression.a)
+    if kind == "Select":
+        return _applied(np.where, expression.condition, expression.true_value, expression.false_value)
+    if kind == "Call":
+        return _applied(_CALLS[operator_name(expression)], *expression.args)
+    raise KeyError(kind)
+
+
+def constant(number: float) -> Expression:
+    """A number."""
+    return Expression(frozenset(), lambda _: number)
+
+
+def variable(name: int) -> Expression:
+    """The variable with the hash ``name``."""
+    return Expression(frozenset((name,)), lambda values: values[name])
+
+
+def ramp(base: Expression, stride: Expression, lanes: int) -> Expression:
+    """``lanes`` numbers from ``base`` on, ``stride`` apart."""
+    return combined(lambda first, step, lane: first + step * lane, base, stride, variable(LANES), lanes=lanes)
+
+
+def combined(operation: Callable[..., Any], *operands: Expression, lanes: int = 1) -> Expression:
+    """``operation`` of ``operands``."""
+    names = frozenset[int]().union(*(operand.variables for operand in operands))
+    most = max(lanes, *(operand.lanes for operand in operands))
+    if len(operands) == 2:  # most are; without a list of arguments these are faster
+        one, other = (operand.value for operand in operands)
+        return Expression(names, lambda values: operation(one(values), other(values)), most)
+    parts = [operand.value for operand in operands]
+    return Expression(names, lambda values: operation(*(part(values) for part in parts)), most)
+
+
+def operator_name(call: Any) -> str:
+    """The name of what a Call calls, without its dialect."""
+    return str(getattr(call.op, "name", "")).rpartition(".")[2]
+
+
+def _applied(operation: Callable[..., Any], *operands: Any) -> Expression:
+    return combined(operation, *map(compiled, operands))

@@ -28,6 +28,13 @@ def main_module(function: Any) -> Any:
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
+def symbolic() -> Any:
+    """TVM's module for arithmetic on expressions; 0.27 renamed it."""
+    import tvm
+
+    return tvm.sym if hasattr(tvm, "sym") else tvm.arith
+
+
 def parameters(function: Any) -> list[Any]:
     """The buffers of the parameters of ``function``; since 0.27 a parameter is its buffer."""
     if hasattr(function, "buffer_map"):

@@ -228,7 +228,7 @@ def _finish(mod: Any, target: Any, hub: Hub) -> Any:
         from tunehub.cuda.default import checked
 
         passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
-        passes = [checked(each) for each in passes] if target.kind.name == "cuda" else passes
+        passes = [checked(each, target) for each in passes] if target.kind.name == "cuda" else passes
     with target:
         return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
 

@@ -13,6 +13,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
+from tunehub.cuda.lowering import lowered
 from tunehub.relax.schedule.guard import GuardError, check_function
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 
@@ -64,12 +65,13 @@ def _staged(rows: int) -> tuple[Any, Any]:
 
 def test_shared_memory_is_what_a_block_uses() -> None:
     fits, original = _staged(12)  # 48 KiB: the buffer is four times as large
-    assert excess_shared_memory(fits, SM_80) is None
-    check_function(fits, original, tvm.target.Target(CUDA))
+    target = tvm.target.Target(CUDA)
+    assert excess_shared_memory(lowered(fits, target), SM_80) is None
+    check_function(fits, original, target)
     large, original = _staged(13)
-    assert "more than 49152 bytes of shared memory" in str(excess_shared_memory(large, SM_80))
+    assert "more than 49152 bytes of shared memory" in str(excess_shared_memory(lowered(large, target), SM_80))
     with pytest.raises(GuardError, match="shared memory"):
-        check_function(large, original, tvm.target.Target(CUDA))
+        check_function(large, original, target)
 
 
 def test_loops_bound_to_one_tag_in_one_another_are_not_multiplied() -> None:

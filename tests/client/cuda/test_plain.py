@@ -134,6 +134,6 @@ def test_an_epilogue_that_dlight_applies_in_every_step_is_replaced() -> None:
     rules = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())
     with TARGET:
         wrong = rules(tvm.IRModule({"main": mod["main"]}))
-        right = checked(rules)(mod)
+        right = checked(rules, TARGET)(mod)
     assert difference(one_after_the_other(wrong), mod, "llvm") > 0.01
     assert difference(one_after_the_other(right), mod, "llvm") < 1e-5

@@ -85,7 +85,7 @@ class CudaSession(TraceSession):
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function.
 
-        Outputs are compared with those of the plainest kernels: dlight's own can be wrong, see ``tunehub.cuda.locals``.
+        Outputs are compared with those of the plainest kernels: dlight's own can be wrong, see ``tunehub.cuda.check``.
         """
         self.drop()
         errors = [error_of(self.build_default, 0, task, target)]

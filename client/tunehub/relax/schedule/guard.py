@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces
+from tunehub.cuda.fault import Fault, NotSimulated
+from tunehub.cuda.limits import excess_threads, limits_of
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces, symbolic
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
@@ -52,17 +53,34 @@ def check_features(features: frozenset[str], target: Any) -> None:
         raise GuardError(f"the record needs {', '.join(missing)}, which the target does not have")
 
 
-def check_function(scheduled: Any, original: Any, target: Any) -> None:
-    """Raise GuardError unless ``scheduled`` keeps the parameters of ``original`` and code can be generated for it."""
-    check_statements(scheduled, original, target)
-    if target.kind.name != "llvm":
-        too_much = excess_shared_memory(scheduled, limits_of(target))
-        if too_much is not None:
-            raise GuardError(too_much)
+def check_function(scheduled: Any, original: Any, target: Any) -> NotSimulated | None:
+    """Raise GuardError unless ``scheduled`` keeps the parameters of ``original``, code can be generated for it, and on
+    a GPU :func:`tunehub.cuda.check.fault` finds nothing wrong. Returns why that is not known, where it is not."""
+    _check_statements(scheduled, original, target)
+    return None if target.kind.name == "llvm" else _found_right(scheduled, target)
 
 
 def check_statements(scheduled: Any, original: Any, target: Any) -> None:
     """The part of :func:`check_function` that needs no lowering."""
+    _check_statements(scheduled, original, target)
+    if target.kind.name != "llvm":
+        from tunehub.cuda.check import structural_fault  # CPUs do not need it
+
+        wrong = structural_fault(scheduled)
+        if wrong is not None:
+            raise GuardError(str(wrong))
+
+
+def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
+    from tunehub.cuda.check import fault
+
+    found = fault(scheduled, target)
+    if isinstance(found, Fault):
+        raise GuardError(str(found))
+    return found
+
+
+def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
     before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
     if before != after:
         raise GuardError("the record changes the parameters of the function")
@@ -80,16 +98,6 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
-    if device == "gpu":
-        _check_reads(scheduled)
-
-
-def _check_reads(scheduled: Any) -> None:
-    from tunehub.cuda.locals import foreign_read  # CPUs do not need it
-
-    wrong = foreign_read(scheduled)
-    if wrong is not None:
-        raise GuardError(wrong)
 
 
 def check_tiles(scheduled: Any) -> None:
@@ -168,8 +176,7 @@ def _writes_once(node: Any, loops: tuple[Any, ...]) -> bool:
     if math.prod(map(int, extents)) == math.prod(map(int, around)):
         return True  # no remainder: TVM has checked that the loops cover the block
     domains = {loop.loop_var: tvm.ir.Range(loop.min, loop.extent) for loop in loops}
-    symbolic = tvm.sym if hasattr(tvm, "sym") else tvm.arith  # renamed in 0.27
-    found = symbolic.detect_iter_map(list(node.iter_values), domains, node.predicate, "bijective")
+    found = symbolic().detect_iter_map(list(node.iter_values), domains, node.predicate, "bijective")
     return len(found.indices) > 0
 
 
@@ -256,8 +263,8 @@ def _inside(loop: Any, path: _Path) -> _Path:
 
 def _check_loop(loop: Any, path: _Path, device: str, limits: LaunchLimits) -> None:
     kind = int(loop.kind)
-    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED) and integer(loop.extent) is None:
-        raise GuardError("a vector, unrolled or parallel loop of unknown extent")
+    if kind in (_PARALLEL, _VECTORIZED, _UNROLLED, _BOUND) and integer(loop.extent) is None:
+        raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
     if kind == _PARALLEL and (path.parallel or device == "gpu"):
         raise GuardError("parallel loops are nested" if path.parallel else "parallel loops are for CPUs")
     if kind == _VECTORIZED and (path.lanes > 1 or int(loop.extent.value) > MAX_LANES[device]):

@@ -1,0 +1,460 @@
+"""A lowered GPU kernel as its accesses to memory, its barriers, and the loops and conditions around them.
+
+TVM's statements are read once, because asking them takes long; :mod:`tunehub.cuda.simulation` runs what is made here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tunehub.cuda.fault import FaultError, NotSimulatedError
+from tunehub.relax.index_expressions import (
+    LANES,
+    Expression,
+    combined,
+    compiled,
+    constant,
+    operator_name,
+    variable,
+)
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, parameters, symbolic
+
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_PARTS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
+_LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
+_NESTED = ("AttrStmt", "SeqStmt", "DeclBuffer", "AllocBuffer")
+_NAMING = ("Bind", "LetStmt")  # the class was renamed in 0.27
+_WARP_CALLS = ("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", "tvm_warp_activemask")
+_MATRIX_CALLS = ("tvm_load_matrix_sync", "tvm_store_matrix_sync", "tvm_fill_fragment", "tvm_mma_sync")
+_FRAGMENTS = {"wmma.matrix_a": (0, 2), "wmma.matrix_b": (2, 1)}  # rows and columns among m, n, k
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Memory:
+    """One allocation, or a parameter: ``size`` in elements of the buffer that allocates it."""
+
+    name: str
+    scope: str
+    size: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the threads of a block share it."""
+        return self.scope.startswith("shared")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Access:
+    """A read or write of one element, or of a vector's.
+
+    ``through``: the buffer, of which several may lie in one memory. ``guard``: when it happens. ``variables``: all that
+    it depends on, those of the loops and conditions around it among them. ``by_warp``: 32 threads do it together.
+    """
+
+    memory: Memory
+    through: int
+    index: Expression
+    guard: Expression | None
+    writes: bool
+    by_warp: bool
+    variables: frozenset[int]
+
+    @property
+    def lanes(self) -> int:
+        """The number of elements."""
+        return max(self.index.lanes, 1 if self.guard is None else self.guard.lanes)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Barrier:
+    """All threads of a block wait here; ``of_warp``: those of a warp do something together."""
+
+    of_warp: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Loop:
+    """``extent`` iterations of ``body``; ``waits``: there is a barrier inside."""
+
+    counter: int
+    start: Expression
+    extent: Expression
+    body: tuple[Node, ...]
+    waits: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Branch:
+    """``then`` under a ``condition``, ``otherwise`` where it does not hold."""
+
+    condition: Expression
+    then: tuple[Node, ...]
+    otherwise: tuple[Node, ...]
+    waits: bool
+
+
+Node: TypeAlias = Access | Barrier | Loop | Branch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Launch:
+    """One kernel: the extents of its grid and of a block by thread tag, and the tag of each variable of a thread."""
+
+    grid: dict[str, int]
+    block: dict[str, int]
+    tags: dict[int, str]
+    body: tuple[Node, ...]
+
+
+def accesses(body: Iterable[Node]) -> Iterator[Access]:
+    """All accesses in ``body``."""
+    for node in body:
+        if isinstance(node, Access):
+            yield node
+        elif not isinstance(node, Barrier):
+            yield from accesses(node.body if isinstance(node, Loop) else (*node.then, *node.otherwise))
+
+
+def within_block(body: Iterable[Node]) -> frozenset[int]:
+    """The variables on which it depends what a block does, but for where in global memory it writes."""
+    found = [each.variables for each in accesses(body) if not (each.writes and each.memory.scope == "global")]
+    return frozenset[int]().union(*found)
+
+
+def apart(launch: Launch) -> frozenset[Memory]:
+    """Those of the threads' own memories in which not all threads take the same elements at the same time."""
+    threads = {variable for variable, tag in launch.tags.items() if tag in launch.block}
+    own = (each for each in accesses(launch.body) if not (each.memory.is_shared or each.memory.scope == "global"))
+    return frozenset(each.memory for each in own if not threads.isdisjoint(each.variables))
+
+
+def launches(function: Any) -> Iterator[Launch]:
+    """The kernels of a PrimFunc as :func:`tunehub.cuda.lowering.lowered` gives it.
+
+    Raises FaultError when loops of one kernel bound to one thread tag differ in length, NotSimulatedError for what is
+    not known here, such as indices that are loaded.
+    """
+    memories: dict[int, Memory] = {hash(buffer): _memory(buffer, "global") for buffer in parameters(function)}
+    yield from _launches(function.body, memories)
+
+
+def _launches(node: Any, memories: dict[int, Memory]) -> Iterator[Launch]:
+    if _tag(node):
+        yield _Reader(memories).launch(node)
+        return
+    _declare(node, memories)
+    for child in children(node):
+        yield from _launches(child, memories)
+
+
+def _declare(node: Any, memories: dict[int, Memory]) -> None:
+    kind = type(node).__name__
+    if kind == "DeclBuffer":
+        memories[hash(node.buffer)] = _known(node.data, memories)
+    elif kind == "AllocBuffer":
+        memories[hash(node.buffer)] = _memory(node.buffer, str(node.buffer.scope()))
+
+
+def _memory(buffer: Any, scope: str) -> Memory:
+    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
+    if None in extents:
+        raise NotSimulatedError("a buffer of unknown size")
+    return Memory(str(buffer.name), scope, math.prod(int(extent or 0) for extent in extents))
+
+
+def _known(buffer: Any, memories: dict[int, Memory]) -> Memory:
+    if type(buffer).__name__ == "Call":  # buffer_data
+        buffer = buffer.args[0]
+    memory = memories.get(hash(buffer))
+    if memory is None:
+        raise NotSimulatedError(f"the memory of {getattr(buffer, 'name', buffer)}")
+    return memory
+
+
+def _tag(node: Any) -> str:
+    """The thread tag that a statement gives a variable for, as ``threadIdx.x``."""
+    if type(node).__name__ != "AttrStmt" or str(node.attr_key) != "thread_extent":
+        return ""
+    return str(node.node.thread_tag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """What is around a statement: the variables that decide whether it runs, and whether it is TVM's own reduction
+    among threads, where lanes that do not count carry anything."""
+
+    variables: frozenset[int] = frozenset()
+    guard: Expression | None = None
+    reducing: bool = False
+
+    def under(self, condition: Expression, *, holds: bool = True) -> _Path:
+        """With a condition of ``if_then_else`` around a load."""
+        own = condition if holds else combined(lambda value, _: np.logical_not(value), condition, constant(0))
+        guard = own if self.guard is None else combined(np.logical_and, self.guard, own)
+        return _Path(self.variables | condition.variables, guard, self.reducing)
+
+    def inside(self, *around: Expression) -> _Path:
+        """In a loop or a branch."""
+        return _Path(self.variables.union(*(each.variables for each in around)), self.guard, self.reducing)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one kernel."""
+
+    memories: dict[int, Memory]
+    extents: dict[str, int] = field(default_factory=dict)
+    tags: dict[int, str] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)  # buffers
+    named: set[int] = field(default_factory=set)  # variables that stand for a value
+    bounds: Any = None
+
+    def launch(self, node: Any) -> Launch:
+        self.bounds = symbolic().Analyzer()
+        self.written = {hash(buffer_of(store)) for store in _stores(node)}
+        body = tuple(self.nodes(node, _Path()))
+        grid, block = (
+            {tag: extent for tag, extent in sorted(self.extents.items()) if tag.startswith(prefix)}
+            for prefix in ("blockIdx", "threadIdx")
+        )
+        return Launch(grid=grid, block=block, tags=self.tags, body=body)
+
+    def expression(self, expression: Any) -> Expression:
+        """An index or a condition."""
+        try:
+            found = compiled(expression)
+        except KeyError as unknown:
+            raise NotSimulatedError(f"an index or a condition with {unknown.args[0]}") from unknown
+        if not found.variables.isdisjoint(self.named):
+            raise NotSimulatedError("an index or a condition with a variable")
+        return found
+
+    def nodes(self, node: Any, path: _Path) -> Iterator[Node]:
+        """What a statement does, in its order."""
+        kind = type(node).__name__
+        if kind == "For":
+            yield from self.loop(node, path)
+        elif kind == "IfThenElse":
+            yield from self.branch(node, path)
+        elif kind == "BufferStore":
+            yield from self.store(node, path)
+        elif kind == "Evaluate":
+            yield from self.call(node.value, path)
+        elif kind in _NESTED:
+            yield from self.nested(node, path)
+        elif kind in _NAMING:
+            self.named.add(hash(node.var))
+            yield from self.reads(node.value, path)
+            for child in children(node):
+                yield from self.nodes(child, path)
+        else:
+            raise NotSimulatedError(f"a statement {kind}")
+
+    def nested(self, node: Any, path: _Path) -> Iterator[Node]:
+        _declare(node, self.memories)
+        if type(node).__name__ == "AttrStmt":
+            key = str(node.attr_key)
+            if key == "thread_extent":
+                self.bind(node)
+            elif key == "reduce_scope":
+                path = _Path(path.variables, path.guard, reducing=True)
+        for child in children(node):
+            yield from self.nodes(child, path)
+
+    def bind(self, node: Any) -> None:
+        import tvm
+
+        tag, extent = _tag(node), integer(node.value)
+        if extent is None:
+            raise NotSimulatedError(f"{tag} of unknown extent")
+        if self.extents.setdefault(tag, extent) != extent:
+            raise FaultError("thread_extents", tag)
+        self.tags[hash(node.node.var)] = tag
+        self.bounds.bind(node.node.var, tvm.ir.Range(0, extent))
+
+    def loop(self, node: Any, path: _Path) -> Iterator[Node]:
+        import tvm
+
+        start, extent = self.expression(node.min), self.expression(node.extent)
+        if None not in (integer(node.min), integer(node.extent)):
+            self.bounds.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+        body = tuple(self.nodes(node.body, path.inside(start, extent)))
+        if body:
+            waits = any(map(_waits, body))
+            yield Loop(counter=hash(node.loop_var), start=start, extent=extent, body=body, waits=waits)
+
+    def branch(self, node: Any, path: _Path) -> Iterator[Node]:
+        yield from self.reads(node.condition, path)
+        condition = self.expression(node.condition)
+        then, otherwise = (
+            () if case is None else tuple(self.nodes(case, path.inside(condition)))
+            for case in (node.then_case, node.else_case)
+        )
+        if then or otherwise:
+            waits = any(map(_waits, (*then, *otherwise)))
+            yield Branch(condition=condition, then=then, otherwise=otherwise, waits=waits)
+
+    def store(self, node: Any, path: _Path) -> Iterator[Node]:
+        if _is_itself(node):  # of reductions among threads: each writes what is there
+            return
+        yield from self.reads(node.value, path)
+        for index in node.indices:
+            yield from self.reads(index, path)
+        yield from self.access(node, path, writes=True)
+
+    def access(self, node: Any, path: _Path, *, writes: bool) -> Iterator[Access]:
+        buffer = buffer_of(node)
+        if len(node.indices) != 1:
+            raise NotSimulatedError("a buffer of several dimensions")
+        memory = _known(buffer, self.memories)
+        yield self.made(memory, hash(buffer), self.expression(node.indices[0]), path, writes=writes)
+
+    def made(
+        self, memory: Memory, through: int, index: Expression, path: _Path, *, writes: bool, by_warp: bool = False
+    ) -> Access:
+        return Access(
+            memory=memory,
+            through=through,
+            index=index,
+            guard=path.guard,
+            writes=writes,
+            by_warp=by_warp,
+            variables=index.variables | path.variables,
+        )
+
+    def reads(self, expression: Any, path: _Path) -> Iterator[Node]:
+        """Every load in ``expression``, under the conditions of ``if_then_else`` around it."""
+        kind = type(expression).__name__
+        if kind in _LEAVES:
+            return
+        if kind in _LOADS:
+            for index in expression.indices:
+                yield from self.reads(index, path)
+            yield from self.load(expression, path)
+        elif kind == "Call":
+            yield from self.call_reads(expression, path)
+        else:
+            for name in _PARTS:
+                part = getattr(expression, name, None)
+                if part is not None:
+                    yield from self.reads(part, path)
+
+    def load(self, node: Any, path: _Path) -> Iterator[Access]:
+        memory = _known(buffer_of(node), self.memories)
+        if memory.scope == "local" and path.reducing:
+            return
+        unwritten = memory.scope == "global" and hash(buffer_of(node)) not in self.written
+        if unwritten and (self.is_loaded(node.indices[0]) or self.stays_inside(node.indices[0], memory.size)):
+            return
+        yield from self.access(node, path, writes=False)
+
+    def is_loaded(self, index: Any) -> bool:
+        """Whether an index or a condition is known only when the kernel runs."""
+        try:
+            self.expression(index)
+        except NotSimulatedError:
+            return True
+        return False
+
+    def stays_inside(self, index: Any, size: int) -> bool:
+        """Whether an index is inside for all values of its variables, whatever the conditions."""
+        last = 0
+        if type(index).__name__ == "Ramp":
+            stride = integer(index.stride)
+            if stride is None or stride < 0:
+                return False
+            index, last = index.base, stride * (int(index.lanes) - 1)
+        found = self.bounds.const_int_bound(index)
+        return int(found.min_value) >= 0 and int(found.max_value) + last < size
+
+    def call_reads(self, call: Any, path: _Path) -> Iterator[Node]:
+        name = operator_name(call)
+        if name == "if_then_else":
+            condition, *cases = call.args
+            yield from self.reads(condition, path)
+            held = None if self.is_loaded(condition) else self.expression(condition)
+            for case, holds in zip(cases, (True, False), strict=True):
+                yield from self.reads(case, path if held is None else path.under(held, holds=holds))
+            return
+        if name in _WARP_CALLS:
+            yield Barrier(of_warp=True)
+        for argument in call.args:
+            yield from self.reads(argument, path)
+
+    def call(self, call: Any, path: _Path) -> Iterator[Node]:
+        """A statement that is a call."""
+        if type(call).__name__ == "IntImm":  # nothing
+            return
+        name = operator_name(call) if type(call).__name__ == "Call" else ""
+        if name == "tvm_storage_sync":
+            if str(call.args[0].value) != "warp":
+                yield Barrier()
+        elif name in _MATRIX_CALLS:
+            yield Barrier(of_warp=True)
+            yield from self.matrix(name, call.args, path)
+        else:
+            raise NotSimulatedError(f"a call of {name or type(call).__name__}")
+
+    def matrix(self, name: str, args: Any, path: _Path) -> Iterator[Access]:
+        """What an operation on fragments of matrices reads and writes. All of a warp holds a fragment together."""
+        if name == "tvm_fill_fragment":
+            yield self.fragment(args[0], args[4], path, writes=True)
+        elif name == "tvm_mma_sync":
+            for place in (2, 4, 6):
+                yield self.fragment(args[place], args[place + 1], path, writes=False)
+            yield self.fragment(args[0], args[1], path, writes=True)
+        elif name == "tvm_load_matrix_sync":
+            yield self.matrix_in_memory(args, path, writes=False)
+            yield self.fragment(args[0], args[4], path, writes=True)
+        else:
+            yield self.fragment(args[0], args[4], path, writes=False)
+            yield self.matrix_in_memory(args, path, writes=True)
+
+    def fragment(self, data: Any, index: Any, path: _Path, *, writes: bool) -> Access:
+        memory = _known(data, self.memories)
+        return self.made(memory, id(memory), self.expression(index), path, writes=writes)
+
+    def matrix_in_memory(self, args: Any, path: _Path, *, writes: bool) -> Access:
+        """What ``tvm_load_matrix_sync`` or ``tvm_store_matrix_sync`` takes, whichever thread takes an element."""
+        pointer, sizes = args[5], [int(argument) for argument in args[1:4]]
+        if type(pointer).__name__ != "Call" or operator_name(pointer) != "tvm_access_ptr":
+            raise NotSimulatedError("a pointer of unknown form")
+        memory = _known(pointer.args[1], self.memories)
+        if writes and memory.scope == "global":
+            raise NotSimulatedError("fragments that are stored to global memory")
+        rows, columns = (sizes[at] for at in _FRAGMENTS.get(_known(args[0], self.memories).scope, (0, 1)))
+        if str(args[7].value) != "row_major":
+            rows, columns = columns, rows
+        index = combined(
+            lambda first, stride, lane: first + lane // columns * stride + lane % columns,
+            self.expression(pointer.args[2]),
+            self.expression(args[6]),
+            variable(LANES),
+            lanes=rows * columns,
+        )
+        return self.made(memory, hash(pointer.args[1]), index, path, writes=writes, by_warp=True)
+
+
+def _is_itself(store: Any) -> bool:
+    value = store.value
+    if type(value).__name__ not in _LOADS or not buffer_of(value).same_as(buffer_of(store)):
+        return False
+    return [str(index) for index in value.indices] == [str(index) for index in store.indices]
+
+
+def _stores(node: Any) -> Iterator[Any]:
+    if type(node).__name__ == "BufferStore":
+        yield node
+    for child in children(node):
+        yield from _stores(child)
+
+
+def _waits(node: Node) -> bool:
+    if isinstance(node, Barrier):
+        return not node.of_warp
+    return not isinstance(node, Access) and node.waits
