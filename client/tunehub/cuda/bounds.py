@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 
 from tunehub.cuda.fault import NotSimulatedError
-from tunehub.relax.index_expressions import Array, Expression, compiled
+from tunehub.relax.index_expressions import Array, Expression, compiled, operator_name
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, parameters, symbolic
 
+_ACCESSES = ("BufferStore", "BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_LISTS = ("seq", "indices", "args")
+_PARTS = (*_LISTS, "body", "a", "b", "value")
+_SELECT = ("condition", "true_value", "false_value")
+_BRANCH = ("condition", "then_case", "else_case")
 _MOST_POINTS = 1 << 21  # of one index
 
 
@@ -48,14 +53,14 @@ class _Place:
 
 def buffer_left(function: Any) -> str | None:
     """The name of a buffer of ``function``, a scheduled PrimFunc, that a block leaves where the conditions of the
-    blocks around let it, or None. Parameters are not looked at: a padding reads beyond their ends, and selects.
+    blocks around let it, or None. Parameters are not looked at here: their ends stay when TVM lowers the function.
 
     Raises NotSimulatedError when there are too many indices to look at.
     """
     own = {hash(buffer) for buffer in parameters(function)}
     for block, place in _innermost(function.body, _Place()):
         for region in (*block.reads, *block.writes):
-            if hash(buffer_of(region)) not in own and _leaves(region, place):
+            if hash(buffer_of(region)) not in own and _leaves(block, region, place):
                 return str(buffer_of(region).name)
     return None
 
@@ -77,27 +82,69 @@ def _has_blocks(node: Any) -> bool:
     return type(node).__name__ == "SBlockRealize" or any(map(_has_blocks, children(node)))
 
 
-def _leaves(region: Any, place: _Place) -> bool:
-    for dimension, extent in zip(region.region, buffer_kind(buffer_of(region)).shape, strict=True):
-        size, taken = integer(extent), integer(dimension.extent)
-        if size is None or taken is None:
+def _leaves(block: Any, region: Any, place: _Place) -> bool:
+    """Whether ``block`` leaves the buffer of ``region``, what it says to read or write; a padding says more than it
+    does."""
+    buffer = buffer_of(region)
+    shape = [integer(extent) for extent in buffer_kind(buffer).shape]
+    taken = [integer(dimension.extent) for dimension in region.region]
+    if not _passes([dimension.min for dimension in region.region], shape, taken, (), place):
+        return False
+    used = list(_uses(block.body, buffer, ()))
+    ones: list[int | None] = [1] * len(shape)
+    return not used or any(_passes(list(access.indices), shape, ones, guards, place) for access, guards in used)
+
+
+def _uses(node: Any, buffer: Any, guards: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The loads and stores of ``buffer`` in a block's body, and the conditions around each."""
+    kind = type(node).__name__
+    if kind in _ACCESSES and buffer_of(node).same_as(buffer):
+        yield node, guards
+    choice = _choice(node)
+    if choice is not None:
+        condition, then, *otherwise = choice
+        yield from _uses(then, buffer, (*guards, condition))
+        for each in (condition, *otherwise):
+            yield from _uses(each, buffer, guards)
+        return
+    for name in _PARTS:
+        part = getattr(node, name, None)
+        for each in () if part is None else part if name in _LISTS else (part,):
+            yield from _uses(each, buffer, guards)
+
+
+def _choice(node: Any) -> list[Any] | None:
+    """The condition of a choice, what is taken where it holds, and what else."""
+    kind = type(node).__name__
+    if kind == "Call":
+        return list(node.args) if operator_name(node) == "if_then_else" else None
+    names = {"Select": _SELECT, "IfThenElse": _BRANCH}.get(kind)
+    return None if names is None else [part for name in names if (part := getattr(node, name)) is not None]
+
+
+def _passes(
+    indices: list[Any], shape: list[int | None], taken: list[int | None], guards: tuple[Any, ...], place: _Place
+) -> bool:
+    """Whether an index goes below 0 or beyond the end where the ``guards`` and the blocks' conditions hold."""
+    for index, extent, count in zip(indices, shape, taken, strict=True):
+        if extent is None or count is None:
             continue  # loops of unknown length are not bound to threads
-        last = size - taken
-        low, high = place.range_of(dimension.min)
-        if (low < 0 or high > last) and _passes(dimension.min, last, place):
+        low, high = place.range_of(index)
+        if (low < 0 or high > extent - count) and _reaches(index, extent - count, guards, place):
             return True
     return False
 
 
-def _passes(index: Any, last: int, place: _Place) -> bool:
-    """Whether ``index`` goes below 0 or above ``last``."""
+def _reaches(index: Any, last: int, guards: tuple[Any, ...], place: _Place) -> bool:
+    """Whether ``index`` is below 0 or above ``last`` anywhere; what is loaded or named inside a block is not known."""
     try:
-        wanted, conditions = compiled(index), [compiled(realize.predicate) for realize in place.realizes]
+        wanted = compiled(index)
+        conditions = [compiled(each) for each in (*guards, *(realize.predicate for realize in place.realizes))]
+        values = _values((wanted, *conditions), place)
+        met = (np.asarray(condition.value(values), bool) for condition in conditions)
+        return bool(reduce(np.logical_and, met, _outside(wanted, last, values)).any())
     except KeyError:
-        return False  # it is loaded
-    values = _values((wanted, *conditions), place)
-    met = (np.asarray(condition.value(values), bool) for condition in conditions)
-    return bool(reduce(np.logical_and, met, _outside(wanted, last, values)).any())
+        return False
 
 
 def _outside(index: Expression, last: int, values: dict[int, Any]) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tunehub.cuda.fault import FaultError
-from tunehub.cuda.simulation.kernel import Access, Barrier, Branch, Launch, Loop, Memory, apart, within_block
+from tunehub.cuda.simulation.kernel import Barrier, Branch, Launch, Loop, Memory, MemoryAccess, apart, within_block
 from tunehub.cuda.simulation.walk import Budget, Walk, both
 from tunehub.relax.index_expressions import LANES, Array
 
@@ -18,12 +18,12 @@ _FIRST = 3  # iterations of a loop with barriers that are run, and the last one
 _NOBODY, _SEVERAL = -1, -2
 
 
-def blocks_of(launch: Launch, budget: Budget) -> Iterator[Block]:
+def blocks_of(launch: Launch, budget: Budget) -> Iterator[ThreadBlock]:
     """The blocks of the grid that are run."""
     last = math.prod(launch.grid.values()) - 1
     which = {variable for variable, tag in launch.tags.items() if tag in launch.grid}
     for place in [0] if which.isdisjoint(within_block(launch.body)) else sorted({0, last // 2, last}):
-        yield Block(launch, budget, place)
+        yield ThreadBlock(launch, budget, place)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ def _differs(found: Array, owners: Array) -> bool:
     return bool(((found != _NOBODY) & (found != owners)).any())
 
 
-class Block(Walk):
+class ThreadBlock(Walk):
     """One block, the number ``place`` of the grid."""
 
     def __init__(self, launch: Launch, budget: Budget, place: int) -> None:
@@ -114,7 +114,7 @@ class Block(Walk):
         for state in self._states.values():
             state.wait()
 
-    def access(self, node: Access, active: Array | None) -> None:
+    def access(self, node: MemoryAccess, active: Array | None) -> None:
         if node.memory.scope == "global":
             if not node.writes:  # those are looked at in all blocks
                 self.cells(node, active, ())
@@ -122,14 +122,14 @@ class Block(Walk):
         places, owners = self._owned_cells(node, active)
         (self._write if node.writes else self._read)(node, self._state(node.memory), places, owners)
 
-    def _owned_cells(self, node: Access, active: Array | None) -> tuple[Array, Array]:
+    def _owned_cells(self, node: MemoryAccess, active: Array | None) -> tuple[Array, Array]:
         """The elements and who takes each; kept, because most are the same in each iteration."""
         key = (id(node), *(int(self.values[name]) for name in sorted(node.variables & self._counters)))
         if key not in self._found:
             self._found[key] = self._by_warp(node, active) if node.by_warp else self._by_thread(node, active)
         return self._found[key]
 
-    def _by_thread(self, node: Access, active: Array | None) -> tuple[Array, Array]:
+    def _by_thread(self, node: MemoryAccess, active: Array | None) -> tuple[Array, Array]:
         if node.memory.is_shared:
             cells = self.cells(node, active, self.threads)
             return cells.places, cells.of(self.who)
@@ -140,7 +140,7 @@ class Block(Walk):
         owners = cells.of(self.who)
         return cells.places + owners * node.memory.size, owners
 
-    def _by_warp(self, node: Access, active: Array | None) -> tuple[Array, Array]:
+    def _by_warp(self, node: MemoryAccess, active: Array | None) -> tuple[Array, Array]:
         """The first thread of each warp stands for all; it is told apart from what it does alone."""
         count = math.prod(self.threads)
         self.values[LANES] = 0
@@ -163,10 +163,10 @@ class Block(Walk):
             self._states[memory] = _State(stamp, owner, reader)
         return self._states[memory]
 
-    def _stamp(self, node: Access) -> int:
+    def _stamp(self, node: MemoryAccess) -> int:
         return self._stamps.setdefault(node.through, len(self._stamps))
 
-    def _write(self, node: Access, state: _State, places: Array, owners: Array) -> None:
+    def _write(self, node: MemoryAccess, state: _State, places: Array, owners: Array) -> None:
         state.stamp[places] = self._stamp(node)
         if not node.memory.is_shared:
             return
@@ -179,7 +179,7 @@ class Block(Walk):
         if others or bool((state.owner[places] != owners).any()):
             raise FaultError("race", node.memory.name)
 
-    def _read(self, node: Access, state: _State, places: Array, owners: Array) -> None:
+    def _read(self, node: MemoryAccess, state: _State, places: Array, owners: Array) -> None:
         if bool((state.stamp[places] != self._stamp(node)).any()):
             raise FaultError("unwritten_read", node.memory.name)
         if node.memory.is_shared:

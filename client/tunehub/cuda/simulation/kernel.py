@@ -49,7 +49,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Access:
+class MemoryAccess:
     """A read or write of one element, or of a vector's.
 
     ``through``: the buffer, of which several may lie in one memory. ``guard``: when it happens. ``variables``: all that
@@ -98,7 +98,7 @@ class Branch:
     waits: bool
 
 
-Node: TypeAlias = Access | Barrier | Loop | Branch
+Node: TypeAlias = MemoryAccess | Barrier | Loop | Branch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -111,10 +111,10 @@ class Launch:
     body: tuple[Node, ...]
 
 
-def accesses(body: Iterable[Node]) -> Iterator[Access]:
+def accesses(body: Iterable[Node]) -> Iterator[MemoryAccess]:
     """All accesses in ``body``."""
     for node in body:
-        if isinstance(node, Access):
+        if isinstance(node, MemoryAccess):
             yield node
         elif not isinstance(node, Barrier):
             yield from accesses(node.body if isinstance(node, Loop) else (*node.then, *node.otherwise))
@@ -184,7 +184,7 @@ def _tag(node: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class _Surroundings:
     """What is around a statement: the variables that decide whether it runs, and whether it is TVM's own reduction
     among threads, where lanes that do not count carry anything."""
 
@@ -192,15 +192,15 @@ class _Path:
     guard: Expression | None = None
     reducing: bool = False
 
-    def under(self, condition: Expression, *, holds: bool = True) -> _Path:
+    def under(self, condition: Expression, *, holds: bool = True) -> _Surroundings:
         """With a condition of ``if_then_else`` around a load."""
         own = condition if holds else combined(lambda value, _: np.logical_not(value), condition, constant(0))
         guard = own if self.guard is None else combined(np.logical_and, self.guard, own)
-        return _Path(self.variables | condition.variables, guard, self.reducing)
+        return _Surroundings(self.variables | condition.variables, guard, self.reducing)
 
-    def inside(self, *around: Expression) -> _Path:
+    def inside(self, *around: Expression) -> _Surroundings:
         """In a loop or a branch."""
-        return _Path(self.variables.union(*(each.variables for each in around)), self.guard, self.reducing)
+        return _Surroundings(self.variables.union(*(each.variables for each in around)), self.guard, self.reducing)
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class _Reader:
     def launch(self, node: Any) -> Launch:
         self.bounds = symbolic().Analyzer()
         self.written = {hash(buffer_of(store)) for store in _stores(node)}
-        body = tuple(self.nodes(node, _Path()))
+        body = tuple(self.nodes(node, _Surroundings()))
         grid, block = (
             {tag: extent for tag, extent in sorted(self.extents.items()) if tag.startswith(prefix)}
             for prefix in ("blockIdx", "threadIdx")
@@ -234,7 +234,7 @@ class _Reader:
             raise NotSimulatedError("an index or a condition with a variable")
         return found
 
-    def nodes(self, node: Any, path: _Path) -> Iterator[Node]:
+    def nodes(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         """What a statement does, in its order."""
         kind = type(node).__name__
         if kind == "For":
@@ -255,14 +255,14 @@ class _Reader:
         else:
             raise NotSimulatedError(f"a statement {kind}")
 
-    def nested(self, node: Any, path: _Path) -> Iterator[Node]:
+    def nested(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         _declare(node, self.memories)
         if type(node).__name__ == "AttrStmt":
             key = str(node.attr_key)
             if key == "thread_extent":
                 self.bind(node)
             elif key == "reduce_scope":
-                path = _Path(path.variables, path.guard, reducing=True)
+                path = _Surroundings(path.variables, path.guard, reducing=True)
         for child in children(node):
             yield from self.nodes(child, path)
 
@@ -277,7 +277,7 @@ class _Reader:
         self.tags[hash(node.node.var)] = tag
         self.bounds.bind(node.node.var, tvm.ir.Range(0, extent))
 
-    def loop(self, node: Any, path: _Path) -> Iterator[Node]:
+    def loop(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         import tvm
 
         start, extent = self.expression(node.min), self.expression(node.extent)
@@ -288,7 +288,7 @@ class _Reader:
             waits = any(map(_waits, body))
             yield Loop(counter=hash(node.loop_var), start=start, extent=extent, body=body, waits=waits)
 
-    def branch(self, node: Any, path: _Path) -> Iterator[Node]:
+    def branch(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         yield from self.reads(node.condition, path)
         condition = self.expression(node.condition)
         then, otherwise = (
@@ -299,7 +299,7 @@ class _Reader:
             waits = any(map(_waits, (*then, *otherwise)))
             yield Branch(condition=condition, then=then, otherwise=otherwise, waits=waits)
 
-    def store(self, node: Any, path: _Path) -> Iterator[Node]:
+    def store(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         if _is_itself(node):  # of reductions among threads: each writes what is there
             return
         yield from self.reads(node.value, path)
@@ -307,7 +307,7 @@ class _Reader:
             yield from self.reads(index, path)
         yield from self.access(node, path, writes=True)
 
-    def access(self, node: Any, path: _Path, *, writes: bool) -> Iterator[Access]:
+    def access(self, node: Any, path: _Surroundings, *, writes: bool) -> Iterator[MemoryAccess]:
         buffer = buffer_of(node)
         if len(node.indices) != 1:
             raise NotSimulatedError("a buffer of several dimensions")
@@ -315,9 +315,16 @@ class _Reader:
         yield self.made(memory, hash(buffer), self.expression(node.indices[0]), path, writes=writes)
 
     def made(
-        self, memory: Memory, through: int, index: Expression, path: _Path, *, writes: bool, by_warp: bool = False
-    ) -> Access:
-        return Access(
+        self,
+        memory: Memory,
+        through: int,
+        index: Expression,
+        path: _Surroundings,
+        *,
+        writes: bool,
+        by_warp: bool = False,
+    ) -> MemoryAccess:
+        return MemoryAccess(
             memory=memory,
             through=through,
             index=index,
@@ -327,7 +334,7 @@ class _Reader:
             variables=index.variables | path.variables,
         )
 
-    def reads(self, expression: Any, path: _Path) -> Iterator[Node]:
+    def reads(self, expression: Any, path: _Surroundings) -> Iterator[Node]:
         """Every load in ``expression``, under the conditions of ``if_then_else`` around it."""
         kind = type(expression).__name__
         if kind in _LEAVES:
@@ -344,7 +351,7 @@ class _Reader:
                 if part is not None:
                     yield from self.reads(part, path)
 
-    def load(self, node: Any, path: _Path) -> Iterator[Access]:
+    def load(self, node: Any, path: _Surroundings) -> Iterator[MemoryAccess]:
         memory = _known(buffer_of(node), self.memories)
         if memory.scope == "local" and path.reducing:
             return
@@ -372,7 +379,7 @@ class _Reader:
         found = self.bounds.const_int_bound(index)
         return int(found.min_value) >= 0 and int(found.max_value) + last < size
 
-    def call_reads(self, call: Any, path: _Path) -> Iterator[Node]:
+    def call_reads(self, call: Any, path: _Surroundings) -> Iterator[Node]:
         name = operator_name(call)
         if name == "if_then_else":
             condition, *cases = call.args
@@ -386,7 +393,7 @@ class _Reader:
         for argument in call.args:
             yield from self.reads(argument, path)
 
-    def call(self, call: Any, path: _Path) -> Iterator[Node]:
+    def call(self, call: Any, path: _Surroundings) -> Iterator[Node]:
         """A statement that is a call."""
         if type(call).__name__ == "IntImm":  # nothing
             return
@@ -400,7 +407,7 @@ class _Reader:
         else:
             raise NotSimulatedError(f"a call of {name or type(call).__name__}")
 
-    def matrix(self, name: str, args: Any, path: _Path) -> Iterator[Access]:
+    def matrix(self, name: str, args: Any, path: _Surroundings) -> Iterator[MemoryAccess]:
         """What an operation on fragments of matrices reads and writes. All of a warp holds a fragment together."""
         if name == "tvm_fill_fragment":
             yield self.fragment(args[0], args[4], path, writes=True)
@@ -415,11 +422,11 @@ class _Reader:
             yield self.fragment(args[0], args[4], path, writes=False)
             yield self.matrix_in_memory(args, path, writes=True)
 
-    def fragment(self, data: Any, index: Any, path: _Path, *, writes: bool) -> Access:
+    def fragment(self, data: Any, index: Any, path: _Surroundings, *, writes: bool) -> MemoryAccess:
         memory = _known(data, self.memories)
         return self.made(memory, id(memory), self.expression(index), path, writes=writes)
 
-    def matrix_in_memory(self, args: Any, path: _Path, *, writes: bool) -> Access:
+    def matrix_in_memory(self, args: Any, path: _Surroundings, *, writes: bool) -> MemoryAccess:
         """What ``tvm_load_matrix_sync`` or ``tvm_store_matrix_sync`` takes, whichever thread takes an element."""
         pointer, sizes = args[5], [int(argument) for argument in args[1:4]]
         if type(pointer).__name__ != "Call" or operator_name(pointer) != "tvm_access_ptr":
@@ -457,4 +464,4 @@ def _stores(node: Any) -> Iterator[Any]:
 def _waits(node: Node) -> bool:
     if isinstance(node, Barrier):
         return not node.of_warp
-    return not isinstance(node, Access) and node.waits
+    return not isinstance(node, MemoryAccess) and node.waits

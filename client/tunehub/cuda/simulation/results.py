@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tunehub.cuda.fault import FaultError
-from tunehub.cuda.simulation.kernel import Access, Barrier, Launch, Loop, Memory, accesses
+from tunehub.cuda.simulation.kernel import Barrier, Launch, Loop, Memory, MemoryAccess, accesses
 from tunehub.cuda.simulation.walk import Budget, Cells, Walk
 from tunehub.relax.index_expressions import Array
 
@@ -40,7 +40,7 @@ class Results(Walk):
         if any(each.memory in self._results for each in accesses(node.body)):
             super().loop(node, active)
 
-    def access(self, node: Access, active: Array | None) -> None:
+    def access(self, node: MemoryAccess, active: Array | None) -> None:
         if node.memory not in self._results:
             return
         found = self.cells(node, active, self.threads)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.cuda.fault import FaultError, NotSimulatedError
-from tunehub.cuda.simulation.kernel import Access, Barrier, Branch, Launch, Loop, Node
+from tunehub.cuda.simulation.kernel import Barrier, Branch, Launch, Loop, MemoryAccess, Node
 from tunehub.relax.index_expressions import LANES, Array, Expression
 
 _MOST_AXES = 30  # numpy 1 has 32
@@ -82,7 +82,7 @@ class Walk:
     def run_all(self, body: Iterable[Node], active: Array | None = None) -> None:
         """Run ``body`` for the threads and iterations that ``active`` marks; None: all."""
         for node in body:
-            if isinstance(node, Access):
+            if isinstance(node, MemoryAccess):
                 self.access(node, active)
             elif isinstance(node, Loop):
                 self.loop(node, active)
@@ -116,7 +116,7 @@ class Walk:
         self.run_all(node.then, both(active, condition))
         self.run_all(node.otherwise, both(active, np.logical_not(condition)))
 
-    def access(self, node: Access, active: Array | None) -> None:
+    def access(self, node: MemoryAccess, active: Array | None) -> None:
         """Take note of a read or write."""
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ class Walk:
         """Take note of a barrier."""
         raise NotImplementedError
 
-    def cells(self, node: Access, active: Array | None, threads: tuple[int, ...]) -> Cells:
+    def cells(self, node: MemoryAccess, active: Array | None, threads: tuple[int, ...]) -> Cells:
         """The elements that are accessed; ``threads``: the extents of those threads that are told apart.
 
         Raises FaultError beyond the ends.
