@@ -6,6 +6,7 @@
 * A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition.
 * A constant is converted to another type once.
 * Powers with a constant exponent become products and roots (:mod:`tunehub.relax.powers`).
+* Group and instance norms take their variance in a second pass (:mod:`tunehub.relax.group_norm`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped.
 """
 
@@ -21,7 +22,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax.kernels import rewritten
+from tunehub.relax.group_norm import two_pass_norm
+from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
 from tunehub.relax.powers import expanded_power
 
@@ -37,6 +39,14 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.isnan": np.isnan,
     "relax.where": np.where,
 }
+_RULES = {  # methods of the rewriter that write a call in another way, or return None
+    "relax.broadcast_to": "_same_shape",
+    "relax.sum": "_sum_of_stack",
+    "relax.nn.batch_norm": "_scale_and_shift",
+    "relax.power": "_power",
+    "relax.nn.group_norm": "_two_pass_norm",
+    "relax.nn.instance_norm": "_two_pass_norm",
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.simplify")  # type: ignore[untyped-decorator]
@@ -47,25 +57,28 @@ def simplify(mod: Any, _context: Any) -> Any:
 
 @mutator
 class _Simplifier(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
-        if name == "relax.broadcast_to" and static_shape(call) == static_shape(call.args[0]):
-            return call.args[0]
-        if name == "relax.sum":
-            added = self._sum_of_stack(call)
-            return call if added is None else added
-        if name == "relax.nn.batch_norm":
-            return self._scale_and_shift(call)
-        if name == "relax.power":
-            return self._without_power(call)
+        if name in _RULES:
+            written = getattr(self, _RULES[name])(call)
+            return call if written is None else written
         folded = self._fold(name, call)
         return call if folded is None else relax.const(folded, str(folded.dtype))
 
-    def _without_power(self, call: Any) -> Any:
+    def _same_shape(self, call: Any) -> Any | None:
+        return call.args[0] if static_shape(call) == static_shape(call.args[0]) else None
+
+    def _two_pass_norm(self, call: Any) -> Any | None:
+        return two_pass_norm(self._kernels, self.builder_.emit, call)
+
+    def _power(self, call: Any) -> Any | None:
         exponents = self._constant(call.args[1])
-        expanded = None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
-        return call if expanded is None else expanded
+        return None if exponents is None else expanded_power(self.builder_.emit, call, exponents)
 
     def _sum_of_stack(self, call: Any) -> Any | None:
         stack = bound_value(self, call.args[0])
@@ -78,13 +91,13 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         operands = [self._without_broadcast(part) for part in parts.fields]
         return reduce(lambda a, b: self.builder_.emit(relax.op.add(a, b)), operands)
 
-    def _scale_and_shift(self, call: Any) -> Any:
+    def _scale_and_shift(self, call: Any) -> Any | None:
         """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
         data, *rest = call.args
         statistics = [self._constant(argument) for argument in rest]
         shape = static_shape(data)
         if call.attrs.training or shape is None or any(value is None for value in statistics):
-            return call
+            return None
         gamma, beta, mean, variance = statistics
         scale = (gamma if call.attrs.scale else 1) / np.sqrt(variance + call.attrs.epsilon)
         shift = (beta if call.attrs.center else 0) - mean * scale
