@@ -32,9 +32,11 @@ def two_pass_norm(kernels: Kernels, emit: Any, call: Any) -> Any | None:
     groups = int(attrs.num_groups) if short == "group_norm" else shape[1]
     epsilon = float(attrs.epsilon)
     grouped = emit(relax.op.reshape(data, (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))))
-    normal = kernels.call(
-        lambda *tensors: _normalised(*tensors, epsilon), grouped, *call.args[1:], name=short, how=(epsilon,)
-    )
+
+    def compute(data: Any, scale: Any, shift: Any) -> Any:
+        return _normalised(data, scale, shift, epsilon)
+
+    normal = kernels.call(compute, grouped, *call.args[1:], name=short, how=(epsilon,))
     return relax.op.reshape(emit(normal), shape)
 
 
