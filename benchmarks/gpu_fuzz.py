@@ -1,0 +1,302 @@
+"""Differential testing of schedules for GPUs: random functions, each by records and by the rule, run and compared.
+
+``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P]`` appends a line of JSON to the file OUT
+for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
+(:mod:`tunehub.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its false
+alarms. Without a GPU pairs are checked, not run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from benchmarks.random_functions import random_network
+from tunehub.exceptions import last_line
+from tunehub.measure.difference import difference, tolerance
+
+if TYPE_CHECKING:
+    from tunehub.cuda.tiles import Sums
+
+_H200 = {
+    "kind": "cuda", "arch": "sm_90", "model": "h200", "max_threads_per_block": 1024, "max_num_threads": 1024,
+    "max_shared_memory_per_block": 49152, "registers_per_block": 65536, "thread_warp_size": 32,
+}  # fmt: skip
+_ANCHORS, _NEIGHBOURS = 2, 4  # of a function: how many records are tried
+_LOST = 3  # exit code of a process whose CUDA context is lost
+_PATIENCE_S = 60.0  # for one pair; a kernel whose barriers do not match may never end
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function and a schedule. ``refused``: why the schedule does not apply; ``fault``: what the static check says;
+    ``apart``: the difference of outputs from the plain schedule's, relative, which may be ``most``; None: it did not
+    run, for the reason ``failed`` if it should have."""
+
+    seed: int
+    kind: str
+    dtype: str
+    function: str
+    shapes: list[list[int]]
+    schedule: str
+    refused: str | None = None
+    fault: str | None = None
+    simulated: bool = True
+    check_s: float | None = None
+    apart: float | None = None
+    most: float | None = None
+    failed: str | None = None
+
+
+Run: TypeAlias = Callable[[Pair, Any, Any], Pair]
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--seconds", default=300.0, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.option("--processes", default=1, show_default=True)
+@click.option("--alone", is_flag=True, hidden=True, help="In this process; what a lost GPU ends.")
+def main(out: Path, seconds: float, seed: int, processes: int, alone: bool) -> None:
+    """Test random pairs for SECONDS."""
+    if alone:
+        _test(out, seed, time.monotonic() + seconds)
+        return
+    lanes = [_Lane(out.with_name(f"{out.name}.{number}"), time.monotonic() + seconds) for number in range(processes)]
+    seeds = count(1000 * seed)
+    while sum(lane.goes_on(seeds) for lane in lanes):
+        time.sleep(0.5)
+    with out.open("ab") as whole:
+        for lane in lanes:
+            whole.write(lane.lines())
+    decoder = msgspec.json.Decoder(Pair)
+    click.echo(json.dumps(summary(decoder.decode(line) for line in out.read_bytes().splitlines()), indent=1))
+
+
+def summary(pairs: Iterable[Pair]) -> dict[str, Any]:
+    """How many pairs ran, were right and wrong, by what the static check says of them."""
+    found = list(pairs)
+    counts: Counter[str] = Counter()
+    for pair in found:
+        counts["does not apply" if pair.refused else _outcome(pair)] += 1
+    wrong = [pair for pair in found if not pair.refused and not pair.fault and _is_wrong(pair)]
+    return {"pairs": len(found), **dict(sorted(counts.items())), "wrong and not refused": [_name(p) for p in wrong]}
+
+
+def _outcome(pair: Pair) -> str:
+    said = "refused by the check" if pair.fault else "passed" if pair.simulated else "not simulated"
+    return f"{said}, {'wrong' if _is_wrong(pair) else 'right' if pair.apart is not None else 'not run'}"
+
+
+def _is_wrong(pair: Pair) -> bool:
+    return pair.failed is not None or (pair.apart is not None and pair.apart > (pair.most or 0.0))
+
+
+def _name(pair: Pair) -> str:
+    return f"{pair.seed} {pair.function} {pair.shapes} by {pair.schedule}: {pair.failed or pair.apart}"
+
+
+class _Lane:
+    """Processes that test pairs one after the other, each until the GPU fails it, and write into one file."""
+
+    def __init__(self, file: Path, end: float) -> None:
+        self._file, self._end = file, end
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def goes_on(self, seeds: Iterator[int]) -> bool:
+        """Start a process where none runs, end one that does not come back; False when the time is over."""
+        left = self._end - time.monotonic()
+        if self._process is None or self._process.poll() not in (None, 0):
+            self._keep_pending()
+            if left <= 0:
+                return False
+            command = [sys.executable, "-m", "benchmarks.gpu_fuzz", str(self._file), "--alone"]
+            self._process = subprocess.Popen([*command, "--seed", str(next(seeds)), "--seconds", str(left)])
+        elif self._process.poll() == 0:
+            return False
+        elif _pending(self._file).exists() and time.time() - _pending(self._file).stat().st_mtime > _PATIENCE_S:
+            self._process.kill()
+            self._process.wait()
+        return True
+
+    def lines(self) -> bytes:
+        """What was found; the file goes."""
+        found = self._file.read_bytes() if self._file.exists() else b""
+        self._file.unlink(missing_ok=True)
+        return found
+
+    def _keep_pending(self) -> None:
+        """A pair that ended its process is a wrong one."""
+        pending = _pending(self._file)
+        if pending.exists():
+            with self._file.open("ab") as lines:
+                lines.write(pending.read_bytes())
+            pending.unlink()
+
+
+def _pending(file: Path) -> Path:
+    return file.with_name(f"{file.name}.pending")
+
+
+def _test(out: Path, seed: int, end: float) -> None:
+    """Pairs of one process until ``end``; ends the process when the GPU does not answer any more."""
+    import tvm
+
+    import tunehub
+
+    target = tvm.target.Target(_H200)
+    run = _Runner(target, _pending(out)) if tvm.cuda(0).exist else None
+    with tunehub.context(target, offline=True) as hub, out.open("ab") as lines:
+        rng = random.Random(seed)
+        while time.monotonic() < end:
+            for pair in pairs_of(rng.getrandbits(40), target, hub.lookup, run):
+                lines.write(msgspec.json.encode(pair) + b"\n")
+                lines.flush()
+                if run is not None and run.lost:
+                    sys.exit(_LOST)
+                if time.monotonic() > end:
+                    return
+
+
+def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[Pair]:
+    """The pairs of a seed's network, judged; ``run`` completes a pair by running a function and its schedule."""
+    import tvm
+    from tvm import relax
+
+    from tunehub.relax.nodes import buffer_shapes, main_module
+    from tunehub.relax.pipeline import prepare
+
+    network = random_network(seed)
+    for variable, function in prepare(network.mod, target).functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or relax.analysis.has_reshape_pattern(function):
+            continue
+        mod = main_module(function)
+        pair = Pair(
+            seed=seed,
+            kind=network.kind,
+            dtype=network.dtype,
+            function=str(variable.name_hint),
+            shapes=[list(map(int, shape)) for shape, _ in buffer_shapes(function)],
+            schedule="",
+            most=tolerance([network.dtype], "narrow sums"),
+        )
+        for name, make in _schedules(mod, target, lookup, random.Random(seed)):
+            yield _judged(replace(pair, schedule=name), mod, make, target, run)
+
+
+def _judged(pair: Pair, mod: Any, make: Callable[[], Any], target: Any, run: Run | None) -> Pair:
+    from tunehub.cuda.check import fault
+    from tunehub.cuda.fault import Fault, NotSimulated
+    from tunehub.relax.schedule.guard import check_statements
+
+    try:
+        scheduled = make().mod["main"]
+        began = time.perf_counter()
+        found = fault(scheduled, target)
+        check_s = time.perf_counter() - began
+        if not isinstance(found, Fault):
+            check_statements(scheduled, mod["main"], target)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        return replace(pair, refused=last_line(error, limit=160))
+    said = str(found) if isinstance(found, Fault) else None
+    pair = replace(pair, check_s=check_s, fault=said, simulated=not isinstance(found, NotSimulated))
+    return pair if run is None else run(pair, mod["main"], scheduled)
+
+
+def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The ways of the ladder to a schedule that nobody has measured, without its last check."""
+    from tunehub.cuda import tiles
+    from tunehub.relax.keys import anchor_key
+    from tunehub.relax.schedule.apply import apply_anchor, apply_transfer
+    from tunehub.relax.schedule.operator_class import anchor_class_of, class_of
+    from tunehub.relax.traces import import_trace
+
+    anchor = anchor_key(mod)
+    for candidate in (lookup.by_anchor(anchor) if anchor else ())[:_ANCHORS]:
+        record = candidate.record
+        yield f"anchor {record.op}", partial(apply_anchor, mod, import_trace(record.trace), target)
+    for find in (class_of, anchor_class_of):
+        own = find(mod)
+        known = [] if own is None else [other for other in lookup.by_class(own.key) if not other.knobs]
+        for neighbour in rng.sample(known, min(_NEIGHBOURS, len(known))):
+            found = neighbour.read()
+            if found is not None:
+                name = f"transfer {found.package} {found.record.op}"
+                trace = import_trace(found.record.trace)
+                yield name, partial(apply_transfer, mod, trace, target, anchored=found.anchored)
+    sums = tiles.sums_of(mod)
+    if sums is not None:
+        yield "rule", partial(_by_rule, mod, sums, target)
+
+
+def _by_rule(mod: Any, sums: Sums, target: Any) -> Any:
+    """By the rule's tile, also where the rule would leave the function to TVM."""
+    from tunehub.cuda import tiles
+    from tunehub.cuda.limits import limits_of
+    from tunehub.cuda.rule import ranked
+
+    if sums.problem is None:
+        return tiles.one_thread_each(mod, sums)
+    limits = limits_of(target)
+    (tile,) = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=1)
+    return tiles.tiled(mod, sums, tile)
+
+
+class _Runner:
+    """Runs functions on this machine's GPU. ``pending``: the file that holds a pair while it runs. ``lost``: CUDA has
+    failed, and so will whatever follows."""
+
+    def __init__(self, target: Any, pending: Path) -> None:
+        import tvm
+
+        self.lost = False
+        self._target = tvm.target.Target(target, host="llvm")
+        self._pending = pending
+        self._reference: tuple[Any, list[Any], list[Any]] | None = None
+
+    def __call__(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
+        self._pending.write_bytes(msgspec.json.encode(replace(pair, failed="it does not come back")) + b"\n")
+        try:
+            return replace(pair, apart=self._apart(function, scheduled))
+        except Exception as error:
+            self.lost = "cuda" in str(error).lower()
+            return replace(pair, failed=last_line(error, limit=160))
+        finally:
+            self._pending.unlink()
+
+    def _apart(self, function: Any, scheduled: Any) -> float:
+        from tunehub.cuda.plain import plain_schedule
+        from tunehub.relax.nodes import buffer_shapes
+
+        if self._reference is None or not self._reference[0].same_as(function):
+            rng = np.random.default_rng(0)
+            inputs = [rng.uniform(-1, 1, shape).astype(dtype) for shape, dtype in buffer_shapes(function)]
+            self._reference = (function, inputs, self._outputs(plain_schedule(function), inputs))
+        _, inputs, expected = self._reference
+        return min(difference(self._outputs(scheduled, inputs), expected), sys.float_info.max)  # JSON has no infinity
+
+    def _outputs(self, function: Any, inputs: list[Any]) -> list[Any]:
+        """All buffers after a run. What a function does not write keeps its random content, and so differs."""
+        import tvm
+
+        library = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), self._target)
+        tensors = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in inputs]
+        library["main"](*tensors)
+        return [tensor.numpy() for tensor in tensors]
+
+
+if __name__ == "__main__":
+    main()
