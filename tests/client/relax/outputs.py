@@ -32,6 +32,6 @@ def one_after_the_other(mod: Any) -> Any:
         r"T.serial(\1)",
         mod.script(),
     )
-    text = re.sub(r'scope="(shared|local)"', 'scope="global"', text)
+    text = text.replace('scope="local"', 'scope="global"')  # TVM stages loads of what is shared only
     assert "thread" not in text
     return tvm.script.from_source(text)

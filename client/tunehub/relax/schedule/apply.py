@@ -15,7 +15,7 @@ from tunehub.relax.schedule.guard import (
     check_tiles,
 )
 from tunehub.relax.schedule.layout_guard import anchor_writes_parameter, changes_layout, layout_provider
-from tunehub.relax.schedule.transfer import check_vectors, fitted_to_anchor, is_tensorized, transfer
+from tunehub.relax.schedule.transfer import check_vectors, fitted_to_anchor, is_tensorized, replayed, transfer
 from tunehub.relax.traces import import_trace
 from tunehub_registry.template_record import TemplateRecord
 
@@ -66,7 +66,7 @@ def apply_transfer(mod: Any, trace: Any, target: Any, *, anchored: bool = False,
         check_vectors(mod, trace.simplified(remove_postproc=True))
     schedule = _replayed(mod, (_transfer_around_anchor if anchored else transfer)(mod, trace, target))
     scheduled = schedule.mod["main"]
-    check_exact(scheduled)
+    (check_exact if target.kind.name == "llvm" else check_tiles)(scheduled)
     check_operations(scheduled)
     if wide_vectors:
         check_rows(scheduled)
@@ -81,7 +81,7 @@ def _transfer_around_anchor(mod: Any, trace: Any, target: Any) -> Any:
         raise ValueError("the function has no anchor block")
     design = fitted_to_anchor(trace.simplified(remove_postproc=True), block)
     fused = any(instruction.kind.name == "GetConsumers" for instruction in design.insts)
-    return _apply_design(mod, design, target, epilogue=fused)
+    return _apply_design(mod, design, target, epilogue=fused, fitted=False)
 
 
 def apply_anchor(mod: Any, trace: Any, target: Any) -> Any:
@@ -112,10 +112,13 @@ def _apply_around_anchor(mod: Any, trace: Any, target: Any, *, buffered: bool = 
     return schedule
 
 
-def _apply_design(mod: Any, design: Any, target: Any, *, epilogue: bool = False) -> Any:
-    """The schedule after ``design`` and TVM's postprocessing; ``epilogue``: the design needs something to fuse."""
+def _apply_design(mod: Any, design: Any, target: Any, *, epilogue: bool = False, fitted: bool = True) -> Any:
+    """The schedule after ``design`` and TVM's postprocessing; ``epilogue``: the design needs something to fuse;
+    ``fitted``: it was made for the anchor block's extents. On GPUs one that was not meets loops of its own making."""
     buffered = (epilogue or changes_layout(design)) and anchor_writes_parameter(mod)
     schedule = _apply_around_anchor(mod, design, target, buffered=buffered)
+    if not fitted and target.kind.name != "llvm":
+        schedule = replayed(mod, schedule.trace)
     postprocess(schedule, mod, target, tensorized=is_tensorized(design))
     return schedule
 

@@ -16,13 +16,12 @@ from typing import Any
 from tunehub.relax.nodes import integer
 from tunehub.relax.postprocess import postprocess
 from tunehub.relax.schedule.layout_guard import layout_provider
+from tunehub.relax.schedule.transfer_threads import ThreadExtents, TransferError, numbers
 from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
 
+MOST_PADDING = 1.2  # times the work, as the sketches that pad allow
+_PIPELINE = "software_pipeline_stage"
 MAX_REFITS = 32  # splits by numbers of one trace that are changed: each means another replay
-
-
-class TransferError(ValueError):
-    """The trace cannot be adapted to this function."""
 
 
 def transfer(mod: Any, trace: Any, target: Any) -> Any:
@@ -32,7 +31,7 @@ def transfer(mod: Any, trace: Any, target: Any) -> Any:
     here. The schedule needs the checks of :mod:`tunehub.relax.schedule.guard` like any other.
     """
     design = trace.simplified(remove_postproc=True)
-    schedule = _replayed(mod, design)
+    schedule = replayed(mod, design)
     postprocess(schedule, mod, target, tensorized=is_tensorized(design))
     return schedule
 
@@ -137,14 +136,18 @@ class _AnchorLoops:
         return instruction
 
 
-def _replayed(mod: Any, design: Any) -> Any:
-    """``design`` on ``mod``. TVM asks for decisions only, so a split by numbers that must change means a new replay."""
+def replayed(mod: Any, design: Any) -> Any:
+    """The schedule of ``mod`` after ``design`` (a ``tvm.s_tir.Trace``), its tiles fitted to the loops that they meet.
+
+    TVM asks for decisions only, so a split by numbers that must change means a new replay. Raises as :func:`transfer`.
+    """
     from tvm.s_tir import Schedule, Trace
 
     instructions, decisions = list(design.insts), dict(design.decisions)
+    threads = ThreadExtents(instructions)
     for _ in range(MAX_REFITS):
         schedule = Schedule(mod, debug_mask="none", error_render_level="fast")
-        adapter = _Adapter(schedule)
+        adapter = _Adapter(schedule, threads, instructions)
         try:
             Trace(instructions, decisions).apply_to_schedule(schedule, remove_postproc=True, decision_provider=adapter)
             return schedule
@@ -159,10 +162,10 @@ def _replayed(mod: Any, design: Any) -> Any:
 class _Adapter:
     """The decision provider of a replay. ``refit``: the split that stopped it, and the factors that it needs."""
 
-    def __init__(self, schedule: Any) -> None:
+    def __init__(self, schedule: Any, threads: ThreadExtents, instructions: list[Any]) -> None:
         self.refit: tuple[int, tuple[int | None, ...]] | None = None
         self.failure: Exception | None = None
-        self._schedule = schedule
+        self._schedule, self._threads, self._instructions = schedule, threads, instructions
         self._check_layout = layout_provider(schedule)
         self._position = -1
 
@@ -178,19 +181,28 @@ class _Adapter:
         kind = instruction.kind.name
         if kind == "SamplePerfectTile":
             return list(perfect_tile(self._extent(inputs[0]), tuple(map(int, decision)), int(attrs[1])))
-        if kind == "Split":
-            self._check_split(inputs)
+        if kind == "Split" and (factors := numbers(inputs[1:])) is not None:
+            new = self._threads.fitted(self._position, self._extent(inputs[0]), factors)
+            self._stop_for(None if new is None else (self._position, new))
+        if kind == "Bind" and self._threads.is_tile(self._position):
+            self._threads.bound(self._position, self._extent(inputs[0]))
+            self._stop_for(self._threads.misfit(self._position, self._instructions))
+        if kind == "PadEinsum":
+            self._check_padding(inputs[0], [int(size) for size in attrs[0]])
+        if kind == "Annotate" and str(attrs[0]) == _PIPELINE and self._extent(inputs[0]) < 2:
+            raise TransferError("there is no next load for a pipeline to start early")
         return self._check_layout(instruction, inputs, attrs, decision)
 
-    def _check_split(self, inputs: Any) -> None:
-        """Stop the replay at a split by numbers (an expert sketch's) that do not divide the loop."""
-        factors = [_number(value) for value in inputs[1:]]
-        if any(factor is ... for factor in factors):
-            return
-        refitted = refitted_split(self._extent(inputs[0]), factors)
-        if refitted is not None:
-            self.refit = (self._position, refitted)
-            raise TransferError("a split does not divide its loop")
+    def _check_padding(self, block: Any, multiples: list[int]) -> None:
+        extents = [int(axis.dom.extent) for axis in self._schedule.get(block).iter_vars]
+        padded = math.prod(-(-extent // size) * size for extent, size in zip(extents, multiples, strict=True))
+        if padded > MOST_PADDING * math.prod(extents):
+            raise TransferError(f"{padded / math.prod(extents):.2g} times the work, with what is padded")
+
+    def _stop_for(self, refit: tuple[int, tuple[int | None, ...]] | None) -> None:
+        if refit is not None:
+            self.refit = refit
+            raise TransferError("a split does not fit its loop")
 
     def _extent(self, loop: Any) -> int:
         extent = integer(self._schedule.get(loop).extent)
