@@ -6,12 +6,14 @@ the hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.p
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
+from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled, schedule_function
 from tunehub.report.model import WorkloadReport
@@ -199,8 +201,15 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
     for variable, function in mod.functions.items():
         if not isinstance(function, tvm.tirx.PrimFunc) or is_scheduled(function):
             continue
-        if not relax.analysis.has_reshape_pattern(function):  # TVM makes a view of it, as long as nobody schedules it
-            yield variable, function
+        if not (relax.analysis.has_reshape_pattern(function) and _keeps_all(function)):
+            yield variable, function  # of the others TVM makes views, as long as nobody schedules them
+
+
+def _keeps_all(function: Any) -> bool:
+    """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
+    shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
+    sizes = {math.prod(integer(extent) or 0 for extent in shape) for shape in shapes}
+    return len(sizes) == 1
 
 
 _patch = DefaultPipelinePatch(build_pipeline)

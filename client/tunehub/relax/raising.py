@@ -29,6 +29,7 @@ from tunehub.relax.nodes import (
     buffer_shapes,
     children,
     constant_array,
+    integer,
     is_constant,
     is_static,
     static_shape,
@@ -66,6 +67,22 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         rewrite = _REWRITES.get(name)
         better = rewrite(self, call) if rewrite is not None else None
         return call if better is None else better
+
+    def visit_tuple_getitem_(self, item: Any) -> Any:
+        """A part of a split tensor as a slice: each is a kernel that fuses, and nothing is written twice."""
+        item = self.visit_expr_post_order(item)
+        split = self.bound(item.tuple_value)
+        if str(getattr(getattr(split, "op", None), "name", "")) != "relax.split":
+            return item
+        shape, part = static_shape(split.args[0]), static_shape(item)
+        if shape is None or part is None:
+            return item
+        axis = int(split.attrs.axis) % len(shape)
+        sections = split.attrs.indices_or_sections
+        index = int(item.index)
+        count = integer(sections)
+        begins = [0, *map(int, sections)] if count is None else [i * -(-shape[axis] // count) for i in range(count)]
+        return relax.op.strided_slice(split.args[0], [axis], [begins[index]], [begins[index] + part[axis]])
 
     def bound(self, expression: Any) -> Any:
         """What ``expression`` is bound to in what is written."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.relax.layout.blocked import FROM_BLOCKED
+from tunehub.relax.layout.blocked import FROM_BLOCKED, run_in_name
 from tunehub.templates.access import Nest, goes_on, nest_of, only_copies
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -147,7 +147,8 @@ def _lanes(workload: ElementwiseWorkload, machine: Machine) -> int:
     rank, innermost = len(workload.extents), _innermost(workload)
     reads = [shape for block in workload.blocks for shape in block.reads] if rank == _BLOCKED else []
     blocks = [shape[-1] for shape in reads if len(shape) == rank and innermost % shape[-1] == 0 and shape[-1] >= 4]
-    return min(machine.vector, innermost, *blocks)
+    runs = [run for block in workload.blocks if (run := run_in_name(block.name)) > 1]
+    return min(machine.vector, innermost, *blocks, *runs)
 
 
 def _parallel(workload: ElementwiseWorkload, machine: Machine) -> bool:

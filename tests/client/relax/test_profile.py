@@ -15,6 +15,7 @@ from tunehub.hub import Hub, Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax import profile as relax_profile
 from tunehub.relax.profile import time_calls
+from tunehub.report.profile import CallTime
 from tunehub.target.descriptors import descriptor_of
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,20 @@ def two_inputs(nets: Any) -> Any:
         return z
 
     return nets.build(make, (16, 24), (24, 32), names=("x", "y"))
+
+
+def test_what_watching_costs_is_taken_off_every_call() -> None:
+    calls = {
+        "kernel": CallTime(calls=4, seconds=40e-6),
+        "vm.builtin.alloc_tensor": CallTime(calls=4, seconds=12e-6),
+        "vm.builtin.null_value": CallTime(calls=8, seconds=8e-6),
+        "never": CallTime(calls=0, seconds=0.0),
+    }
+    found = {name: time.seconds for name, time in relax_profile.without_watching(calls, 32e-6).items()}
+    expected = {"kernel": 30e-6, "vm.builtin.alloc_tensor": 2e-6, "vm.builtin.null_value": 0.0, "never": 0.0}
+    assert found == pytest.approx(expected, abs=1e-10)
+    assert relax_profile.without_watching(calls, 60e-6) == calls
+    assert relax_profile.without_watching({}, 1.0) == {}
 
 
 def test_every_kernel_is_timed(nets: Any, hub: Any) -> None:

@@ -199,8 +199,8 @@ def random_last_axis(rng: random.Random, block: int) -> Case:
 
 
 def random_elementwise(rng: random.Random, block: int) -> Case:
-    channels, size = rng.choice((3, 16, 24, 35)), (_extent(rng), _extent(rng))
-    kind = rng.choice(("to", "from", "concat", "add"))
+    channels, size = rng.choice((3, 16, 20, 24, 35)), (_extent(rng), _extent(rng))
+    kind = rng.choice(("to", "from", "concat", "add", "slice", "resize"))
     plain, data = (1, channels, *size), (1, -(-channels // block), *size, block)
     if kind == "to":
         return case(f"to_blocked {plain}", lambda x: blocked.to_blocked(x, block), plain)
@@ -209,6 +209,16 @@ def random_elementwise(rng: random.Random, block: int) -> Case:
     if kind == "concat":
         make = lambda x, y: blocked.concat_blocked([x, y], [channels, channels])  # noqa: E731
         return case(f"concat {data} {channels}", make, data, data)
+    if kind == "slice":
+        begin = rng.randrange(channels)
+        return case(f"slice {data} {begin}", lambda x: blocked.slice_blocked(x, begin, channels - begin), data)
+    if kind == "resize":
+        how = {
+            "roi": (0.0,) * 4,
+            "size": (_extent(rng), _extent(rng)),
+            "method": rng.choice(("nearest_neighbor", "linear")),
+        }
+        return case(f"resize {data} {how}", lambda x: blocked.resize2d_blocked(x, **how), data)
     return case(f"add {data}", lambda x, y: topi.nn.relu(topi.add(x, y)), data, (data[1], 1, 1, block))
 
 

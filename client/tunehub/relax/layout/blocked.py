@@ -7,14 +7,15 @@ an elementwise operator makes of them stays finite and is multiplied by zero by 
 :func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
 
 All shapes are static. The names of the blocks are fixed (``tunehub_conv2d``, ``tunehub_depthwise``, ``tunehub_dense``,
-``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_shuffle``, ``pad_temp``): templates
-recognise them, and the anchor keys of records contain them.
+``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_slice``, ``tunehub_shuffle``,
+``pad_temp``): templates recognise them, and the anchor keys of records contain them.
 
 Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from tvm import te, tirx, topi
 Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
 TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
-SHUFFLE = "tunehub_shuffle"
+SHUFFLE, SLICE = "tunehub_shuffle", "tunehub_slice"
 
 
 def conv2d_blocked(
@@ -203,27 +204,68 @@ def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
     """Return the tensors ``[N, C/c, *spatial, c]`` of one block joined along their logical ``channels``.
 
     Where all but the last are full blocks, it is a plain concatenation; otherwise channels move between lanes, and
-    those after the last are zero.
+    those after the last are zero. They move in runs of :func:`run_of` channels that stay side by side: the block is
+    called ``tunehub_concat_8`` for runs of 8, and a schedule makes vectors of them.
     """
-    block = int(tensors[0].shape[-1])
+    block, dtype = int(tensors[0].shape[-1]), tensors[0].dtype
     if all(count % block == 0 for count in channels[:-1]):
         return topi.concatenate(list(tensors), axis=1)
     batch, _, *spatial, _ = _ints(tensors[0].shape)
-    starts = [sum(channels[:i]) for i in range(len(channels))]
-    total = sum(channels)
+    starts, total = [sum(channels[:i]) for i in range(len(channels))], sum(channels)
+    run = run_of(block, (*starts, total))
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
-        channel = outer * block + rest[-1]
-        value = tirx.const(0, tensors[0].dtype)
-        ends = [*starts[1:], total]
-        for tensor, start, end in reversed(list(zip(tensors, starts, ends, strict=True))):
-            own = channel - start
-            value = tirx.if_then_else(
-                tirx.all(channel >= start, channel < end), _at(tensor, n, own // block, *rest[:-1], own % block), value
-            )
+        place = outer * (block // run) + rest[-1] // run  # in runs
+        value = tirx.const(0, dtype)
+        for tensor, start, end in reversed(list(zip(tensors, starts, [*starts[1:], total], strict=True))):
+            own = _run_at(tensor, n, place - start // run, rest, run)
+            value = tirx.if_then_else(tirx.all(place >= start // run, place < end // run), own, value)
         return value
 
-    return te.compute((batch, -(-total // block), *spatial, block), compute, name=CONCAT)
+    return te.compute((batch, -(-total // block), *spatial, block), compute, name=f"{CONCAT}_{run}")
+
+
+def slice_blocked(data: Any, begin: int, channels: int) -> Any:
+    """Return ``channels`` logical channels of ``data`` ``[N, C/c, *spatial, c]``, from ``begin`` on.
+
+    From the beginning of a block on they stay where they are in their blocks, and those after the last are whatever
+    ``data`` has there. Otherwise they move between lanes as in :func:`concat_blocked`.
+    """
+    batch, _, *spatial, block = _ints(data.shape)
+    run = run_of(block, (begin, channels))
+
+    def compute(n: Any, outer: Any, *rest: Any) -> Any:
+        if begin % block == 0:
+            return _at(data, n, outer + begin // block, *rest)
+        place = outer * (block // run) + rest[-1] // run
+        value = _run_at(data, n, place + begin // run, rest, run)
+        if channels % block == 0:
+            return value
+        return tirx.if_then_else(place < channels // run, value, tirx.const(0, data.dtype))
+
+    name = SLICE if begin % block == 0 else f"{SLICE}_{run}"
+    return te.compute((batch, -(-channels // block), *spatial, block), compute, name=name)
+
+
+def run_of(block: int, channels: Sequence[int]) -> int:
+    """How many channels stay side by side in blocks of ``block`` where channels of these numbers begin and end."""
+    return math.gcd(block, *channels)
+
+
+def run_in_name(name: str) -> int:
+    """The run in the name of a block that moves channels between lanes; 0 for other names."""
+    kind, _, run = name.rpartition("_")
+    return int(run) if kind in (CONCAT, SLICE) and run.isdecimal() else 0
+
+
+def resize2d_blocked(data: Any, **how: Any) -> Any:
+    """Return ``data`` ``[N, C/c, H, W, c]`` in another size; ``how``: the arguments of ``topi.image.resize2d``."""
+    return topi.image.resize2d(data, layout=_layout(data), **how)
+
+
+def pad_blocked(data: Any, before: tuple[int, int], after: tuple[int, int], value: float) -> Any:
+    """Return ``data`` ``[N, C/c, H, W, c]`` with rows and columns of ``value`` around it."""
+    return topi.nn.pad(data, [0, 0, *before, 0], [0, 0, *after, 0], value)
 
 
 def grouped_window(groups: int, channels: tuple[int, int], out_block: int) -> int:
@@ -303,6 +345,12 @@ def pack_channels(values: Array, *, block: int) -> Array:
 
 def _at(tensor: Any, *indices: Any) -> Any:
     return tensor[indices]
+
+
+def _run_at(data: Any, n: Any, place: Any, rest: Sequence[Any], run: int) -> Any:
+    """The element of ``data`` at a place along the channels, counted in runs, and at the lane of ``rest`` in it."""
+    runs = int(data.shape[-1]) // run
+    return _at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
 
 
 def _pad(data: Any, padding: tuple[int, int, int, int]) -> Any:

@@ -106,7 +106,7 @@ def _filled(channels: int, layout: int) -> int:
 def _efficiency(workload: ConvWorkload, source: int, result: int) -> float:
     """The share of the peak that a convolution reaches."""
     if not result:
-        return 0.005 if workload.groups > 1 else 0.3
+        return 0.005 if workload.groups > 1 else 0.1
     if workload.depthwise:
         return 0.25
     if workload.groups > 1:

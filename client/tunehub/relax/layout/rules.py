@@ -7,7 +7,7 @@ first choice of every operator is plain to plain, which leaves the call as it is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,11 @@ from tvm import relax
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
 from tunehub.relax.layout.images import filled, image_shape, transform
-from tunehub.relax.nodes import constant_array, constant_like, is_constant, static_shape
+from tunehub.relax.nodes import constant_array, constant_like, integer, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
+_SHORTEST_RUN = 4  # of channels that move together: fewer take as long as a transform to the plain layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +385,7 @@ def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) ->
 
 
 def _concat(rules: Rules, call: Any) -> Operator | None:
-    """Joining keeps layouts; along channels blocks must stay whole, except in the last part."""
+    """Joining keeps layouts. Along channels, where blocks do not stay whole, channels move between lanes."""
     parts = rules.value_of(call.args[0])
     fields = tuple(parts.fields) if isinstance(parts, relax.Tuple) else ()
     shapes = [image_shape(part) for part in fields]
@@ -392,12 +393,104 @@ def _concat(rules: Rules, call: Any) -> Operator | None:
         return None
     axis = int(call.attrs.axis or 0) % 4
     channels = [shape[1] for shape in shapes if shape is not None]
-    blocks = tuple(b for b in rules.blocks if axis != 1 or all(count % b == 0 for count in channels[:-1]))
 
-    def write(_builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
-        return relax.op.concat(list(inputs), axis=axis)
+    def run(block: int) -> int:
+        """How many channels stay side by side; all of a block where blocks stay whole."""
+        whole = axis != 1 or all(count % block == 0 for count in channels[:-1])
+        return block if whole else blocked.run_of(block, channels)
 
-    return _same_layout(rules, call, fields, write, blocks)
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        if run(choice.result) == choice.result:
+            return relax.op.concat(list(inputs), axis=axis)
+        return builder.call_te(
+            lambda *tensors: blocked.concat_blocked(tensors, channels), *inputs, primfunc_name_hint="concat"
+        )
+
+    return _same_layout(rules, call, fields, write, _moving(rules.blocks, run))
+
+
+def _moving(blocks: Sequence[int], run: Callable[[int], int]) -> dict[int, float]:
+    """The blocks that stay whole; without any, those whose channels vectors move in runs, and the passes over memory
+    that this takes."""
+    whole = dict.fromkeys((block for block in blocks if run(block) == block), 1.0)
+    return whole or {block: block / run(block) for block in blocks if run(block) >= _SHORTEST_RUN}
+
+
+def _slice(rules: Rules, call: Any) -> Operator | None:
+    """A part of an image, in steps of one."""
+    data, shape, result = call.args[0], image_shape(call.args[0]), static_shape(call)
+    bounds = [_numbers(rules, argument) for argument in call.args[1:]]
+    if shape is None or result is None or len(bounds) not in (3, 4) or None in bounds:
+        return None
+    axes, begins, _, steps = [*bounds, [1]][:4]
+    assert axes is not None and begins is not None and steps is not None
+    if any(step != 1 for step in steps) or 0 in result:
+        return None
+    begin = dict.fromkeys(range(4), 0)
+    for axis, first in zip(axes, begins, strict=True):
+        begin[axis % 4] = min(max(first + shape[axis % 4] * (first < 0), 0), shape[axis % 4])
+
+    def run(block: int) -> int:
+        return block if begin[1] % block == 0 else blocked.run_of(block, (begin[1], result[1]))
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        image = inputs[0]
+        if begin[1] or result[1] < shape[1]:
+            image = builder.emit_te(
+                lambda x: blocked.slice_blocked(x, begin[1], result[1]), image, primfunc_name_hint="slice"
+            )
+        inside = [(axis, begin[axis], begin[axis] + result[axis]) for axis in (0, 2, 3) if result[axis] < shape[axis]]
+        return relax.op.strided_slice(image, *zip(*inside, strict=True)) if inside else image
+
+    return _same_layout(rules, call, (data,), write, _moving(rules.blocks, run))
+
+
+def _numbers(rules: Rules, argument: Any) -> list[int] | None:
+    """The integers of a tuple."""
+    fields = [rules.value_of(field) for field in getattr(rules.value_of(argument), "fields", (None,))]
+    numbers = [integer(field.value if type(field).__name__ == "PrimValue" else field) for field in fields]
+    return None if None in numbers else [int(number) for number in numbers if number is not None]
+
+
+def _pad(rules: Rules, call: Any) -> Operator | None:
+    """A border of numbers along height and width."""
+    widths, attrs = [int(width) for width in call.attrs.pad_width], call.attrs
+    if len(widths) != 8 or any(widths[:4]) or min(widths) < 0 or str(attrs.pad_mode) != "constant":
+        return None
+
+    def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+        return builder.call_te(
+            lambda x: blocked.pad_blocked(x, (widths[4], widths[6]), (widths[5], widths[7]), float(attrs.pad_value)),
+            inputs[0],
+            primfunc_name_hint="pad",
+        )
+
+    return _same_layout(rules, call, (call.args[0],), write)
+
+
+def _resize(rules: Rules, call: Any) -> Operator | None:
+    attrs, result = call.attrs, static_shape(call)
+    if str(attrs.layout) != "NCHW" or result is None or str(tensor_type(call).dtype) != "float32":
+        return None
+
+    def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+        return builder.call_te(
+            lambda x: blocked.resize2d_blocked(
+                x,
+                roi=[float(each) for each in attrs.roi],
+                size=result[2:],
+                method=str(attrs.method),
+                coordinate_transformation_mode=str(attrs.coordinate_transformation_mode),
+                rounding_method=str(attrs.rounding_method),
+                bicubic_alpha=float(attrs.cubic_alpha),
+                bicubic_exclude=int(attrs.cubic_exclude),
+                extrapolation_value=float(attrs.extrapolation_value),
+            ),
+            inputs[0],
+            primfunc_name_hint="resize2d",
+        )
+
+    return _same_layout(rules, call, (call.args[0],), write)
 
 
 def _same_layout(
@@ -405,11 +498,12 @@ def _same_layout(
     call: Any,
     images: tuple[Any, ...],
     write: Callable[..., Any],
-    blocks: tuple[int, ...] | None = None,
+    passes: Mapping[int, float] | None = None,
     taps: int = 1,
 ) -> Operator | None:
     """An operator that reads and writes images of one layout, in a kernel of its own.
 
+    ``passes``: the blocks that it has, by default all, and how often their tensors are read and written.
     ``taps``: the elements of a window. There are templates for blocked windows only; the plain kernel reads each
     element of each window on its own.
     """
@@ -418,9 +512,9 @@ def _same_layout(
     if result is None or len(result) != 4 or None in shapes:
         return None
     choices = []
-    for layout in (PLAIN, *(rules.blocks if blocks is None else blocks)):
+    for layout, times in {PLAIN: 1.0, **(dict.fromkeys(rules.blocks, 1.0) if passes is None else passes)}.items():
         elements = sum(filled(shape, layout) for shape in [*shapes, result] if shape is not None)
-        elements += 0 if layout else (taps - 1) * math.prod(result)
+        elements = math.ceil(times * elements) + (0 if layout else (taps - 1) * math.prod(result))
         choices.append(Choice(layout, layout, rules.costs.pooling(elements, layout)))
     return Operator(images, tuple(choices), write)
 
@@ -437,6 +531,9 @@ _RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
     "relax.max": _image_reduction,
     "relax.min": _image_reduction,
     "relax.concat": _concat,
+    "relax.strided_slice": _slice,
+    "relax.nn.pad": _pad,
+    "relax.image.resize2d": _resize,
 }
 # "any": stays finite on channels that are filled up with zeros. "whole": may not, so blocks must be whole there
 # (what it makes of them is multiplied by zero weights later, which infinity and NaN survive).

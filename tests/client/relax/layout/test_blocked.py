@@ -149,11 +149,39 @@ def test_layouts_fill_up_with_zeros() -> None:
     np.testing.assert_array_equal(evaluate(lambda x: blocked.reblock(x, 11, 8), smaller), result)
 
 
-@pytest.mark.parametrize("channels", [(8, 11), (5, 3, 8), (8, 8), (1, 10)])
+@pytest.mark.parametrize("channels", [(8, 11), (5, 3, 8), (8, 8), (1, 10), (4, 8, 8), (12, 2)])
 def test_concat(channels: tuple[int, ...]) -> None:
     parts = [random(2, count, 3, 2) * (i + 1) for i, count in enumerate(channels)]
     result = evaluate(lambda *t: blocked.concat_blocked(t, channels), *[block(part, 8) for part in parts])
     np.testing.assert_array_equal(result, block(np.concatenate(parts, 1), 8))
+
+
+@pytest.mark.parametrize(("begin", "count"), [(8, 3), (0, 8), (4, 8), (4, 5), (3, 16), (1, 1)])
+def test_slice(begin: int, count: int) -> None:
+    data = random(2, 19, 3, 2)
+    result = evaluate(lambda x: blocked.slice_blocked(x, begin, count), block(data, 8))
+    np.testing.assert_array_equal(unblock(result, count), data[:, begin : begin + count])
+
+
+def test_runs_are_what_stays_side_by_side() -> None:
+    assert blocked.run_of(16, (24, 40)) == 8
+    assert blocked.run_of(8, (12, 29)) == 1
+    assert [blocked.run_in_name(name) for name in ("tunehub_concat_8", "tunehub_slice", "tunehub_slice_4")] == [8, 0, 4]
+
+
+@pytest.mark.parametrize("method", ["nearest_neighbor", "linear", "cubic"])
+def test_resize(method: str) -> None:
+    data, how = random(1, 11, 4, 5), {"roi": [0.0] * 4, "size": (7, 10), "method": method}
+    expected = evaluate(lambda x: topi.image.resize2d(x, layout="NCHW", **how), data)
+    result = evaluate(lambda x: blocked.resize2d_blocked(x, **how), block(data, 8))
+    np.testing.assert_allclose(unblock(result, 11), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_pad() -> None:
+    data = random(1, 11, 4, 5)
+    result = evaluate(lambda x: blocked.pad_blocked(x, (1, 0), (2, 3), 1.5), block(data, 8))
+    expected = np.pad(data, [(0, 0), (0, 0), (1, 2), (0, 3)], constant_values=1.5)
+    np.testing.assert_array_equal(unblock(result, 11), expected)
 
 
 def test_pack_channels() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
+topi = tvm.topi
 
 from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
@@ -127,6 +128,7 @@ class _Grower:
     def step(self) -> None:
         kinds = [self.conv, self.grouped, self.depthwise, self.unary, self.constant, self.residual, self.squeeze]
         kinds += [self.concat, self.pool, self.shuffle, self.reshape, self.scalar, self.transposed]
+        kinds += [self.slice, self.split, self.pad, self.resize]
         image = self.images[self.draw(len(self.images))]
         added = self.builder.emit(kinds[self.draw(len(kinds))](image))
         if self.shape(added)[2:] != self.shape(image)[2:]:
@@ -182,6 +184,32 @@ class _Grower:
 
     def concat(self, image: Any) -> Any:
         return op.concat([image, self.images[self.draw(len(self.images))]], axis=1)
+
+    def slice(self, image: Any) -> Any:
+        channels = self.shape(image)[1]
+        begin = self.draw(channels)
+        return op.strided_slice(image, [1], [begin], [begin + 1 + self.draw(channels - begin)])
+
+    def split(self, image: Any) -> Any:
+        channels = self.shape(image)[1]
+        if channels < 3:
+            return op.nn.relu(image)
+        first = 1 + self.draw(channels - 2)
+        parts = self.builder.emit(op.split(image, [first, channels - 1], axis=1))
+        return relax.TupleGetItem(parts, self.draw(3))
+
+    def pad(self, image: Any) -> Any:
+        if self.shape(image)[2] > 9:
+            return op.strided_slice(image, [3, -2], [-4, 1], [100, -2])
+        return op.nn.pad(image, [0, 0, 0, 0, *(self.draw(3) for _ in range(4))], "constant", float(self.draw(2)))
+
+    def resize(self, image: Any) -> Any:
+        size = (4 + self.draw(5), 4 + self.draw(5))
+        mode = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")[self.draw(4)]
+        method = ("nearest_neighbor", "linear", "cubic")[self.draw(3)]
+        return op.image.resize2d(
+            image, size, layout="NCHW", method=method, coordinate_transformation_mode=mode, rounding_method="floor"
+        )
 
     def pool(self, image: Any) -> Any:
         kind = (op.nn.max_pool2d, op.nn.avg_pool2d)[self.draw(2)]
@@ -313,16 +341,50 @@ def test_a_tensor_is_transformed_once_for_all_its_readers(nets: Nets, target: An
     assert kernels(prepare(planned, target))[1] == 2
 
 
-def test_concat_is_plain_where_blocks_would_break(nets: Nets, target: Any) -> None:
+@pytest.mark.parametrize(("channels", "transforms"), [((12, 8), 2), ((16, 8), 2), ((4, 20), 2), ((14, 9), 5)], ids=str)
+def test_joined_channels_stay_in_blocks_where_vectors_move_them(
+    nets: Nets, target: Any, channels: tuple[int, int], transforms: int
+) -> None:
+    """Transforms are those of input and output; runs of fewer than four channels make the parts plain."""
+
     def make(b: Any, x: Any) -> Any:
-        parts = [b.emit(op.nn.conv2d(x, nets.const(out, 8, 1, 1))) for out in (12, 8)]
-        return b.emit(op.concat(parts, axis=1))
+        parts = [b.emit(op.nn.conv2d(x, nets.const(out, 8, 1, 1))) for out in channels]
+        y = b.emit(op.nn.relu(op.concat(parts, axis=1)))
+        return b.emit(op.nn.conv2d(y, nets.const(8, sum(channels), 1, 1)))
 
     planned = check(nets.build(make, (1, 8, 4, 4)), target, BlockedCosts(8), (8,), (1, 8, 4, 4))
-    (call,) = [
-        call for call in relax_pipeline._relax_calls(planned) if relax_pipeline._operator(call) == "relax.concat"
-    ]
-    assert _Grower.shape(call.args[0].fields[0]) == (1, 12, 4, 4)
+    counts = call_counts(prepare(planned, target))
+    assert sum(sum(map(name.count, _TRANSFORMS)) * count for name, count in counts.items()) == transforms
+
+
+@pytest.mark.parametrize("kind", ["pad", "resize", "nearest", "crop", "slice", "odd slice", "split", "prelu", "clip"])
+def test_layouts_go_through(nets: Nets, target: Any, kind: str) -> None:
+    """Between two convolutions nothing is transformed, only the input and the output of the network."""
+
+    def middle(b: Any, x: Any) -> Any:
+        if kind == "split":
+            parts = b.emit(op.split(x, 2, axis=1))
+            return op.concat([b.emit(relax.TupleGetItem(parts, i)) for i in (1, 0)], axis=1)
+        if kind == "clip":
+            return b.emit_te(topi.minimum, b.emit_te(topi.maximum, x, relax.const(0.0)), relax.const(6.0))
+        made = {
+            "pad": lambda: op.nn.pad(x, [0, 0, 0, 0, 0, 1, 2, 1], "constant", 1.0),
+            "resize": lambda: op.image.resize2d(x, (9, 7), layout="NCHW", method="linear"),
+            "nearest": lambda: op.image.resize2d(x, (8, 12), layout="NCHW", method="nearest_neighbor"),
+            "crop": lambda: op.strided_slice(x, [2, 3], [1, 0], [-1, 3]),
+            "slice": lambda: op.strided_slice(x, [1], [8], [20]),
+            "odd slice": lambda: op.strided_slice(x, [1], [4], [20]),
+            "prelu": lambda: op.nn.prelu(x, nets.const(24), 1),
+        }
+        return made[kind]()
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, nets.const(24, 8, 3, 3), padding=1))
+        y = b.emit(middle(b, y))
+        return b.emit(op.nn.conv2d(y, nets.const(16, _Grower.shape(y)[1], 1, 1)))
+
+    planned = check(nets.build(make, (1, 8, 5, 6)), target, BlockedCosts(8), (8,), (1, 8, 5, 6))
+    assert kernels(prepare(planned, target))[1] == 2
 
 
 def test_division_by_filled_up_channels_stays_finite(nets: Nets, target: Any) -> None:
