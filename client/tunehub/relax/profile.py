@@ -19,6 +19,7 @@ from tunehub.exceptions import ProfileError
 from tunehub.report.profile import CallTime, RunTimes
 
 _WARM_UP_S, _WARM_UP_RUNS = 0.25, 2  # a pool's threads take tens of milliseconds to spread over the cores
+_LEFT = 0.05
 _HALVINGS = 40  # of an interval in which a time is searched: to a trillionth of it
 Inputs = Mapping[str, Any] | Sequence[Any]
 
@@ -76,11 +77,12 @@ class _Watch:
 
 
 def without_watching(calls: Mapping[str, CallTime], run_s: float) -> dict[str, CallTime]:
-    """``calls`` less an equal time each, none less than 0, so that they sum up to no more than ``run_s``."""
+    """``calls`` less an equal time each, so that they sum up to ``run_s`` at most; a twentieth stays of each at least,
+    because runs that something else disturbed say nothing."""
 
     def less(each_s: float) -> dict[str, CallTime]:
         return {
-            name: CallTime(calls=time.calls, seconds=max(time.seconds - each_s * time.calls, 0.0))
+            name: CallTime(calls=time.calls, seconds=max(time.seconds - each_s * time.calls, _LEFT * time.seconds))
             for name, time in calls.items()
         }
 
