@@ -7,7 +7,7 @@ schedules on a GPU; each is a :data:`tunehub.cuda.fault.Rule`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunehub.cuda.bounds import buffer_left
 from tunehub.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
@@ -17,30 +17,37 @@ from tunehub.cuda.reductions import impure_reduction
 from tunehub.cuda.simulation import simulate
 from tunehub.cuda.simulation.kernel import launches
 from tunehub.cuda.thread_extents import uneven_tag
-from tunehub.exceptions import last_line
+from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
+
+Verdict: TypeAlias = Fault | NotSimulated | None
 
 CHECK_VERSION = 1
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
-def fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
+def fault(scheduled: Any, target: Any) -> Verdict:
     """What is wrong with ``scheduled``, a PrimFunc with a schedule for the GPU ``target``; None: nothing was found.
 
     Raises nothing for a function that TVM cannot lower: that is a fault. Takes some 25 ms.
     """
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
+    found = _judged(lambda: structural_fault(scheduled))
+    if found is not None:
+        return found
     try:
-        return structural_fault(scheduled) or _kernel_fault(scheduled, target)
-    except FaultError as wrong:
-        return wrong.fault
-    except NotSimulatedError as unknown:
-        return NotSimulated(str(unknown))
+        function = lowered(scheduled, target)
+    except Exception as error:  # TVM raises many kinds
+        return Fault("lowering", last_line(error))
+    return kernel_fault(function, target)
 
 
 def structural_fault(scheduled: Any) -> Fault | None:
-    """The part of :func:`fault` that needs no lowering, in some 3 ms."""
+    """The part of :func:`fault` that needs no lowering, in some 3 ms.
+
+    Raises NotSimulatedError where that would take long.
+    """
     finders: dict[Rule, Callable[[Any], str | None]] = {
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,
@@ -50,19 +57,33 @@ def structural_fault(scheduled: Any) -> Fault | None:
     return next((Fault(rule, place) for rule, place in found if place is not None), None)
 
 
-def _kernel_fault(scheduled: Any, target: Any) -> Fault | None:
-    try:
-        function = lowered(scheduled, target)
-    except Exception as error:  # TVM raises many kinds
-        return Fault("lowering", last_line(error))
+def kernel_fault(function: Any, target: Any) -> Verdict:
+    """The part of :func:`fault` that follows: ``function`` is as :func:`tunehub.cuda.lowering.lowered` gives it.
+
+    Too much shared memory is said of what is right otherwise.
+    """
     limits = limits_of(target)
-    too_much = excess_shared_memory(function, limits)
-    if too_much is not None:
-        return Fault("shared_memory", too_much)
-    kernels = list(launches(function))
-    for kernel in kernels:
-        too_many = excess_threads({**kernel.grid, **kernel.block}, limits)
-        if too_many is not None:
-            return Fault("threads", too_many)
-    simulate(kernels)
-    return None
+
+    def judge() -> Fault | None:
+        kernels = list(launches(function))
+        for kernel in kernels:
+            too_many = excess_threads({**kernel.grid, **kernel.block}, limits)
+            if too_many is not None:
+                return Fault("threads", too_many)
+        simulate(kernels)
+        return None
+
+    found = _judged(judge)
+    too_much = None if isinstance(found, Fault) else excess_shared_memory(function, limits)
+    return found if too_much is None else Fault("shared_memory", too_much)
+
+
+def _judged(judge: Callable[[], Fault | None]) -> Verdict:
+    try:
+        return judge()
+    except FaultError as wrong:
+        return wrong.fault
+    except NotSimulatedError as unknown:
+        return NotSimulated(str(unknown))
+    except Exception as error:  # whatever TVM makes of a hostile record must not end a compile
+        return NotSimulated(f"the check failed: {typed_last_line(error)}")

@@ -13,7 +13,8 @@ def checked(schedule_all: Any, target: Any) -> Any:
     """A pass that does what ``schedule_all`` does (a pass that gives functions their default schedule) for ``target``.
 
     A function gets its plain schedule instead, slower and right, where :func:`tunehub.cuda.check.fault` finds its
-    default one wrong, and where ``schedule_all`` raises for it.
+    default one wrong, and where ``schedule_all`` raises for it. A default schedule may take more shared memory than a
+    record's: TVM asks the device for it at the launch.
     """
     import tvm
 
@@ -24,7 +25,8 @@ def checked(schedule_all: Any, target: Any) -> Any:
             new = scheduled[variable]
             if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function):
                 continue
-            if isinstance(fault(new, target), Fault):
+            found = fault(new, target)
+            if isinstance(found, Fault) and found.rule != "shared_memory":
                 scheduled.update_func(variable, plain_schedule(function))
         return scheduled
 

@@ -17,6 +17,7 @@ from tunehub.cuda.check import fault, structural_fault
 from tunehub.cuda.default import checked
 from tunehub.cuda.fault import Fault, NotSimulated
 from tunehub.relax.schedule.guard import GuardError, check_function, check_statements
+from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 
 pytestmark = pytest.mark.slow
 
@@ -188,3 +189,15 @@ def test_indices_that_are_loaded_may_be_read_at() -> None:
     data = te.placeholder((100, 64), name="data")
     rows = te.placeholder((32,), "int64", name="rows")
     assert rule_of(_by_dlight(_module(data, rows, topi.take(data, rows, axis=0)))["main"]) is None
+
+
+def test_tvms_own_matmul_in_half_precision_stays() -> None:
+    """It takes more shared memory than records may, and asks the device for it."""
+    load_cuda_intrinsics()
+    left, right = (te.placeholder((256, 256), "float16", name=name) for name in ("left", "right"))
+    mod = _module(left, right, topi.nn.matmul(left, right))
+    own = _by_dlight(mod)["main"]
+    assert rule_of(own) == "shared_memory"
+    with TARGET:
+        scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET)(mod)
+    tvm.ir.assert_structural_equal(scheduled["main"], own)

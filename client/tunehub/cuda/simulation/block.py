@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tunehub.cuda.fault import FaultError
-from tunehub.cuda.simulation.kernel import Barrier, Branch, Launch, Loop, Memory, MemoryAccess, apart, within_block
+from tunehub.cuda.simulation.kernel import ANY, Barrier, Branch, Launch, Loop, Memory, MemoryAccess, apart, within_block
 from tunehub.cuda.simulation.walk import Budget, Walk, both
 from tunehub.relax.index_expressions import LANES, Array
 
@@ -75,7 +75,7 @@ class ThreadBlock(Walk):
         self._apart = apart(launch)
         self._counters: set[int] = set()  # of loops with barriers
         self._states: dict[Memory, _State] = {}
-        self._stamps: dict[int, int] = {}
+        self._stamps = {ANY: ANY}
         self._found: dict[tuple[object, ...], tuple[Array, Array]] = {}
 
     def run(self) -> None:
@@ -84,6 +84,7 @@ class ThreadBlock(Walk):
 
     def loop(self, node: Loop, active: Array | None) -> None:
         if not node.waits:
+            self._counters.discard(node.counter)
             super().loop(node, active)
             return
         start, extents = self.value(node.start), self.value(node.extent)
@@ -180,7 +181,8 @@ class ThreadBlock(Walk):
             raise FaultError("race", node.memory.name)
 
     def _read(self, node: MemoryAccess, state: _State, places: Array, owners: Array) -> None:
-        if bool((state.stamp[places] != self._stamp(node)).any()):
+        found, own = state.stamp[places], self._stamp(node)
+        if bool((found == _NOBODY if own == ANY else (found != own) & (found != ANY)).any()):
             raise FaultError("unwritten_read", node.memory.name)
         if node.memory.is_shared:
             if not state.is_fresh and _differs(state.owner[places], owners):

@@ -28,6 +28,7 @@ _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
 _LEAVES = ("IntImm", "FloatImm", "Var", "StringImm")
 _NESTED = ("AttrStmt", "SeqStmt", "DeclBuffer", "AllocBuffer")
+ANY = 0  # no object has this hash
 _NAMING = ("Bind", "LetStmt")  # the class was renamed in 0.27
 _WARP_CALLS = ("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", "tvm_warp_activemask")
 _MATRIX_CALLS = ("tvm_load_matrix_sync", "tvm_store_matrix_sync", "tvm_fill_fragment", "tvm_mma_sync")
@@ -52,8 +53,9 @@ class Memory:
 class MemoryAccess:
     """A read or write of one element, or of a vector's.
 
-    ``through``: the buffer, of which several may lie in one memory. ``guard``: when it happens. ``variables``: all that
-    it depends on, those of the loops and conditions around it among them. ``by_warp``: 32 threads do it together.
+    ``through``: the buffer, of which several may lie in one memory; :data:`ANY`: whichever lies there, for a pointer.
+    ``guard``: when it happens. ``variables``: all that it depends on, those of the loops and conditions around it among
+    them. ``by_warp``: 32 threads do it together.
     """
 
     memory: Memory
@@ -212,6 +214,8 @@ class _Reader:
     tags: dict[int, str] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)  # buffers
     named: set[int] = field(default_factory=set)  # variables that stand for a value
+    limited: set[int] = field(default_factory=set)  # variables of loops whose values ``bounds`` knows
+    unlimited: set[int] = field(default_factory=set)
     bounds: Any = None
 
     def launch(self, node: Any) -> Launch:
@@ -278,15 +282,23 @@ class _Reader:
         self.bounds.bind(node.node.var, tvm.ir.Range(0, extent))
 
     def loop(self, node: Any, path: _Surroundings) -> Iterator[Node]:
-        import tvm
-
         start, extent = self.expression(node.min), self.expression(node.extent)
-        if None not in (integer(node.min), integer(node.extent)):
-            self.bounds.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+        self.limit(node)
         body = tuple(self.nodes(node.body, path.inside(start, extent)))
         if body:
             waits = any(map(_waits, body))
             yield Loop(counter=hash(node.loop_var), start=start, extent=extent, body=body, waits=waits)
+
+    def limit(self, loop: Any) -> None:
+        """Tell what values the variable of a loop has; an analyzer of TVM's can be told once."""
+        import tvm
+
+        name = hash(loop.loop_var)
+        if name in self.limited or None in (integer(loop.min), integer(loop.extent)):
+            self.unlimited.add(name)
+        else:
+            self.limited.add(name)
+            self.bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
 
     def branch(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         yield from self.reads(node.condition, path)
@@ -371,6 +383,8 @@ class _Reader:
     def stays_inside(self, index: Any, size: int) -> bool:
         """Whether an index is inside for all values of its variables, whatever the conditions."""
         last = 0
+        if self.unlimited and not self.unlimited.isdisjoint(self.expression(index).variables):
+            return False
         if type(index).__name__ == "Ramp":
             stride = integer(index.stride)
             if stride is None or stride < 0:
@@ -444,7 +458,7 @@ class _Reader:
             variable(LANES),
             lanes=rows * columns,
         )
-        return self.made(memory, hash(pointer.args[1]), index, path, writes=writes, by_warp=True)
+        return self.made(memory, ANY, index, path, writes=writes, by_warp=True)
 
 
 def _is_itself(store: Any) -> bool:
