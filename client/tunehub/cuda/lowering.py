@@ -26,6 +26,7 @@ def _passes() -> Any:
     from tvm import s_tir, tirx
 
     first, second = s_tir.transform, tirx.transform
+    simplify = getattr(first, "StmtSimplify", second.StmtSimplify)  # 0.27 has two
     return tvm.transform.Sequential(
         [
             first.CanonicalizeLoop(),
@@ -39,7 +40,7 @@ def _passes() -> Any:
             first.LowerAutoCopy(),
             first.UnifyThreadBinding(),
             first.LowerMatchBuffer(),
-            first.StmtSimplify(),
+            simplify(),
             first.InjectPermutedLayout(),
             first.AnnotateIrregularLoop(),
             first.InjectSoftwarePipeline(),

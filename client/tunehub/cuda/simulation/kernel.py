@@ -141,7 +141,9 @@ def launches(function: Any) -> Iterator[Launch]:
     Raises FaultError when loops of one kernel bound to one thread tag differ in length, NotSimulatedError for what is
     not known here, such as indices that are loaded.
     """
-    memories: dict[int, Memory] = {hash(buffer): _memory(buffer, "global") for buffer in parameters(function)}
+    memories: dict[int, Memory] = {}
+    for buffer in parameters(function):
+        _remember(buffer, _memory(buffer, "global"), memories)
     yield from _launches(function.body, memories)
 
 
@@ -157,9 +159,16 @@ def _launches(node: Any, memories: dict[int, Memory]) -> Iterator[Launch]:
 def _declare(node: Any, memories: dict[int, Memory]) -> None:
     kind = type(node).__name__
     if kind == "DeclBuffer":
-        memories[hash(node.buffer)] = _known(node.data, memories)
+        viewed = node.data if hasattr(node, "data") else node.buffer.data
+        _remember(node.buffer, _known(viewed, memories), memories)
     elif kind == "AllocBuffer":
-        memories[hash(node.buffer)] = _memory(node.buffer, str(node.buffer.scope()))
+        _remember(node.buffer, _memory(node.buffer, str(node.buffer.scope())), memories)
+
+
+def _remember(buffer: Any, memory: Memory, memories: dict[int, Memory]) -> None:
+    memories[hash(buffer)] = memory
+    if hasattr(buffer, "data"):  # until 0.26; views in 0.25 name only this variable
+        memories[hash(buffer.data)] = memory
 
 
 def _memory(buffer: Any, scope: str) -> Memory:
