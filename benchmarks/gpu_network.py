@@ -71,7 +71,7 @@ def measure(name: str, lock: str, records: str | None, *, rounds: int, with_torc
         compiled.add("tunehub", lambda: tvm.compile(module, target), with_graphs=True)
     whole = network.definition.whole if isinstance(network.definition, HalfPrecision) else None
     exact = None if whole is None else tvm.compile(whole.relax_module(), target)
-    with _alone(lock):
+    with alone(lock):
         runners = compiled.runners(lambda executable: _tvm_runner(executable, inputs))
         if with_torch:
             try:
@@ -208,7 +208,8 @@ def launched_seconds(runner: GpuRunner, runs: int) -> float:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone(path: str) -> Iterator[None]:
+    """While nobody else, in this process or another, is in such a context with the file at ``path``."""
     import fcntl
 
     with Path(path).open("a") as file:

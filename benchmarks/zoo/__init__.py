@@ -16,8 +16,8 @@ import click
 
 from benchmarks.table import Row
 from benchmarks.zoo.architectures import Architecture, architectures
-from benchmarks.zoo.document import keep, machine_of, write_document
-from benchmarks.zoo.results import ZooJournal, rows, summarize
+from benchmarks.zoo.document import keep, machine_of, write_document, write_summary
+from benchmarks.zoo.results import ZooJournal, ZooSummary, rows, summarize
 from benchmarks.zoo.running import PLANS, ZooRun
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -52,19 +52,20 @@ def run(
     journal = ZooJournal(work / f"{device}{'-check' if check_only else ''}.jsonl")
     if again:
         journal.forget(item.name for item in chosen)
-    return run_zoo(zoo, chosen, journal, whole=plan is not None and chosen == architectures())
-
-
-def run_zoo(zoo: ZooRun, chosen: Sequence[Architecture], journal: ZooJournal, *, whole: bool = False) -> list[Row]:
-    """Run what the journal lacks, and give the rows of all of ``chosen`` that are done; a ``whole`` zoo is kept."""
-    zoo.run(chosen, journal)
-    known = journal.results()
-    done = [known[item.name] for item in chosen if item.name in known]
-    summary = summarize(zoo.device, machine_of(zoo.device), done)
-    if whole and len(done) == len(chosen):
+    summary = run_zoo(zoo, chosen, journal)
+    write_summary(summary, work / f"zoo-{device}.json")
+    if not check_only and len(summary.networks) == len(architectures()):
         keep(summary)
         write_document()
     return rows(summary)
+
+
+def run_zoo(zoo: ZooRun, chosen: Sequence[Architecture], journal: ZooJournal) -> ZooSummary:
+    """Run what the journal lacks; all of ``chosen`` that are done."""
+    zoo.run(chosen, journal)
+    known = journal.results()
+    done = [known[item.name] for item in chosen if item.name in known]
+    return summarize(zoo.device, machine_of(zoo.device), done)
 
 
 def select(patterns: str) -> tuple[Architecture, ...]:

@@ -1,4 +1,7 @@
-"""Results of the whole zoo as files: JSON for machines, ``docs/zoo.md`` for people."""
+"""Results of the zoo as files: JSON for machines, ``docs/zoo.md`` for people.
+
+``python -m benchmarks.zoo.document`` writes the document anew from ``benchmarks/results/zoo-*-latest.json``.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,14 @@ def machine_of(device: str) -> dict[str, str | int | float]:
 
 def keep(summary: ZooSummary, folder: Path = RESULTS) -> None:
     """Write the summary under its date and as the latest of its device. Raises OSError."""
-    data = msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
     for name in (f"zoo-{summary.device}-{summary.machine['date']}.json", f"zoo-{summary.device}-latest.json"):
-        (folder / name).write_bytes(data)
+        write_summary(summary, folder / name)
+
+
+def write_summary(summary: ZooSummary, path: Path) -> None:
+    """As JSON. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
 
 
 def latest(folder: Path = RESULTS) -> list[ZooSummary]:
@@ -160,3 +168,7 @@ def _replaced() -> str:
             "",
         ]
     )
+
+
+if __name__ == "__main__":
+    write_document()

@@ -11,27 +11,32 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu_network import GpuRunner, launched_seconds, this_gpu
+from benchmarks.gpu_network import GpuRunner, alone, launched_seconds, this_gpu
 from benchmarks.zoo.architectures import architectures
 from benchmarks.zoo.export import MODEL, ExportedNetwork, seeded_model
 from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
 
-DEVICES = ("cpu", "cuda")
+if TYPE_CHECKING:
+    from tunehub.report.report import Report
+
 _PROFILED_RUNS = 3
 _WARM_UP = 3
 _GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
-def runtimes(device: str, *, checking: bool) -> list[Runtime]:
-    """tunehub, TVM's default, and unless ``checking`` the others, on the ``device``."""
+def runtimes(device: str, lock: str, *, checking: bool) -> list[Runtime]:
+    """tunehub, TVM's default, and unless ``checking`` the others, on the ``device``.
+
+    On a GPU only who holds the file ``lock`` (:func:`~benchmarks.gpu_network.alone`) runs something.
+    """
     if device == "cpu":
         ours: list[Runtime] = [ProfiledTunehub(profiled=not checking), TvmDefault()]
         return ours if checking else [*ours, OnnxRuntime(), OpenVino()]
-    ours = [GpuTvm(name="tunehub", served=True), GpuTvm(name="default", served=False)]
-    return ours if checking else [*ours, TorchGraphs()]
+    ours = [GpuTvm(name="tunehub", served=True, lock=lock), GpuTvm(name="default", served=False, lock=lock)]
+    return ours if checking else [*ours, TorchGraphs(lock=lock)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +93,7 @@ class GpuTvm:
 
     name: str
     served: bool
+    lock: str
 
     def prepare(self, network: Network, threads: int) -> Prepared:
         """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
@@ -98,23 +104,35 @@ class GpuTvm:
         target, module = tvm.target.Target(this_gpu().tvm_config()), network.relax_module()
         began = time.perf_counter()
         with tunehub.context(target) if self.served else nullcontext() as hub:
-            runner = _graphs_or_not(lambda: tvm.compile(module, target), network.sample_inputs())
+            runner = self._graphs_or_not(lambda: tvm.compile(module, target), network.sample_inputs())
         compile_s = time.perf_counter() - began
         report = None if hub is None else replace(hub.report(), functions={})
-        return Prepared(run=runner, compile_s=compile_s, report=report, timer=partial(launched_seconds, runner))
+        return _prepared(runner, compile_s, self.lock, report)
+
+    def _graphs_or_not(self, compile_it: Callable[[], Any], inputs: Mapping[str, Any]) -> GpuRunner:
+        """Recording CUDA graphs is TVM's business and fails for some modules, which then run without."""
+        import tvm
+
+        try:
+            with tvm.transform.PassContext(opt_level=3, config=_GRAPHS):
+                executable = compile_it()
+            with alone(self.lock):
+                runner = _gpu_runner(executable, inputs)
+                runner()
+        except Exception:
+            executable = compile_it()
+            with alone(self.lock):
+                runner = _gpu_runner(executable, inputs)
+        return runner
 
 
-def _graphs_or_not(compile_it: Callable[[], Any], inputs: Mapping[str, Any]) -> GpuRunner:
-    """Recording CUDA graphs is TVM's business and fails for some modules, which then run without."""
-    import tvm
+def _prepared(runner: GpuRunner, compile_s: float, lock: str, report: Report | None = None) -> Prepared:
+    def run() -> Arrays:
+        with alone(lock):
+            found: Arrays = runner()
+            return found
 
-    try:
-        with tvm.transform.PassContext(opt_level=3, config=_GRAPHS):
-            runner = _gpu_runner(compile_it(), inputs)
-        runner()
-    except Exception:
-        runner = _gpu_runner(compile_it(), inputs)
-    return runner
+    return Prepared(run=run, compile_s=compile_s, report=report, timer=partial(launched_seconds, runner))
 
 
 def _gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
@@ -135,6 +153,7 @@ def _gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
 class TorchGraphs:
     """PyTorch's own network recorded as one CUDA graph; cuDNN chooses its algorithms by trying them."""
 
+    lock: str
     name: str = "torch_graphs"
 
     def prepare(self, network: Network, threads: int) -> Prepared:
@@ -145,16 +164,16 @@ class TorchGraphs:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         began = time.perf_counter()
-        model = seeded_model(next(item for item in architectures() if item.name == network.name)).cuda()
-        arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
-        graph, recorded = _recorded(model, arguments)
+        model = seeded_model(next(item for item in architectures() if item.name == network.name))
+        with alone(self.lock):
+            arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
+            graph, recorded = _recorded(model.cuda(), arguments)
 
         def arrays(_result: Any) -> Arrays:
             return [value.cpu().numpy() for value in recorded]
 
         runner = GpuRunner(graph.replay, torch.cuda.synchronize, arrays)
-        timer = partial(launched_seconds, runner)
-        return Prepared(run=runner, compile_s=time.perf_counter() - began, timer=timer)
+        return _prepared(runner, time.perf_counter() - began, self.lock)
 
 
 def _recorded(model: Any, arguments: list[Any]) -> tuple[Any, Any]:

@@ -51,7 +51,7 @@ def smallest() -> list[Row]:
         folder = Path(name)
         write_tiny(folder / "exports" / "tiny")
         zoo = ZooRun(exports=folder / "exports", plan=PLAN, limit_s=200.0)
-        return run_zoo(zoo, [tiny()], ZooJournal(folder / "cpu.jsonl"))
+        return rows(run_zoo(zoo, [tiny()], ZooJournal(folder / "cpu.jsonl")))
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_network_is_checked_once_and_one_that_fails_says_why_and_stops_no_othe
     write_tiny(tmp_path / "tiny")
     zoo, journal = ZooRun(exports=tmp_path, limit_s=200.0), ZooJournal(tmp_path / "cpu-check.jsonl")
     found = run_zoo(zoo, [tiny("nobody"), tiny()], journal)
-    by_name = {row.name: row for row in found}
+    by_name = {row.name: row for row in rows(found)}
     assert by_name["cpu_networks_right"].value == 1
     assert by_name["cpu_nobody_failed"].note.startswith("the export failed: ")
     assert 0 < by_name["cpu_tiny_tunehub_max_rel_diff"].value < 1e-4

@@ -8,10 +8,13 @@
 * Powers with a constant exponent become products and roots (:mod:`tunehub.relax.powers`).
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.relax.group_norm`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped.
+* Constant negative indices of ``take`` and ``index_tensor`` count from the end, as the PyTorch importer means them: TVM
+  reads what lies before the tensor.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -44,6 +47,8 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
     "relax.sum": "_sum_of_stack",
     "relax.nn.batch_norm": "_scale_and_shift",
     "relax.power": "_power",
+    "relax.take": "_taken_inside",
+    "relax.index_tensor": "_indexed_inside",
     "relax.nn.group_norm": "_two_pass_norm",
     "relax.nn.instance_norm": "_two_pass_norm",
 }
@@ -75,6 +80,29 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _two_pass_norm(self, call: Any) -> Any | None:
         return two_pass_norm(self._kernels, self.builder_.emit, call)
+
+    def _taken_inside(self, call: Any) -> Any | None:
+        shape = static_shape(call.args[0])
+        if shape is None or call.attrs.mode != "fast":
+            return None
+        axis = call.attrs.axis
+        index = self._index_inside(call.args[1], shape[0 if axis is None else int(axis)])
+        return None if index is call.args[1] else relax.op.take(call.args[0], index, axis, call.attrs.mode)
+
+    def _indexed_inside(self, call: Any) -> Any | None:
+        shape, indices = static_shape(call.args[0]), bound_value(self, call.args[1])
+        if shape is None or not isinstance(indices, relax.Tuple):
+            return None
+        inside = [self._index_inside(*each) for each in zip(indices.fields, shape, strict=False)]
+        same = all(map(operator.is_, inside, indices.fields))
+        return None if same else relax.op.index_tensor(call.args[0], inside)
+
+    def _index_inside(self, index: Any, extent: int) -> Any:
+        """``index`` itself, or a constant without negative numbers in its place."""
+        values = self._constant(index)
+        if not isinstance(values, np.ndarray) or not (values < 0).any():
+            return index
+        return relax.const(np.where(values < 0, values + extent, values).astype(values.dtype))
 
     def _power(self, call: Any) -> Any | None:
         exponents = self._constant(call.args[1])

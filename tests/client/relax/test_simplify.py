@@ -153,3 +153,22 @@ def test_integers_keep_their_division(nets: Any, target: Any, run: Any) -> None:
 def test_prepared_modules_compute_the_same(nets: Any, same: Any, target: Any) -> None:
     mod = nets.residual()
     same(mod, prepare(mod, target), (1, 8, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("place", "pick"),
+    [
+        (lambda x: x[:, :, [-2, 1]], lambda x: op.take(x, relax.const(np.array([-2, 1])), axis=-1)),
+        (
+            lambda x: x[[-1, 0], [-3, 1]],
+            lambda x: op.index_tensor(x, [relax.const(np.array([-1, 0])), relax.const(np.array([-3, 1]))]),
+        ),
+        (lambda x: x[[0, 0]], lambda x: op.take(x, relax.const(np.array([-9, 0])), axis=0, mode="clip")),
+    ],
+    ids=["an axis", "several axes", "clipped"],
+)
+def test_constant_negative_indices_count_from_the_end(nets: Any, target: Any, run: Any, place: Any, pick: Any) -> None:
+    mod = nets.build(lambda b, x: b.emit(pick(x)), (2, 3, 4))
+    array = nets.array(2, 3, 4)
+    found = run(tvm.compile(simplify(mod), target), array)
+    np.testing.assert_array_equal(found, place(array))
