@@ -21,7 +21,7 @@ from tunehub_registry.package import open_package
 from tunehub_registry.record import BadLine, ScheduleRecord, read_records
 
 if TYPE_CHECKING:
-    from tunehub_builder.tuning.runner.nvrtc import Compiler, KernelUse
+    from tunehub.cuda.nvrtc import Compiler, KernelUse
 
 _REGISTERS = 1 << 16  # of a multiprocessor, from sm_50 on
 _UNIT, _WARP = 256, 32
@@ -66,7 +66,7 @@ def threads_of(source: str) -> dict[str, int]:
 
 
 def _compiler(arch: str) -> Compiler:
-    from tunehub_builder.tuning.runner.nvrtc import Compiler, NvrtcError
+    from tunehub.cuda.nvrtc import Compiler, NvrtcError
 
     try:
         return Compiler(arch)
@@ -109,7 +109,7 @@ def _reason(record: ScheduleRecord, tasks: Mapping[str, TaskEntry], arch: str, c
 
 
 def _uses(cubin: bytes) -> dict[str, KernelUse]:
-    from tunehub_builder.tuning.runner.nvrtc import kernel_uses
+    from tunehub.cuda.nvrtc import kernel_uses
 
     return kernel_uses(cubin)
 
@@ -118,10 +118,10 @@ def _source(record: ScheduleRecord, task: TaskEntry, arch: str) -> str:
     """The CUDA source of a workload by ``record``, made and checked as a client does it."""
     import tvm
 
+    from tunehub.cuda.nvrtc import source_of
     from tunehub.relax.schedule.apply import apply_exact
     from tunehub.relax.schedule.guard import check_features, check_function
     from tunehub.relax.traces import import_trace
-    from tunehub_builder.tuning.runner.nvrtc import source_of
     from tunehub_registry.trace_rules import required_features
 
     target = tvm.target.Target({"kind": "cuda", "arch": arch})

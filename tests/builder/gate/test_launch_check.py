@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
+from tunehub.cuda.nvrtc import KernelUse
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.launch_check import check_launches, excess, threads_of
-from tunehub_builder.tuning.runner.nvrtc import KernelUse
 
 pytestmark = pytest.mark.slow
 

@@ -51,7 +51,7 @@ def test_names_stay_apart() -> None:
 def test_a_module_with_such_names_compiles_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tunehub
-    from tunehub_builder.tuning.runner.nvrtc import Compiler, source_of
+    from tunehub.cuda.nvrtc import Compiler, source_of
 
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
     target = tvm.target.Target(TARGET)

@@ -122,7 +122,7 @@ class CudaSession(TraceSession):
         self._keep(_PLAIN, plainly(self._modules[task], target), target)
 
     def _compiled(self, mod: Any, target: Any) -> Any:
-        from tunehub_builder.tuning.runner.nvrtc import source_of
+        from tunehub.cuda.nvrtc import source_of
 
         compiler = self._compiler(_arch(target))
         library = super()._compiled(mod, target)
@@ -130,13 +130,13 @@ class CudaSession(TraceSession):
         return library
 
     def _kernels(self, library: Any, target: Any) -> tuple[str, bytes]:
-        from tunehub_builder.tuning.runner.nvrtc import source_of
+        from tunehub.cuda.nvrtc import source_of
 
         source = source_of(library)
         return source, self._compiler(_arch(target)).compile(source)
 
     def _compiler(self, arch: str) -> Any:
-        from tunehub_builder.tuning.runner.nvrtc import Compiler
+        from tunehub.cuda.nvrtc import Compiler
 
         if arch not in self._compilers:
             self._compilers[arch] = Compiler(arch)

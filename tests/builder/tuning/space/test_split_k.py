@@ -284,7 +284,7 @@ def test_machine_code_keeps_sums_in_registers(case: str, pipelined: bool) -> Non
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
 
-    from tunehub_builder.tuning.runner.nvrtc import Compiler, kernel_uses, source_of
+    from tunehub.cuda.nvrtc import Compiler, kernel_uses, source_of
 
     compiler = Compiler("sm_90")
     compiler.install()

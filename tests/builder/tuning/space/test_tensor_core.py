@@ -238,7 +238,7 @@ def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     import tvm
 
-    from tunehub_builder.tuning.runner.nvrtc import Compiler, kernel_uses, source_of
+    from tunehub.cuda.nvrtc import Compiler, kernel_uses, source_of
 
     load_cuda_intrinsics()
     compiler = Compiler("sm_90")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub_builder.tuning.runner.nvrtc import (
+from tunehub.cuda.nvrtc import (
     Compiler,
     NvrtcError,
     kernel_uses,
