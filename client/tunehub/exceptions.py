@@ -144,6 +144,31 @@ class MeasureError(HubError):
     """Candidates cannot be measured here, or what was measured cannot be kept."""
 
 
+class VerdictsError(HubError):
+    """What was verified cannot be remembered."""
+
+
+class ScheduleRefusedError(HubError):
+    """A schedule was verified and gives wrong results, or none. Fields: `workload`, and those of HubError."""
+
+    def __init__(self, workload: str, reason: str, *, remedy: str) -> None:
+        self.workload = workload
+        super().__init__(f"{workload}: {reason}", remedy=remedy)
+
+
+class NetworkDiffersError(HubError):
+    """A whole network was run and differs from TVM's plain compile. Fields: `difference` and `tolerance`, relative to
+    the largest output, and those of HubError."""
+
+    def __init__(self, difference: float, tolerance: float, *, remedy: str) -> None:
+        self.difference, self.tolerance = difference, tolerance
+        reason = (
+            f"the network's outputs differ by {difference:.2g} of the largest from those of TVM's plain compile; "
+            f"the most is {tolerance:.2g}"
+        )
+        super().__init__(reason, remedy=remedy)
+
+
 class CompileStepError(HubError):
     """A step of the compile with records failed, and TVM's own pipeline has to take over."""
 

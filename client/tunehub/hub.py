@@ -15,6 +15,7 @@ from tunehub.exceptions import (
     PackageUnusableError,
     ProfileError,
     RegistryUnreadableError,
+    ScheduleRefusedError,
     TunehubError,
     UnknownTargetError,
     typed_last_line,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from tunehub.measure.store import MeasuredRecords
     from tunehub.registries.port import Registry
+    from tunehub.verify.verification import Verification
 
 
 class Policy:
@@ -49,6 +51,7 @@ class Policy:
         """`strict` decides for good."""
         self.strict = strict
         self.notes: list[str] = []
+        self.raised: HubError | None = None
         self._seen: set[str] = set()
         self._held: list[str] | None = None
         self._lock = threading.Lock()
@@ -56,6 +59,7 @@ class Policy:
     def problem(self, error: HubError) -> None:
         """Raise `error` in strict mode, warn otherwise."""
         if self.strict:
+            self.raised = error
             raise error
         self.warn(str(error), error.cause)
 
@@ -92,7 +96,8 @@ class Hub:
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
     compiling keeps the layouts of a module or chooses them; with `measuring` it measures what has no record, and puts
-    the fastest there. Compiling reports by `add`, `failed` and `fall_back`.
+    the fastest there. `verification` checks schedules before they serve. Compiling reports by `add`, `failed`,
+    `refused` and `fall_back`.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class Hub:
         logs: LogLookup | None = None,
         layout: Layout = "keep",
         measuring: MeasuredRecords | None = None,
+        verification: Verification | None = None,
         read_tuning: Callable[[], Mapping[str, TunedRatio]] | None = None,
     ) -> None:
         """Use `open_hub`."""
@@ -116,6 +122,7 @@ class Hub:
         self.logs: LogLookup = logs or EmptyLogs()
         self.layout: Layout = layout
         self.measuring = measuring
+        self.verification = verification
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
         self._functions: dict[str, Any] = {}
@@ -142,6 +149,9 @@ class Hub:
 
     def failed(self, step: str, error: BaseException) -> None:
         """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode."""
+        raised = self._policy.raised
+        if raised is not None and str(raised) in str(error):  # TVM makes errors of its passes its own
+            raise raised from error
         if isinstance(error, HubError):
             self._policy.problem(error)
             return
@@ -149,6 +159,12 @@ class Hub:
         problem = CompileStepError(reason, remedy="TVM's own pipeline is used instead; please report it", cause=step)
         problem.__cause__ = error
         self._policy.problem(problem)
+
+    def refused(self, workload: str, reason: str) -> None:
+        """A schedule of `workload` was verified and refused; the report says so. Raises in strict mode."""
+        if self.strict:
+            remedy = "report it to the publisher of the package; without strict, what comes next on the ladder serves"
+            self._policy.problem(ScheduleRefusedError(workload, reason, remedy=remedy))
 
     def fall_back(self, reason: str) -> None:
         """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
@@ -320,6 +336,7 @@ def _open(
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
         logs=opened.logs(), layout=options.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
+        verification=_verification(options, host, resolution.chosen, policy, opened.relay),
     )  # fmt: skip
 
 
@@ -331,6 +348,25 @@ def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: 
     from tunehub.measure.store import MeasuredRecords, records_file
 
     return MeasuredRecords(options.measure, records_file(options.records, host.name))
+
+
+def _verification(
+    options: Options, host: TargetDescriptor, chosen: Chosen | None, policy: Policy, relay: bool
+) -> Verification | None:
+    if relay:
+        if options.verify == "always":
+            policy.warn("nothing is verified: that needs TVM 0.25 or newer", "verifying")
+        return None
+    from tunehub.verify.verification import Verification
+
+    measured_here = chosen is not None and chosen.match.fit == "exact"
+    return Verification(
+        options.verify,
+        host=host,
+        cache=options.cache,
+        measured_package=chosen.label if chosen is not None and measured_here else None,
+        on_problem=policy.problem,
+    )
 
 
 def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:

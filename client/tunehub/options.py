@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Layout = Literal["keep", "auto"]
+Verify = Literal["auto", "always", "never"]
 Address = str | os.PathLike[str]
 
 DEFAULT_BUDGET_S = 10.0
@@ -31,7 +32,9 @@ class HubOptions(TypedDict, total=False):
     empty one is none, whatever the environment says. `layout`: `keep` layouts, or choose them for the whole network
     (`auto`; CPUs, on TVM 0.25 and newer); by default what the records in use are for. `measure`: how many candidates
     compiling measures on this machine for each workload without a record of its own; the fastest are kept among your
-    own records (CPUs, on TVM 0.25 and newer).
+    own records (CPUs, on TVM 0.25 and newer). `verify`: which schedules are run beside the plain schedule before they
+    serve: on GPUs those that nobody has measured on this kind of device (`auto`), all of them, on CPUs too, and the
+    whole network (`always`), or none (`never`; TVM 0.25 and newer).
     """
 
     registry: Address | Sequence[Address] | None
@@ -43,6 +46,7 @@ class HubOptions(TypedDict, total=False):
     budget: float | None
     layout: Layout | None
     measure: int | None
+    verify: Verify | None
 
 
 def _data_folder(name: str) -> Callable[[], Path]:
@@ -73,6 +77,7 @@ class Options:
     trust: Path = field(default_factory=_data_folder("trust"))
     layout: Layout | None = None
     measure: int = 0
+    verify: Verify = "auto"
 
 
 def read_options(environ: Mapping[str, str] | None = None, **given: Unpack[HubOptions]) -> Options:
@@ -130,11 +135,16 @@ def _measure(value: object, place: str) -> int:
     return count
 
 
-def _layout(value: object, place: str) -> Layout:
-    for known in get_args(Layout):
-        if value == known:
-            return known  # type: ignore[no-any-return]
-    raise SettingError(value, "is no layout", place=place, remedy=f"give one of {', '.join(get_args(Layout))}")
+def _one_of(kind: Any, what: str) -> Callable[[object, str], str]:
+    """A reader of one of the words of ``kind``, a Literal."""
+
+    def read(value: object, place: str) -> str:
+        for known in get_args(kind):
+            if value == known:
+                return str(known)
+        raise SettingError(value, f"is no {what}", place=place, remedy=f"give one of {', '.join(get_args(kind))}")
+
+    return read
 
 
 def _registries(value: object, place: str) -> tuple[str, ...]:
@@ -182,6 +192,7 @@ _READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     },
     "budget": _one("budget", _budget),
     "trust": _one("trust", _folder),
-    "layout": _one("layout", _layout),
+    "layout": _one("layout", _one_of(Layout, "layout")),
     "measure": _one("measure", _measure),
+    "verify": _one("verify", _one_of(Verify, "way to verify")),
 }  # fmt: skip

@@ -75,6 +75,14 @@ def test_layout() -> None:
         read_options({"TUNEHUB_LAYOUT": "nchw"})
 
 
+def test_verify_is_one_of_three_words() -> None:
+    assert read_options({}).verify == "auto"
+    assert read_options({"TUNEHUB_VERIFY": "always"}).verify == "always"
+    assert read_options({"TUNEHUB_VERIFY": "always"}, verify="never").verify == "never"
+    with pytest.raises(SettingError, match=r"TUNEHUB_VERIFY.*auto, always, never"):
+        read_options({"TUNEHUB_VERIFY": "yes"})
+
+
 def test_measure() -> None:
     assert read_options({}).measure == 0
     assert read_options({"TUNEHUB_MEASURE": " 8 "}).measure == 8

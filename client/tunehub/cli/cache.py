@@ -76,8 +76,8 @@ def verdict(file: CachedFile) -> str | None:
     """What is wrong with a file of the cache, or None."""
     if file.kind == "leftover":
         return _LEFTOVER
-    if file.kind in ("partial", "registry"):
-        return None  # the one is checked when it is whole, the other by its signatures
+    if file.kind in ("partial", "registry", "verdicts"):
+        return None  # they are checked when whole, by their signatures, and line by line
     if file.kind in ("blob", "shard"):
         return None if is_sound(file.path, file.path.stem) else "its content does not have the hash in its name"
     return _index_problem(file.path)

@@ -10,7 +10,7 @@ import click
 
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
-from tunehub.options import Layout
+from tunehub.options import Layout, Verify
 
 if TYPE_CHECKING:
     from tunehub.report.report import Report
@@ -24,6 +24,7 @@ _REMEDY = "install what reads models: pip install 'tunehub[builder]'"
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an open input.")
 @click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
+@click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
 @click.option(
     "--misses",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -37,6 +38,7 @@ def explain(
     shapes: Sequence[str],
     require: str | None,
     layout: Layout | None,
+    verify: Verify | None,
     misses: Path | None,
     registry: Sequence[str],
     as_json: bool,
@@ -48,7 +50,7 @@ def explain(
     from tunehub import api
 
     mod = _module(model, shapes)
-    report = api.explain(mod, target, registry=registry or None, require=require, layout=layout)
+    report = api.explain(mod, target, registry=registry or None, require=require, layout=layout, verify=verify)
     if misses is not None:
         _save(report, misses)
     if as_json:

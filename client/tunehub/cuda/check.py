@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from tunehub.cuda.bounds import buffer_left
 from tunehub.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
+from tunehub.cuda.known_faults import remembered
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.cuda.lowering import lowered
 from tunehub.cuda.reductions import impure_reduction
@@ -29,8 +30,12 @@ CHECK_VERSION = 1
 def fault(scheduled: Any, target: Any) -> Verdict:
     """What is wrong with ``scheduled``, a PrimFunc with a schedule for the GPU ``target``; None: nothing was found.
 
-    Raises nothing for a function that TVM cannot lower: that is a fault. Takes some 25 ms.
+    Raises nothing for a function that TVM cannot lower: that is a fault. Takes some 25 ms, where it is not remembered.
     """
+    return remembered(scheduled, lambda: _fault(scheduled, target))
+
+
+def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
     found = _judged(lambda: structural_fault(scheduled))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
+
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.records.index import ClassMember, RecordIndex
 from tunehub.records.reopening_index import ReopeningIndex
@@ -33,6 +35,12 @@ class Candidate:
     rung: Rung
     package: str
     anchored: bool = False
+
+
+def content_of(record: AnyRecord) -> bytes:
+    """What a record says of how to schedule, whatever its times and its workload are."""
+    said = [getattr(record, name, None) for name in ("trace", "template", "version", "knobs")]
+    return msgspec.json.encode(said, order="sorted")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

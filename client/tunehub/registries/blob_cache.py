@@ -24,7 +24,7 @@ LOCK_TIMEOUT_S = 120.0
 ORPHAN_AGE_S = 3600.0
 INDEX_SUFFIX = ".index.sqlite"
 PART_SUFFIX = ".part"
-_FOLDERS = {"blobs": "blob", "user": "user", "shards": "shard", "registries": "registry"}
+_FOLDERS = {"blobs": "blob", "user": "user", "shards": "shard", "registries": "registry", "verdicts": "verdicts"}
 Download = Callable[[BinaryIO, int], None]  # writes the file from an offset on to the stream
 
 

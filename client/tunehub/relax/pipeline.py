@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.patch import DefaultPipelinePatch
-from tunehub.relax.schedule.ladder import Scheduled, schedule_function
+from tunehub.relax.schedule.ladder import Scheduled
+from tunehub.relax.schedule.verified import VerifiedScheduling, schedule_verified
 from tunehub.report.model import WorkloadReport
 from tunehub.report.text import passed_over, rejection_text
+from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
@@ -69,9 +72,15 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
-            prepared = _prepare_for(hub, mod, target)
-            _measure(prepared, target, hub)
-            return _finish(apply_records(prepared, target, hub), target, hub)
+            with _verifying(hub, target) as verifier:
+                prepared = _prepare_for(hub, mod, target)
+                _measure(prepared, target, hub)
+                scheduled = apply_records(prepared, target, hub, verifier)
+            with _remembering(hub, target):
+                finished = _finish(scheduled, target, hub)
+            if hub.verification is not None and hub.verification.whole_networks:
+                hub.verification.check_network(mod, finished, target, hub.note)
+            return finished
         except Exception as error:
             hub.failed("compiling with records", error)
             return _plain_pipeline(target)(mod)
@@ -94,7 +103,8 @@ def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
     if not _may_serve(bound, target, hub):
         return
     try:
-        apply_records(_prepare_for(hub, bound, target), target, hub)
+        with _verifying(hub, target, explaining=True) as verifier:
+            apply_records(_prepare_for(hub, bound, target), target, hub, verifier)
     except Exception as error:
         hub.failed("explaining the module", error)
 
@@ -146,30 +156,48 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
         return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
 
 
-def apply_records(mod: Any, target: Any, hub: Hub) -> Any:
+def apply_records(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> Any:
     """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies.
 
-    A function without either stays as it is, and the report says which rung serves it.
+    A function without either stays as it is, and the report says which rung serves it. Raises ScheduleRefusedError in
+    strict mode for a schedule that ``verifier`` refuses.
     """
     import tvm
 
     calls, number = call_counts(mod), hub.begin_module()
-    scheduled = {}
-    remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
-    for variable, function in _workloads(mod):
-        outcome, by_hub = schedule_function(function, target, hub.lookup)
-        name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
-        hub.add(replace(_report(outcome, name, remaining), count=calls[name], module=number), function)
-        if by_hub is not None:
-            scheduled[variable] = by_hub.with_attr(IS_SCHEDULED, True)
+    workloads = list(_workloads(mod))
+    wants = hub.verification.wants if hub.verification is not None else lambda _: False
+    verified = schedule_verified((function for _, function in workloads), target, hub.lookup, verifier, wants)
     updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    for variable, function in scheduled.items():
-        updated.update_func(variable, function)
+    remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
+    for (variable, function), item in zip(workloads, verified, strict=True):
+        name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
+        report = replace(_report(item, name, remaining), count=calls[name], module=number)
+        hub.add(report, function)
+        for rejected in report.refused:
+            if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
+                hub.refused(name, rejection_text(rejected))
+        scheduled = item.scheduling.function
+        if scheduled is not None:
+            updated.update_func(variable, scheduled.with_attr(IS_SCHEDULED, True))
     return updated
 
 
-def _report(outcome: Scheduled, name: str, remaining: str) -> WorkloadReport:
+def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
+    """What verifies the schedules of a module, as a context."""
+    if hub.verification is None:
+        return nullcontext(TrustingVerifier())
+    return hub.verification.verifying(target, explaining=explaining)
+
+
+def _remembering(hub: Hub, target: Any) -> Any:
+    """What the static check said before, as a context."""
+    return nullcontext() if hub.verification is None else hub.verification.remembering(target)
+
+
+def _report(item: VerifiedScheduling, name: str, remaining: str) -> WorkloadReport:
     """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules."""
+    outcome: Scheduled = item.scheduling.outcome
     served, rung = outcome.served, outcome.rung or remaining
     report = WorkloadReport(
         name=name,
@@ -180,6 +208,9 @@ def _report(outcome: Scheduled, name: str, remaining: str) -> WorkloadReport:
         default_s=outcome.default_s,
         skipped=tuple(map(rejection_text, outcome.rejected)),
         passed_over=passed_over(rung, outcome.anchor, outcome.rejected),
+        verified=item.verdict.check,
+        not_run=item.verdict.not_run,
+        refused=tuple(rejected for rejected in outcome.rejected if rejected.refusal is not None),
     )
     if served is None:
         return report

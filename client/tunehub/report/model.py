@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tunehub.records.ladder import Check, StepRejected
+
 RUNGS = ("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
 HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
 OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
@@ -43,6 +45,9 @@ class WorkloadReport:
     `predicted_s` is then the time in seconds that is expected of a call. `module` is the number of the compiled module,
     from 1. `measured_s` is the mean time of a call in seconds where the module was profiled. On the rung `measured`
     this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
+    `verified` says how the schedule that serves was verified, `run` beside the plain schedule or by its text alone
+    (`static`), and None when it was not; `not_run` is why it was not run, where it should have been. `refused` are the
+    schedules that did not pass.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -70,6 +75,9 @@ class WorkloadReport:
     rejected: tuple[Alternative, ...] = ()
     trials: int | None = None
     space: int | None = None
+    verified: Check | None = None
+    not_run: str | None = None
+    refused: tuple[StepRejected, ...] = ()
 
     @property
     def hit(self) -> bool:
@@ -214,6 +222,10 @@ class ReportData:
         seconds = None if item.total_s is None else item.total_s * (1.0 - 1.0 / factor)
         reason = f"the median of {evidence.count} tuned workloads of the template {item.template}"
         return Gain(factor=factor, seconds=seconds, reason=reason)
+
+    def refused(self) -> int:
+        """How many schedules were verified and refused."""
+        return sum(len(item.refused) for item in self.workloads)
 
     def to_json(self) -> dict[str, Any]:
         """The report in JSON's types."""

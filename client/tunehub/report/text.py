@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tunehub.records.ladder import StepRejected
+    from tunehub.records.ladder import Refusal, StepRejected
 
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
 MIN_TRIALS = 1000
@@ -21,13 +21,17 @@ _SMALL_GAIN = 1.005  # nobody tunes for less
 
 
 def summary(report: ReportData) -> str:
-    """The report in one to four lines: the rungs, coverage by count and time, the bottlenecks, the measured run."""
+    """The report in one to five lines: the rungs, coverage by count and time, what was verified, the bottlenecks, the
+    measured run."""
     total = len(report.workloads)
     rungs = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
     served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
     lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({rungs})' if rungs else ''}"]
     if total:
         lines.append(_coverage(report))
+    verified = _verified(report)
+    if verified:
+        lines.append(verified)
     slowest = report.bottlenecks()
     if slowest:
         lines.append("most time: " + "; ".join(_bottleneck(report, item) for item in slowest))
@@ -61,11 +65,24 @@ def table(report: ReportData) -> Table:
 
 def rejection_text(item: StepRejected) -> str:
     """What was tried and why it does not serve, in a line."""
+    reason = item.reason if item.refusal is None else refusal_text(item.refusal)
     if item.record is not None:
-        return f"{item.package}: {item.record}: {item.reason}"
+        return f"{item.package}: {item.record}: {reason}"
     if item.step != "template":
-        return item.reason
-    return f"{f'default knobs of {item.template}' if item.template else 'templates'}: {item.reason}"
+        return reason
+    return f"{f'default knobs of {item.template}' if item.template else 'templates'}: {reason}"
+
+
+def refusal_text(item: Refusal) -> str:
+    """Why a schedule that was verified is refused."""
+    if item.check == "static":
+        return f"refused by the static check: {item.reason}"
+    if item.reason is not None:
+        return f"refused when it was run: {item.reason}"
+    if item.difference is None:
+        return "refused when it was run: its output is not finite, or not written, where the plain schedule's is"
+    limits = f"{item.difference:.2g}, relative; the most is {item.tolerance:.2g}"
+    return f"refused when it was run: its output differs from the plain schedule's by {limits}"
 
 
 def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected]) -> tuple[str, ...]:
@@ -124,6 +141,20 @@ def _coverage(report: ReportData) -> str:
     return text
 
 
+def _verified(report: ReportData) -> str:
+    """``verified: 40 run, 2 by the static check alone (…); 1 schedule refused``; empty where nothing was."""
+    run = sum(item.verified == "run" for item in report.workloads)
+    static = sum(item.verified == "static" for item in report.workloads)
+    reasons = sorted({item.not_run for item in report.workloads if item.not_run is not None})
+    parts = [f"{run} run beside the plain schedule"] if run else []
+    parts += [f"{static} by the static check alone"] if static else []
+    text = ", ".join(parts) or "nothing run"
+    text += f", not run on the device: {'; '.join(reasons)}" if reasons else ""
+    refused = report.refused()
+    text += f"; {refused} {'schedule' if refused == 1 else 'schedules'} refused" if refused else ""
+    return f"verified: {text}" if parts or reasons or refused else ""
+
+
 def _bottleneck(report: ReportData, item: WorkloadReport) -> str:
     gain = report.gain(item)
     if gain.factor is None:
@@ -139,7 +170,9 @@ def _remarks(item: WorkloadReport) -> str:
     """The template, what was tried and did not serve, the implementation chosen over others, too little tuning."""
     parts = [f"template {item.template}"] if item.template else []
     parts += [_measured(item)] if item.rung == "measured" else []
-    parts += [f"{len(item.skipped)} skipped: {item.skipped[0]}"] if item.skipped else []
+    refused = [rejection_text(rejected) for rejected in item.refused]
+    skipped = [text for text in item.skipped if text not in refused]
+    parts += refused + ([f"{len(skipped)} skipped: {skipped[0]}"] if skipped else [])
     if item.rung in ("dlight", "default") and not item.skipped:
         parts += item.passed_over[-1:]
     if item.rejected:

@@ -112,6 +112,7 @@ class FakeHub:
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
     measuring: Any = None
+    verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)
 
     @property
@@ -154,6 +155,9 @@ class FakeHub:
 
     def failed(self, step: str, error: BaseException) -> None:
         self.failures.append((step, error))
+
+    def refused(self, workload: str, reason: str) -> None:
+        self.failures.append((workload, ValueError(reason)))
 
     def fall_back(self, reason: str) -> None:
         self.notes.append(reason)

@@ -37,6 +37,10 @@ class GuardError(ValueError):
     """A record would give wrong results, no code, or code that cannot be built in reasonable time."""
 
 
+class FaultFoundError(GuardError):
+    """The static check found a fault in a schedule for a GPU; the text says what."""
+
+
 def check_features(features: frozenset[str], target: Any) -> None:
     """Raise GuardError when ``target`` lacks a machine feature that a record's intrinsics need.
 
@@ -68,7 +72,7 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
 
         wrong = structural_fault(scheduled)
         if wrong is not None:
-            raise GuardError(str(wrong))
+            raise FaultFoundError(str(wrong))
 
 
 def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
@@ -76,7 +80,7 @@ def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
 
     found = fault(scheduled, target)
     if isinstance(found, Fault):
-        raise GuardError(str(found))
+        raise FaultFoundError(str(found))
     return found
 
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.cuda.known_faults import made_of
 from tunehub.exceptions import TunehubError, last_line
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
-from tunehub.records.ladder import Step, StepRejected, walk
+from tunehub.records.ladder import LadderWalk, Refusal, Step, StepRejected
+from tunehub.records.lookup import content_of
 from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.apply import apply_candidate
-from tunehub.relax.schedule.guard import check_function
+from tunehub.relax.schedule.guard import FaultFoundError, check_function
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_of
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import Strategy, Transfers, predicted_s, promising
@@ -170,6 +172,10 @@ def _cuda_rule(request: Request) -> _Outcomes:
     try:
         found = cuda_tiles.by_rule(request.mod, request.target)
         against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
+    except FaultFoundError as error:
+        refusal = Refusal(check="static", reason=_reason(error))
+        yield StepRejected(step="template", template=cuda_tiles.NAME, refusal=refusal)
+        return
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit
         yield StepRejected(step="template", template=cuda_tiles.NAME, reason=_reason(error))
         return
@@ -192,7 +198,8 @@ def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
     Order: exact records, then records of the same anchor block. A record that is malformed, illegal here or refused
     by TVM is rejected with its reason; nothing is raised for a bad record.
     """
-    return _scheduled(Request(mod=mod, target=target, lookup=lookup), RECORD_STEPS)
+    request = Request(mod=mod, target=target, lookup=lookup)
+    return _scheduled(request, LadderWalk(RECORD_STEPS, request))
 
 
 def schedule_function(
@@ -203,21 +210,63 @@ def schedule_function(
 
     Also returns the function scheduled, its name kept, or None.
     """
-    request = Request(mod=main_module(function), target=target, lookup=lookup, transfers=transfers)
-    outcome = _scheduled(request, CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS)
-    if outcome.schedule is None:
-        return outcome, None
-    scheduled = outcome.schedule.mod["main"]
-    symbol = function.attrs.get("global_symbol") if function.attrs else None
-    if symbol is None:
-        return outcome, scheduled.without_attr("global_symbol")
-    return outcome, scheduled.with_attr("global_symbol", symbol)
+    scheduling = Scheduling(function, target, lookup, transfers=transfers)
+    return scheduling.outcome, scheduling.function
 
 
-def _scheduled(request: Request, steps: Iterable[Any]) -> Scheduled:
-    served, rejected = walk(steps, request)
+class Scheduling:
+    """A PrimFunc on its way down the ladder, as :func:`schedule_function`: what serves may be refused, and the next
+    thing that serves takes its place."""
+
+    def __init__(
+        self, function: Any, target: Any, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
+    ) -> None:
+        """Schedules it by the first thing that serves."""
+        self.original = function
+        self.request = Request(mod=main_module(function), target=target, lookup=lookup, transfers=transfers)
+        steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
+        self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
+
+    @property
+    def served(self) -> Served | None:
+        """What serves now, if anything does."""
+        return self._walk.served
+
+    @property
+    def outcome(self) -> Scheduled:
+        """What serves now, and what was rejected."""
+        return _scheduled(self.request, self._walk)
+
+    @property
+    def function(self) -> Any | None:
+        """The function with the schedule that serves now, its name kept; None without any."""
+        if self.served is None:
+            return None
+        scheduled = self.served.schedule.mod["main"]
+        symbol = self.original.attrs.get("global_symbol") if self.original.attrs else None
+        if symbol is None:
+            return scheduled.without_attr("global_symbol")
+        return scheduled.with_attr("global_symbol", symbol)
+
+    def refuse(self, refusal: Refusal) -> StepRejected:
+        """Refuse what serves now, and go on down the ladder. Returns what is said of it."""
+        served = self.served
+        assert served is not None
+        rejected = StepRejected(
+            step=served.step,
+            package=served.package,
+            record=None if served.record is None else served.record.op,
+            template=served.template,
+            refusal=refusal,
+        )
+        self._walk.refuse(rejected)
+        return rejected
+
+
+def _scheduled(request: Request, walked: LadderWalk[Served]) -> Scheduled:
+    served = walked.served
     anchor = None if served is not None and served.step == "exact" else request.anchor
-    return Scheduled(exact=request.exact, anchor=anchor, served=served, rejected=rejected)
+    return Scheduled(exact=request.exact, anchor=anchor, served=served, rejected=walked.rejected)
 
 
 def _transferred(request: Request, strategy: Strategy | None, tuner: str) -> Iterator[Served | StepRejected]:
@@ -264,7 +313,11 @@ def _tried(
     record, moved = candidate.record, step == "transfer"
     try:
         against = None if moved else against_record(record, borrowed=candidate.anchored)
-        schedule = apply_candidate(request.mod, candidate, request.target, request.fit) if against is None else None
+        with made_of(content_of(record)):
+            schedule = apply_candidate(request.mod, candidate, request.target, request.fit) if against is None else None
+    except FaultFoundError as error:
+        refusal = Refusal(check="static", reason=_reason(error))
+        return StepRejected(step=step, package=candidate.package, record=record.op, refusal=refusal)
     except Exception as error:  # TVM raises many kinds for a trace that does not fit
         against, schedule = _reason(error), None
     if against is not None:

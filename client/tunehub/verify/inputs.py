@@ -1,0 +1,98 @@
+"""Random inputs that a schedule and the plain schedule of the same function are run on, and how outputs compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tunehub.measure.difference import difference
+from tunehub.relax.nodes import buffer_of, buffer_shapes, children, parameters
+
+Kind = Literal["signed", "negative", "positive"]
+_PERIOD = 1_000_003  # numbers that fill larger arrays again and again; a prime, so that no tile repeats with it
+_UNWRITTEN = 113  # what integers hold before a run
+
+
+def written(function: Any) -> list[bool]:
+    """For each buffer parameter of ``function``, a PrimFunc without a schedule, whether it is an output."""
+    own, found = parameters(function), set()
+    waiting = [function.body]
+    while waiting:
+        node = waiting.pop()
+        if type(node).__name__ == "BufferStore":
+            found.add(hash(node.buffer))
+        for region in getattr(node, "writes", ()):
+            found.add(hash(buffer_of(region)))
+        waiting += children(node)
+    return [hash(buffer) in found for buffer in own]
+
+
+def arrays_for(function: Any, kind: Kind) -> list[Any]:
+    """Random arrays for the inputs of ``function``, None for its outputs.
+
+    ``signed`` ones are normal. ``negative``: all of the first one are, so that a maximum that starts with 0 shows.
+    Roots and logarithms need ``positive`` ones. Integers are zeros and ones, valid as indices and as masks.
+    """
+    arrays: list[Any] = []
+    left = kind == "negative"
+    for number, ((shape, dtype), output) in enumerate(zip(buffer_shapes(function), written(function), strict=True)):
+        if output:
+            arrays.append(None)
+            continue
+        signed: Kind = "signed" if kind == "negative" and not left else kind
+        arrays.append(random_numbers(shape, dtype, signed, seed=number))
+        left = left and not is_floating(dtype)
+    return arrays
+
+
+def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Any:
+    """An array of :func:`arrays_for`. Large ones repeat themselves: drawing numbers would take longer than the run."""
+    import numpy as np
+
+    values: Any
+    rng, size = np.random.default_rng(seed), int(np.prod(shape, dtype=np.int64))
+    count = min(size, _PERIOD)
+    if not is_floating(dtype):
+        values = rng.integers(0, 2, size=count)
+    elif kind == "signed":
+        values = rng.standard_normal(count, dtype="float32")
+    else:
+        values = rng.uniform(0.1, 1.0, count) * (-1 if kind == "negative" else 1)
+    return np.resize(values.astype(dtype), shape)
+
+
+def unwritten(shape: tuple[int, ...], dtype: str, expected: Any = None) -> Any:
+    """What an output holds before a run: never what a run is ``expected`` to leave there."""
+    import numpy as np
+
+    if is_floating(dtype):
+        return np.full(shape, np.nan, dtype)
+    if expected is None:
+        return np.full(shape, _UNWRITTEN, dtype)
+    return np.logical_not(expected) if dtype == "bool" else (expected + 1).astype(dtype)
+
+
+def comparable(outputs: Sequence[Any]) -> bool:
+    """Whether outputs say something: there is no NaN among them."""
+    import numpy as np
+
+    return not any(np.isnan(array.astype("float32")).any() for array in outputs if array.dtype.kind not in "iub")
+
+
+def apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """As :func:`tunehub.measure.difference.difference`, and infinities that are equal do not differ."""
+    import numpy as np
+
+    def finite(array: Any, other: Any) -> Any:
+        if array.shape != other.shape or array.dtype.kind in "iub":
+            return array
+        wide, same = array.astype("float64"), other.astype("float64")
+        return np.where(np.isinf(wide) & (wide == same), 0.0, wide)
+
+    pairs = list(zip(found, expected, strict=False))
+    return difference([finite(a, b) for a, b in pairs], [finite(b, a) for a, b in pairs])
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether an element type has fractions."""
+    return dtype.startswith(("float", "bfloat"))

@@ -1,0 +1,169 @@
+"""What a worker process does to verify schedules: it builds and runs them beside the plain schedule.
+
+The plain schedule of a function for a CPU is none at all: what TVM makes of loops as they are written. For CUDA it has
+a kernel for each block, with nothing inlined (:mod:`tunehub.cuda.plain`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tunehub.exceptions import last_line
+from tunehub.measure.difference import tolerance
+from tunehub.relax.nodes import buffer_shapes, main_module
+from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, unwritten, written
+
+_KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
+_ENOUGH = 2  # kinds of inputs
+_MANY_BYTES = 64 << 20  # of inputs: then one kind has to do
+_RUNS = 2  # of each: threads that write over each other do not do so every time
+_NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
+
+Shapes: TypeAlias = "list[tuple[tuple[int, ...], str]]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """How far a schedule's outputs are from the plain ones, where ``tolerance`` is the most; or the ``error`` of
+    building or running it. ``lost``: the device does not work any more in this process."""
+
+    difference: float | None = None
+    tolerance: float
+    error: str | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    inputs: list[Any]  # tensors on the device, None for outputs
+    expected: list[Any]  # arrays, None for inputs
+
+
+@dataclass(slots=True)
+class _Reference:
+    shapes: Shapes
+    cases: list[_Case] = field(default_factory=list)
+
+
+class VerifySession:
+    """The requests of a worker: ``refer`` to a function, then ``judge`` its schedules. Functions are TVM's JSON."""
+
+    def __init__(self, target: str) -> None:
+        """``target`` as text."""
+        self._text = target
+        self._reference: _Reference | None = None
+
+    def warm_up(self) -> None:
+        """Import TVM and take the device into use."""
+        self._device().sync()
+        if self._is_cuda():
+            _use_nvrtc(str(self._target().attrs["arch"]))
+
+    def refer(self, original: str) -> None:
+        """Run the plain schedule of a function. Raises ValueError when there are no outputs to compare."""
+        function = _function(original)
+        if not any(written(function)):
+            raise ValueError("what it writes is not known")
+        library = self._built(self._plain(function))
+        self._reference = None
+        reference = _Reference(buffer_shapes(function))
+        for kind in _KINDS:
+            arrays = arrays_for(function, kind)
+            case = _Case([array if array is None else self._tensor(array) for array in arrays], [])
+            outputs = self._outputs(library, reference.shapes, case)
+            if comparable([output for output in outputs if output is not None]):
+                reference.cases.append(_Case(case.inputs, outputs))
+            many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
+            if len(reference.cases) >= (1 if many else _ENOUGH):
+                break
+        if not reference.cases:
+            raise ValueError("its plain schedule gives no numbers on random inputs")
+        self._reference = reference
+
+    def judge(self, scheduled: str) -> RunResult:
+        """Run a schedule of the function that was referred to last."""
+        reference = self._reference
+        assert reference is not None
+        most = tolerance((dtype for _, dtype in reference.shapes), "narrow sums")
+        try:
+            library = self._built(_function(scheduled))
+            found = max(self._apart(library, reference, case) for case in reference.cases for _ in range(_RUNS))
+        except Exception as error:  # TVM raises many kinds for what does not compile or run
+            return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
+        return RunResult(difference=found, tolerance=most)
+
+    def _apart(self, library: Any, reference: _Reference, case: _Case) -> float:
+        outputs = self._outputs(library, reference.shapes, case)
+        pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
+        return apart([a for a, _ in pairs], [b for _, b in pairs])
+
+    def _outputs(self, library: Any, shapes: Shapes, case: _Case) -> list[Any]:
+        """The outputs of a run, None for inputs."""
+        expected = case.expected or [None] * len(shapes)
+        rows = list(zip(case.inputs, shapes, expected, strict=True))
+        tensors = [self._tensor(unwritten(*shape, known)) if given is None else given for given, shape, known in rows]
+        library["main"](*tensors)
+        return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
+
+    def _plain(self, function: Any) -> Any:
+        if not self._is_cuda():
+            return function
+        from tunehub.cuda.plain import plain_schedule
+
+        return plain_schedule(function)
+
+    def _built(self, function: Any) -> Any:
+        import tvm
+
+        return tvm.tirx.build(main_module(function), target=self._target())
+
+    def _tensor(self, array: Any) -> Any:
+        import tvm
+
+        return tvm.runtime.tensor(array, self._device())
+
+    def _works(self) -> bool:
+        try:
+            self._device().sync()
+        except Exception:  # a kernel has left its memory: nothing runs after it
+            return False
+        return True
+
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.cuda(0) if self._is_cuda() else tvm.cpu()
+
+    def _is_cuda(self) -> bool:
+        return str(self._target().kind.name) == "cuda"
+
+    def _target(self) -> Any:
+        import tvm
+
+        return tvm.target.Target(self._text)
+
+
+def lacks_memory(error: str) -> bool:
+    """Whether an error is about memory that others have taken."""
+    return any(text in error.lower().replace(" ", "").replace("_", "") for text in map(_squeezed, _NO_MEMORY))
+
+
+def _squeezed(text: str) -> str:
+    return text.replace(" ", "").replace("_", "")
+
+
+def _function(text: str) -> Any:
+    import tvm
+
+    return tvm.ir.load_json(text)["main"]
+
+
+def _use_nvrtc(arch: str) -> None:
+    """Compile several times as fast as TVM does, where there is NVRTC."""
+    from tunehub.cuda.nvrtc import Compiler, NvrtcError
+
+    try:
+        Compiler(arch).install()
+    except NvrtcError:
+        return  # TVM finds nvcc, or says what is missing

@@ -1,0 +1,99 @@
+"""What every verifier keeps to, and what those that run schedules say of wrong ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tunehub.verify.limits import VerifyLimits
+from tunehub.verify.port import KernelVerdict, ScheduleVerifier
+from tunehub.verify.session import lacks_memory
+from tunehub.verify.static import StaticVerifier
+
+from .conftest import KINDS, asked, fault_of_spoilt
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[[str], ScheduleVerifier]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_schedule_passes_and_a_wrong_one_does_only_where_nothing_is_verified(
+    kind: str, verifier_of: Make
+) -> None:
+    verifier = verifier_of(kind)
+    verifier.begin()
+    right, wrong = asked("right"), asked("wrong")
+    verifier.submit(wrong)
+    verifier.submit(right)
+    assert verifier.verdict(right).refusal is None
+    found = verifier.verdict(wrong)
+    assert (found.refusal is None) == (kind == "trusting")
+    assert verifier.verdict(wrong) == found
+    verifier.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_verifier_may_be_closed_at_any_time(kind: str, verifier_of: Make) -> None:
+    verifier_of(kind).close()
+    begun = verifier_of(kind)
+    begun.begin()
+    begun.submit(asked("right"))
+    begun.close()
+    begun.close()
+
+
+def test_a_schedule_has_one_key_and_another_one_another() -> None:
+    assert asked("right").key == asked("right").key
+    assert len({asked(name).key for name in ("right", "wrong", "hangs", "crashes")}) == 4
+
+
+def test_what_is_wrong_is_said_in_fields_and_the_next_schedule_is_judged_by_a_new_process(workers: Any) -> None:
+    verifier = workers(VerifyLimits(run_s=6.0))
+    found = {name: verifier.verdict(asked(name)) for name in ("wrong", "writes nothing", "hangs", "crashes")}
+    assert {verdict.check for verdict in found.values()} == {"run"}
+    refusals = {name: verdict.refusal for name, verdict in found.items()}
+    assert refusals["wrong"].difference > refusals["wrong"].tolerance == 1e-4
+    assert (refusals["writes nothing"].difference, refusals["writes nothing"].reason) == (None, None)
+    assert refusals["hangs"].reason == "running it took longer than its limit"
+    assert "crashed its process" in refusals["crashes"].reason
+    assert verifier.verdict(asked("right")) == KernelVerdict(check="run")
+
+
+def test_a_schedule_that_cannot_be_built_is_refused_with_the_reason(workers: Any) -> None:
+    refusal = workers().verdict(asked("does not build")).refusal
+    assert refusal is not None and refusal.check == "run"
+    assert "no_such_function_anywhere" in refusal.reason or "crashed its process" in refusal.reason
+
+
+def test_without_processes_the_static_check_has_the_word(
+    workers: Any, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    verifier = workers(otherwise=StaticVerifier(target, fault_of_spoilt, "unused"))
+    right, wrong = (verifier.verdict(asked(name)) for name in ("right", "wrong"))
+    assert right.refusal is None and right.check == "static"
+    assert "cannot start" in right.not_run
+    assert "its sums start at 1" in wrong.refusal.reason
+
+
+def test_what_a_function_writes_must_be_known_to_run_it(workers: Any) -> None:
+    unknown = asked("hangs")
+    found = workers().verdict(type(unknown)(exact="0", original=unknown.scheduled, scheduled=unknown.scheduled))
+    assert found == KernelVerdict(not_run="what it writes is not known")
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        ("CUDA: out of memory", True),
+        ("CUDAError: cudaErrorMemoryAllocation", True),
+        ("std::bad_alloc", True),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", False),
+    ],
+)
+def test_a_lack_of_memory_says_nothing_about_a_schedule(error: str, lacks: bool) -> None:
+    assert lacks_memory(error) == lacks
