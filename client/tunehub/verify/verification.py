@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import HubError
 from tunehub.options import Verify
-from tunehub.relax.schedule.ladder import Served
 from tunehub.target.host import gpu_descriptor, host_descriptor, physical_cores
 from tunehub.verify.limits import VerifyLimits
-from tunehub.verify.memory import RememberingVerifier, VerdictMemory
-from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
-from tunehub.verify.static import FindFault, StaticVerifier
-from tunehub.verify.workers import WorkerVerifier
 from tunehub_registry.target import Accepted, TargetDescriptor, match
+
+if TYPE_CHECKING:  # opening a hub needs none of it
+    from tunehub.relax.schedule.ladder import Served
+    from tunehub.verify.memory import VerdictMemory
+    from tunehub.verify.port import ScheduleVerifier
+    from tunehub.verify.static import FindFault
 
 VERIFY_VERSION = 1
 """Changes whenever running a schedule could give another verdict than before."""
@@ -114,6 +115,8 @@ class Verification:
 
     def memory(self, target: Any) -> VerdictMemory:
         """The verdicts on schedules for ``target`` on the device that is here."""
+        from tunehub.verify.memory import VerdictMemory
+
         text = str(target)
         if text not in self._memories:
             environment = (text, self.device.name or "", *_versions(self._host.kind))
@@ -121,6 +124,11 @@ class Verification:
         return self._memories[text]
 
     def _verifier(self, target: Any, explaining: bool) -> ScheduleVerifier:
+        from tunehub.verify.memory import RememberingVerifier
+        from tunehub.verify.port import TrustingVerifier
+        from tunehub.verify.static import StaticVerifier
+        from tunehub.verify.workers import WorkerVerifier
+
         kind = str(target.kind.name)
         if self.mode == "never" or kind not in ("llvm", "cuda") or (self.mode == "auto" and kind == "llvm"):
             return TrustingVerifier()
