@@ -2,8 +2,8 @@
 
 The VM tells an instrument before and after each call. Kernels so find weights and activations where they are in use,
 which a kernel that is timed alone does not. What the instrument costs itself falls between, but for some microseconds a
-call in which the call's arguments become objects of Python. The VM's own calls, 0.2 us for a kernel's, are nothing but
-that. So as much is taken off every call that all of them together take no more than runs without the instrument.
+call in which the call's arguments become objects of Python. The VM's own calls are hardly anything but that: without
+the instrument a small kernel and the calls around it take 0.2 us. So their time is taken off every call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tunehub.exceptions import ProfileError
 from tunehub.report.profile import CallTime, RunTimes
 
 _WARM_UP_S, _WARM_UP_RUNS = 0.25, 2  # a pool's threads take tens of milliseconds to spread over the cores
-_LEFT = 0.05
-_HALVINGS = 40  # of an interval in which a time is searched: to a trillionth of it
+_IDLE = "vm.builtin.alloc_tensor"  # makes a view of memory, from as many arguments as a kernel has
+_LEFT = 0.05  # the least that is left of a call's time; of `_IDLE` that is about what it takes
 Inputs = Mapping[str, Any] | Sequence[Any]
 
 
@@ -45,8 +45,7 @@ def time_calls(executable: Any, inputs: Inputs, kind: str, runs: int) -> RunTime
     watch = _Watch(device.sync if kind != "llvm" else _nothing)
     machine.set_instrument(watch.instrument)
     timed = [watch.of(run) for _ in range(runs + 1)][1:]
-    run_s = median(whole)
-    return RunTimes(calls=without_watching(_medians(timed), run_s), run_s=run_s, runs=runs)
+    return RunTimes(calls=without_watching(_medians(timed)), run_s=median(whole), runs=runs)
 
 
 class _Watch:
@@ -76,23 +75,14 @@ class _Watch:
         return 0
 
 
-def without_watching(calls: Mapping[str, CallTime], run_s: float) -> dict[str, CallTime]:
-    """``calls`` less an equal time each, so that they sum up to ``run_s`` at most; a twentieth stays of each at least,
-    because runs that something else disturbed say nothing."""
-
-    def less(each_s: float) -> dict[str, CallTime]:
-        return {
-            name: CallTime(calls=time.calls, seconds=max(time.seconds - each_s * time.calls, _LEFT * time.seconds))
-            for name, time in calls.items()
-        }
-
-    low, high = 0.0, max((time.seconds / time.calls for time in calls.values() if time.calls), default=0.0)
-    if sum(time.seconds for time in calls.values()) <= run_s:
-        return dict(calls)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if sum(time.seconds for time in less(middle).values()) <= run_s else (middle, high)
-    return less(high)
+def without_watching(calls: Mapping[str, CallTime]) -> dict[str, CallTime]:
+    """``calls`` less what watching a call costs: the time of those that do next to nothing themselves."""
+    idle = calls.get(_IDLE)
+    each_s = idle.seconds / idle.calls if idle is not None and idle.calls else 0.0
+    return {
+        name: CallTime(calls=time.calls, seconds=max(time.seconds - each_s * time.calls, _LEFT * time.seconds))
+        for name, time in calls.items()
+    }
 
 
 def _medians(runs: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, CallTime]:
