@@ -17,7 +17,7 @@ from tunehub.relax.nodes import integer
 from tunehub.relax.postprocess import postprocess
 from tunehub.relax.schedule.layout_guard import layout_provider
 from tunehub.relax.schedule.transfer_threads import ThreadExtents, TransferError, numbers
-from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile, refitted_split
+from tunehub.relax.schedule.transfer_tiles import keeps_vectors, perfect_tile
 
 MOST_PADDING = 1.2  # times the work, as the sketches that pad allow
 _PIPELINE = "software_pipeline_stage"
@@ -50,7 +50,7 @@ def check_vectors(mod: Any, design: Any) -> None:
     block = analysis.find_anchor_sblock(mod)
     if block is None:
         return
-    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars])
+    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars], design)
     for instruction in design.insts:
         loops.follow(instruction, design.decisions.get(instruction))
     for wanted, found in loops.vectors():
@@ -65,7 +65,7 @@ def fitted_to_anchor(design: Any, block: Any) -> Any:
     """
     from tvm.s_tir import Trace
 
-    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars])
+    loops = _AnchorLoops(str(block.name_hint), [int(axis.dom.extent) for axis in block.iter_vars], design)
     decisions = dict(design.decisions)
     instructions = []
     for instruction in design.insts:
@@ -79,8 +79,9 @@ def fitted_to_anchor(design: Any, block: Any) -> Any:
 class _AnchorLoops:
     """The extents of an anchor's loops through the steps of a design, as far as they follow from those of its axes."""
 
-    def __init__(self, name: str, extents: list[int]) -> None:
+    def __init__(self, name: str, extents: list[int], design: Any) -> None:
         self._name, self._axes = name, extents
+        self._threads, self._position = ThreadExtents(list(design.insts)), -1
         self._anchors: set[Any] = set()
         self._extents: dict[Any, int] = {}
         self._factors: dict[Any, int] = {}
@@ -100,6 +101,7 @@ class _AnchorLoops:
 
     def follow(self, instruction: Any, decision: Any) -> tuple[Any, Any]:
         """The instruction and its decision, both as they suit the extents here."""
+        self._position += 1
         kind, inputs, outputs = instruction.kind.name, instruction.inputs, list(instruction.outputs)
         if kind == "GetSBlock" and str(instruction.attrs[0]) == self._name:
             self._anchors.update(outputs)
@@ -124,7 +126,7 @@ class _AnchorLoops:
         extent = self._extents[instruction.inputs[0]]
         factors = [_number(value) for value in instruction.inputs[1:]]
         if ... not in factors:
-            refitted = refitted_split(extent, factors)
+            refitted = self._threads.fitted(self._position, extent, tuple(factors))
             fitted = factors if refitted is None else refitted
             pairs = zip(outputs, factors, fitted, strict=True)
             self._splits.update((loop, (wanted, found)) for loop, wanted, found in pairs if wanted and found)

@@ -35,7 +35,8 @@ class ThreadExtents:
                 parts.update({loop: (position, at, factors) for at, loop in enumerate(instruction.outputs)})
             elif kind == "RFactor" and inputs[0] in parts:
                 split, at, factors = parts[inputs[0]]
-                self._divided[split] = (at, factors[at] or 1)
+                if factors[at] is not None:
+                    self._divided[split] = (at, factors[at])
             elif kind == "Bind" and _is_thread(instruction):
                 self._bound(position, str(instruction.attrs[0]), parts.get(inputs[0]))
         shared = {tag for tags in self._shares.values() for tag in tags.values()}
@@ -55,17 +56,20 @@ class ThreadExtents:
         """What ``factors`` of the split at ``position`` become for a loop of ``extent``; None when they fit.
 
         All but shares divide the loop: ``rfactor`` forgets the condition that a remainder needs, and elsewhere it costs
-        more than another tile. Raises TransferError where groups of threads that divide a reduction among them would be
-        less than half or more than twice as many.
+        more than another tile. Shares have one thread until their tile is known, which TVM never refuses. Groups of
+        threads that divide a reduction stay as many where that goes; TransferError where they would be less than half
+        or more than twice as many.
         """
-        shares = self._shares.get(position, {})
-        others = tuple(factor for at, factor in enumerate(factors) if at not in shares)
-        found = iter(refitted_split(extent, others) or others)
-        new = self._shared(position, [factor if at in shares else next(found) for at, factor in enumerate(factors)])
-        if position in self._divided:
-            at, wanted = self._divided[position]
-            if not wanted <= 2 * (new[at] or 1) <= 4 * wanted:
-                raise TransferError(f"{extent} products cannot be divided among about {wanted} groups of threads")
+        kept, wanted, rest = set(self._shares.get(position, {})), list(factors), extent
+        at, groups = self._divided.get(position, (0, 1))
+        if position in self._divided and extent % groups == 0:
+            kept.add(at)
+            wanted[at], rest = groups, extent // groups
+        others = tuple(factor for part, factor in enumerate(wanted) if part not in kept)
+        found = iter(refitted_split(rest, others) or others)
+        new = self._shared(position, [factor if part in kept else next(found) for part, factor in enumerate(wanted)])
+        if position in self._divided and not groups <= 2 * (new[at] or 1) <= 4 * groups:
+            raise TransferError(f"{extent} products cannot be divided among about {groups} groups of threads")
         return None if new == factors else new
 
     def is_tile(self, position: int) -> bool:
@@ -91,7 +95,7 @@ class ThreadExtents:
 
     def _shared(self, position: int, factors: Sequence[int | None]) -> Factors:
         shares = self._shares.get(position, {})
-        return tuple(self._extents.get(shares[at], f) if at in shares else f for at, f in enumerate(factors))
+        return tuple(self._extents.get(shares[at], 1) if at in shares else f for at, f in enumerate(factors))
 
 
 def _is_thread(binding: Any) -> bool:
