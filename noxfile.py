@@ -6,6 +6,7 @@ Every run builds its environments anew, by uv where it is installed; only `fast`
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import nox
 
@@ -22,7 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The tests that each run of pytest takes, by their markers. tests/test_tiers.py reads this table.
 TIERS = {
     "fast": "fast and not (slow or sweep)",
-    "modern": "(fast or slow) and not (alone or sweep)",
+    "modern": "(fast or slow or tvm_versions) and not (alone or sweep)",
     "modern, alone": "slow and alone and not sweep",
     "versions": "tvm_versions and not sweep",
     "legacy": "legacy and not (alone or sweep)",
@@ -30,7 +31,7 @@ TIERS = {
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
 }
-TVM_EXTRAS = {"0.27": "tvm", "0.26": "tvm-0-26", "0.25": "tvm-0-25"}
+OLDER_TVM = {"0.26": "tvm-0-26", "0.25": "tvm-0-25"}  # with the newest run the other tests, too
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
 MODERN = ".[demo,builder,fleet,dev]"
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
@@ -53,6 +54,13 @@ def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> N
         "pytest", "-q", "--durations=20", "-m", TIERS[tier], *options, *session.posargs,
         env=env, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
     )  # fmt: skip
+
+
+def _pytest_alone(session: nox.Session, tier: str, folder: str, *options: str) -> None:
+    """One run of pytest over tests that measure: it reads their files only, or those that are asked for."""
+    asked = any(Path(word.partition("::")[0]).exists() for word in session.posargs)
+    files = [str(file) for file in sorted(Path(folder).rglob("test_*.py")) if "pytest.mark.alone" in file.read_text()]
+    _pytest(session, tier, *([] if asked else files), *options, parallel=False)
 
 
 def _covered(config: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -93,15 +101,15 @@ def tests_modern(session: nox.Session) -> None:
     session.install("-e", MODERN)
     first, last = _covered("pyproject.toml")
     _pytest(session, "modern", *first, parallel=True)
-    _pytest(session, "modern, alone", *last, parallel=False)
+    _pytest_alone(session, "modern, alone", "tests", *last)
 
 
 @nox.session(name="tests-tvm-versions")
-@nox.parametrize("tvm", [nox.param(version, id=version) for version in TVM_EXTRAS])
+@nox.parametrize("tvm", [nox.param(version, id=version) for version in OLDER_TVM])
 def tests_tvm_versions(session: nox.Session, tvm: str) -> None:
-    """What must hold under every supported TVM: keys, traces and packages."""
-    session.install("-e", f".[{TVM_EXTRAS[tvm]}]", *PYTEST, "cloudpickle", "scipy")
-    _pytest(session, "versions", "tests/versions", parallel=True)
+    """What must hold under every supported TVM: keys, traces and packages. Under the newest, `tests-modern` does it."""
+    session.install("-e", f".[{OLDER_TVM[tvm]}]", *PYTEST, "cloudpickle", "scipy")
+    _pytest(session, "versions", "tests/versions", "-n", "2", parallel=True)  # to import TVM takes most of the time
 
 
 @nox.session(name="tests-legacy")
@@ -110,7 +118,7 @@ def tests_legacy(session: nox.Session) -> None:
     _install_legacy(session)
     first, last = _covered("tests/legacy/coverage.toml")
     _pytest(session, "legacy", "tests/legacy", *first, parallel=True)
-    _pytest(session, "legacy, alone", "tests/legacy", *last, parallel=False)
+    _pytest_alone(session, "legacy, alone", "tests/legacy", *last)
 
 
 @nox.session

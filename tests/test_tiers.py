@@ -65,10 +65,10 @@ def test_every_test_states_its_tier_and_a_session_runs_it(file: Path) -> None:
 
 @pytest.mark.parametrize("tier", sorted(STATED | {"alone", "sweep"}))
 def test_no_session_runs_a_test_twice(tier: str) -> None:
-    """What runs alone or in the sweep does not run beside others, too."""
+    """What runs alone or in the sweep does not run beside others, too. Some run under more than one TVM, or early."""
     base = {tier} | ({"slow"} if tier not in STATED else set())
     runs = [name for name, expression in tiers().items() if selected(expression, frozenset(base))]
-    assert len([run for run in runs if run != "fast"]) == 1, runs
+    assert len([run for run in runs if run not in ("fast", "versions")]) == 1, runs
 
 
 def test_the_readme_gives_the_command_that_ci_runs() -> None:

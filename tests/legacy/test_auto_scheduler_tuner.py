@@ -77,7 +77,7 @@ def session(folder: Path, trials: int, *, show: Any = None, net: Any = small_net
         work=RelayWork(WorkDirectory(folder)),
         options=RelayOptions(trials=trials, **options),
         threads=1,
-        workers=2,
+        workers=1,
         show=show or (lambda step: None),
     )
 
@@ -229,7 +229,7 @@ def test_a_kill_leaves_whole_lines_and_no_process(tmp_path: Path) -> None:
     path.write_text(script)
     process = subprocess.Popen([sys.executable, str(path)], env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     log = tmp_path / "auto_scheduler.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.2)
     children = psutil.Process(process.pid).children(recursive=True)

@@ -50,7 +50,7 @@ def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times
             np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{case.name}: {knobs}")
 
 
-@pytest.mark.parametrize("size", [(13, 13), (55, 3), (7, 7), (1, 19), (5, 20), (9, 4)])
+@pytest.mark.parametrize("size", swept([(13, 13), (5, 20)], [(55, 3), (7, 7), (1, 19), (9, 4)]))
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
 def test_pointwise_convolutions_of_any_size_by_every_choice(cpu: Any, size: tuple[int, int], support: Any) -> None:
     """Rows of the image may be joined or not, with a remainder or without.
@@ -82,7 +82,7 @@ def test_a_tile_across_two_rows_is_refused(support: Any) -> None:
         check_tiles(schedule.mod["main"])
 
 
-@pytest.mark.parametrize("rows", swept([77, 128], [64, 96]))
+@pytest.mark.parametrize("rows", swept([77], [64, 96, 128]))
 @pytest.mark.parametrize("cpu", ["avx512"], indirect=True)
 def test_products_of_any_size_by_every_choice(cpu: Any, rows: int, support: Any) -> None:
     """As for convolutions: tasks of rows with a remainder of a tile or without."""

@@ -35,6 +35,7 @@ from tunehub_builder.tuning.tasks import TuningTask, task_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.record import ScheduleRecord
 
+from ....sweeps import swept
 from ...conftest import tile
 
 pytestmark = pytest.mark.slow
@@ -261,7 +262,7 @@ def test_a_warm_start_that_cannot_be_is_refused(
 
 
 @pytest.mark.usefixtures("tvm")
-@pytest.mark.parametrize("tuner", ["meta_schedule", "template"])
+@pytest.mark.parametrize("tuner", swept(["meta_schedule"], ["template"]))
 def test_another_directory_starts_from_the_records_of_the_first(
     command: Command, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuner: str
 ) -> None:

@@ -22,6 +22,7 @@ from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
+from ....sweeps import swept
 from ..conftest import Nets
 
 pytestmark = pytest.mark.slow
@@ -230,7 +231,7 @@ def test_a_schedule_that_the_guard_refuses_is_not_used(
     assert any("unrolled" in reason for w in hub.workloads for reason in w.skipped)
 
 
-@pytest.mark.parametrize("layout", ["auto", "keep"])
+@pytest.mark.parametrize("layout", swept(["auto"], ["keep"]))
 def test_squeezenet_computes_the_same_on_default_knobs(layout: Any, run: Any, make_hub: Any) -> None:
     pytest.importorskip("onnx")
     import tunehub
