@@ -85,6 +85,7 @@ CASES = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code

@@ -81,6 +81,7 @@ def source_trace(source: Case, target: Any, seed: int) -> list[Any]:
     return trace
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("numbers", batches(15, 330))
 def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any, numbers: range) -> None:
     counts: Counter[str] = Counter()
