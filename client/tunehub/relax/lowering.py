@@ -28,6 +28,7 @@ def without_cleaning(factory: Factory) -> Factory:
         import tvm
 
         from tunehub.relax.own_arguments import without_argument_checks
+        from tunehub.relax.vector_remainders import with_short_vectors
 
         whole, *finalizing = factory()
 
@@ -36,7 +37,7 @@ def without_cleaning(factory: Factory) -> Factory:
             if context.instruments or not _scheduled_for_cpu(mod):
                 return whole(mod)
             with _disabling(context, _CLEANING):
-                return without_argument_checks(whole(mod))
+                return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod)))
 
         return (lower, *finalizing)
 
@@ -46,6 +47,16 @@ def without_cleaning(factory: Factory) -> Factory:
 def is_scheduled(function: Any) -> bool:
     """Whether ``function``, a PrimFunc, has the mark of scheduled ones, which TVM's own rules leave alone."""
     return bool(function.attrs and function.attrs.get(IS_SCHEDULED, False))
+
+
+def _lowered(whole: Any, mod: Any, hinted: Any) -> Any:
+    """``hinted``, lowered by ``whole``; ``mod`` where TVM finds no vectors of known length by the hints."""
+    try:
+        return whole(hinted)
+    except Exception:
+        if hinted is mod:
+            raise
+        return whole(mod)
 
 
 def _scheduled_for_cpu(mod: Any) -> bool:

@@ -81,8 +81,12 @@ def _packed(weight: _Array, block: int) -> Any:
     whole = outputs // block
 
     def fill(packed: _Array) -> None:
-        split = weight[:, : whole * block].reshape(depth, whole, block)
-        packed[:whole] = split.transpose(1, 0, 2)
+        full = weight[:, : whole * block]
+        if weight.strides[1] == weight.itemsize:  # blocks lie in one piece: numpy moves them nearly twice as fast so
+            piece = f"V{block * weight.itemsize}"
+            packed[:whole].view(piece)[..., 0] = full.view(piece).T
+        else:
+            packed[:whole] = full.reshape(depth, whole, block).transpose(1, 0, 2)
         if whole < len(packed):
             packed[whole:] = blocked.pack_dense_weight(weight[:, whole * block :], out_block=block)
 
