@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -33,21 +33,6 @@ _LEAST_ALIVE = 1e-3  # how much outputs must differ, relative, between two input
 Arrays = list[np.ndarray[Any, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportedNetwork(Network):
-    """A network that was exported into ``folder``."""
-
-    folder: Path
-
-    def sample_inputs(self, seed: int = 0) -> dict[str, Any]:
-        """The inputs that it was exported with, whatever the seed."""
-        return dict(zip(self.inputs, arrays(self.folder / INPUTS), strict=True))
-
-    def expected(self) -> Arrays:
-        """PyTorch's outputs for these inputs."""
-        return arrays(self.folder / EXPECTED)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedForms:
     """The files of a network as its definition, see :class:`~tunehub_builder.networks.Definition`."""
@@ -63,10 +48,33 @@ class ExportedForms:
         return to_relax(self.onnx_model(), MODEL)
 
     def onnx_model(self) -> onnx.ModelProto:
-        """Raises FileNotFoundError where the ONNX exporter failed, or was not needed."""
+        """Raises as :meth:`onnx_path`."""
         import onnx
 
-        return onnx.load(self.folder / MODEL)
+        return onnx.load(self.onnx_path())
+
+    def onnx_path(self) -> Path:
+        """The ONNX file. Raises FileNotFoundError, which says why the exporter failed, or that it was not asked."""
+        if not (self.folder / MODEL).exists():
+            reason = json.loads((self.folder / FACTS).read_text()).get("onnx_error", "exported without one")
+            raise FileNotFoundError(f"no ONNX file: {reason}")
+        return self.folder / MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedNetwork(Network):
+    """A network that was exported into ``folder``."""
+
+    folder: Path
+    definition: ExportedForms = field(repr=False, compare=False)
+
+    def sample_inputs(self, seed: int = 0) -> dict[str, Any]:
+        """The inputs that it was exported with, whatever the seed."""
+        return dict(zip(self.inputs, arrays(self.folder / INPUTS), strict=True))
+
+    def expected(self) -> Arrays:
+        """PyTorch's outputs for these inputs."""
+        return arrays(self.folder / EXPECTED)
 
 
 def read_exported(folder: Path) -> ExportedNetwork:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu_network import GpuRunner, alone, launched_seconds, this_gpu
 from benchmarks.zoo.architectures import architectures
-from benchmarks.zoo.export import MODEL, ExportedNetwork, seeded_model
+from benchmarks.zoo.export import ExportedNetwork, seeded_model
 from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
 
@@ -76,7 +76,7 @@ class OpenVino:
         assert isinstance(network, ExportedNetwork)
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         began = time.perf_counter()
-        model = openvino.Core().compile_model(str(network.folder / MODEL), "CPU", settings)
+        model = openvino.Core().compile_model(str(network.definition.onnx_path()), "CPU", settings)
         compile_s = time.perf_counter() - began
         request, values = model.create_infer_request(), list(network.sample_inputs().values())
 
