@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import main
+from benchmarks.gpu_network import GpuRunner
 from benchmarks.table import Row
 from benchmarks.zoo import run_zoo, select
+from benchmarks.zoo import runtimes as zoo_runtimes
 from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architectures
 from benchmarks.zoo.document import keep, write_document
 from benchmarks.zoo.export import MODEL, export, read_exported, seeded_model, write_network
@@ -158,3 +160,22 @@ def test_an_exported_network_computes_in_tvm_what_it_does_in_pytorch(form: str, 
     network = read_exported(tmp_path / item.name)
     found = TvmDefault().prepare(network, 1).run()
     assert difference(found, network.expected()) < 1e-5
+
+
+@pytest.mark.fast
+def test_a_module_whose_cuda_graph_cannot_be_recorded_runs_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def runner(executable: object, _inputs: object) -> GpuRunner:
+        tried.append(executable)
+        if len(tried) == 1:
+            raise RuntimeError("no graph of this")
+        return GpuRunner(lambda: executable, lambda: None, lambda result: [result])
+
+    monkeypatch.setattr(zoo_runtimes, "_gpu_runner", runner)
+    runtime = zoo_runtimes.GpuTvm(name="tunehub", served=True, lock=str(tmp_path / "lock"))
+    compiled = iter(["with a graph", "without"])
+    assert runtime._graphs_or_not(lambda: next(compiled), {})() == ["without"]
+    assert tried == ["with a graph", "without"]
