@@ -20,7 +20,7 @@ from tunehub.relax.nodes import main_module
 from tunehub.relax.pipeline import compile_module, explain_module
 from tunehub.relax.schedule import ladder
 from tunehub.report.model import WorkloadReport
-from tunehub.verify import network, workers
+from tunehub.verify import network, verification, workers
 from tunehub_registry.record import encode_record
 
 from .conftest import spoilt
@@ -49,6 +49,7 @@ def hub_with(
 ) -> Iterator[Callable[..., Hub]]:
     """A hub whose user has a record of the network's matmul, and no package."""
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verification, "MOST_WORKERS", 1)
     mine = tmp_path / "mine.jsonl"
     mine.write_bytes(b"".join(map(encode_record, record_for(net)[:1])))
     hubs: list[Hub] = []
