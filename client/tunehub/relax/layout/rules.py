@@ -469,6 +469,8 @@ def _pad(rules: Rules, call: Any) -> Operator | None:
 
 
 def _resize(rules: Rules, call: Any) -> Operator | None:
+    """Interpolation. What follows joins it only element by element: in another order of the elements each would find
+    its place in the source anew, which takes longer than all the rest."""
     attrs, result = call.attrs, static_shape(call)
     if str(attrs.layout) != "NCHW" or result is None or str(tensor_type(call).dtype) != "float32":
         return None
@@ -488,9 +490,14 @@ def _resize(rules: Rules, call: Any) -> Operator | None:
             ),
             inputs[0],
             primfunc_name_hint="resize2d",
+            primfunc_attrs={"op_pattern": _JOINED_BY_ELEMENTS} if str(attrs.method) in _TAPS else None,
         )
 
-    return _same_layout(rules, call, (call.args[0],), write)
+    return _same_layout(rules, call, (call.args[0],), write, taps=_TAPS.get(str(attrs.method), 1))
+
+
+_TAPS = {"linear": 4, "cubic": 16}  # of an interpolation; each is a load of its own where vectors run along a row
+_JOINED_BY_ELEMENTS = 4  # TVM's kOutEWiseFusable
 
 
 def _same_layout(
