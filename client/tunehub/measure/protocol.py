@@ -26,7 +26,8 @@ class MeasuringPlan:
     Threads that have slept often share one core at first, so a program runs for ``warm_up_s`` after each pause; without
     pauses all programs do so together, once, in turns. One whose run takes longer than that is not warmed up.
     A program takes part for ``budget_s`` in all, but twice at least, and only once when its first run takes more than
-    ``cutoff`` times the fastest's.
+    ``cutoff`` times the fastest's. ``only_first``: the budget is the first program's, a default that may be a thousand
+    times slower; the others give all their samples.
     """
 
     rounds: int
@@ -34,6 +35,7 @@ class MeasuringPlan:
     warm_up_s: float = 0.0
     pause_s: float = 0.0
     budget_s: float = math.inf
+    only_first: bool = False
     cutoff: float = math.inf
 
 
@@ -53,8 +55,9 @@ def in_turns(
     limit = plan.cutoff * min(run_s.values(), default=0.0)
     running = [name for name in timers if run_s[name] <= limit]
     samples = {name: [] if name in running else [run_s[name]] for name in timers}
+    budgets = {name: math.inf if plan.only_first and place else plan.budget_s for place, name in enumerate(timers)}
     for name in running:
-        if 2 * run_s[name] > plan.budget_s:  # two runs are all, and one has been made
+        if 2 * run_s[name] > budgets[name]:  # two runs are all, and one has been made
             samples[name].append(run_s[name])
     if not plan.pause_s:
         _warm_up(rough, running, run_s, plan)
@@ -62,7 +65,7 @@ def in_turns(
         first = turn % len(running) if running else 0
         for name in running[first:] + running[:first]:
             runs = _runs(plan.sample_s, run_s[name])
-            if len(samples[name]) >= 2 and (len(samples[name]) + 1) * runs * run_s[name] > plan.budget_s:
+            if len(samples[name]) >= 2 and (len(samples[name]) + 1) * runs * run_s[name] > budgets[name]:
                 continue
             if plan.pause_s:
                 sleep(plan.pause_s)

@@ -53,6 +53,11 @@ def test_a_slow_program_takes_part_as_long_as_its_budget_lasts_but_twice() -> No
     assert machine.calls == [("a", 1), ("a", 1)], "its first run counts"
 
 
+def test_a_budget_may_be_for_the_first_program_alone() -> None:
+    plan = MeasuringPlan(rounds=7, sample_s=0.01, budget_s=1.0, only_first=True)
+    assert [len(samples) for samples in Machine(a=0.25, b=0.001, c=0.6).measure(plan).values()] == [4, 7, 7]
+
+
 def test_what_is_far_behind_after_its_first_run_is_not_measured_on() -> None:
     machine = Machine(a=0.001, b=0.003)
     assert machine.measure(MeasuringPlan(rounds=5, sample_s=0.01, cutoff=2.0)) == {"a": (0.001,) * 5, "b": (0.003,)}

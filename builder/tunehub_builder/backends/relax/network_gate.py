@@ -40,7 +40,7 @@ from tunehub_registry.manifest import NetworkEntry
 
 _FILES = "onnx file "  # how the sources of networks from files begin
 LIMITS = BuildLimits(build_s=1800.0, run_s=1800.0)
-PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=8.0)
+PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=8.0, only_first=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,8 +78,8 @@ def verdict_journal(directory: WorkDirectory) -> LineJournal[Verdict]:
 def plan_for(target: Mapping[str, Any]) -> MeasuringPlan:
     """How a target's finalists are timed: a GPU's times are steady, and its kernels short."""
     if target.get("kind") == "cuda":
-        return MeasuringPlan(rounds=9, sample_s=0.002, budget_s=0.1)
-    return MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0)
+        return MeasuringPlan(rounds=9, sample_s=0.002, budget_s=0.1, only_first=True)
+    return MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0, only_first=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

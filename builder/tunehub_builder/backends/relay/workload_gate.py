@@ -34,7 +34,7 @@ from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem
 
 FINALISTS = 5
 LIMITS = BuildLimits(build_s=600.0, run_s=300.0)
-PLAN = MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0)
+PLAN = MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0, only_first=True)
 
 
 class RelayVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
