@@ -17,7 +17,7 @@ from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled
-from tunehub.relax.schedule.verified import VerifiedScheduling, schedule_verified
+from tunehub.relax.schedule.verified import VerifiedFunctions, VerifiedScheduling
 from tunehub.report.model import WorkloadReport
 from tunehub.report.text import passed_over, rejection_text
 from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
@@ -75,9 +75,7 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
             with _verifying(hub, target) as verifier:
                 prepared = _prepare_for(hub, mod, target)
                 _measure(prepared, target, hub)
-                scheduled = apply_records(prepared, target, hub, verifier)
-            with _remembering(hub, target):
-                finished = _finish(scheduled, target, hub)
+                finished = _scheduled_and_finished(prepared, target, hub, verifier)
             if hub.verification is not None and hub.verification.whole_networks:
                 hub.verification.check_network(mod, finished, target, hub.note)
             return finished
@@ -156,31 +154,69 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
         return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
 
 
-def apply_records(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> Any:
+def apply_records(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier | None = None) -> Any:
     """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies.
 
     A function without either stays as it is, and the report says which rung serves it. Raises ScheduleRefusedError in
-    strict mode for a schedule that ``verifier`` refuses.
+    strict mode for a schedule that ``verifier`` refuses; None verifies nothing.
     """
-    import tvm
+    records = _ModuleRecords(mod, target, hub, verifier or TrustingVerifier())
+    records.verified.settle()
+    records.report()
+    return records.module()
 
-    calls, number = call_counts(mod), hub.begin_module()
-    workloads = list(_workloads(mod))
-    wants = hub.verification.wants if hub.verification is not None else lambda _: False
-    verified = schedule_verified((function for _, function in workloads), target, hub.lookup, verifier, wants)
-    updated = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
-    for (variable, function), item in zip(workloads, verified, strict=True):
-        name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
-        report = replace(_report(item, name, remaining), count=calls[name], module=number)
-        hub.add(report, function)
-        for rejected in report.refused:
-            if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
-                hub.refused(name, rejection_text(rejected))
-        scheduled = item.scheduling.function
-        if scheduled is not None:
-            updated.update_func(variable, scheduled.with_attr(IS_SCHEDULED, True))
-    return updated
+
+def _scheduled_and_finished(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> Any:
+    """``mod`` after :func:`apply_records` and :func:`_finish`, which goes on while schedules are verified. Where one is
+    refused it was in vain, and so was an error that it raised."""
+    records = _ModuleRecords(mod, target, hub, verifier)
+    finished, failed = None, None
+    try:
+        finished = _finish(records.module(), target, hub)
+    except Exception as error:  # of a schedule that is refused, maybe
+        failed = error
+    changed = records.verified.settle()
+    records.report()
+    if changed:
+        return _finish(records.module(), target, hub)
+    if failed is not None:
+        raise failed
+    return finished
+
+
+class _ModuleRecords:
+    """A prepared module whose functions are scheduled by the records of a hub, as far as verified."""
+
+    def __init__(self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> None:
+        self._mod, self._hub = mod, hub
+        self._number = hub.begin_module()
+        self._workloads = list(_workloads(mod))
+        self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
+        wants = hub.verification.wants if hub.verification is not None else lambda _: False
+        functions = (function for _, function in self._workloads)
+        self.verified = VerifiedFunctions(functions, target, hub.lookup, verifier, wants)
+
+    def module(self) -> Any:
+        """The module with what serves now."""
+        import tvm
+
+        updated = tvm.IRModule(dict(self._mod.functions.items()), attrs=self._mod.attrs)
+        for (variable, _), item in zip(self._workloads, self.verified.items, strict=True):
+            scheduled = item.scheduling.function
+            if scheduled is not None:
+                updated.update_func(variable, scheduled.with_attr(IS_SCHEDULED, True))
+        return updated
+
+    def report(self) -> None:
+        """Tell the hub what serves, and what was refused."""
+        calls = call_counts(self._mod)
+        for (variable, function), item in zip(self._workloads, self.verified.items, strict=True):
+            name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
+            report = replace(_report(item, name, self._remaining), count=calls[name], module=self._number)
+            self._hub.add(report, function)
+            for rejected in report.refused:
+                if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
+                    self._hub.refused(name, rejection_text(rejected))
 
 
 def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
@@ -188,11 +224,6 @@ def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
     if hub.verification is None:
         return nullcontext(TrustingVerifier())
     return hub.verification.verifying(target, explaining=explaining)
-
-
-def _remembering(hub: Hub, target: Any) -> Any:
-    """What the static check said before, as a context."""
-    return nullcontext() if hub.verification is None else hub.verification.remembering(target)
 
 
 def _report(item: VerifiedScheduling, name: str, remaining: str) -> WorkloadReport:

@@ -24,29 +24,39 @@ class VerifiedScheduling:
     asked: ScheduledFunction | None = None
 
 
-def schedule_verified(
-    functions: Iterable[Any],
-    target: Any,
-    lookup: RecordLookup,
-    verifier: ScheduleVerifier,
-    wants: Callable[[Served], bool],
-) -> list[VerifiedScheduling]:
-    """Schedule PrimFuncs as :func:`tunehub.relax.schedule.ladder.schedule_function`, in their order.
+class VerifiedFunctions:
+    """PrimFuncs scheduled as :func:`tunehub.relax.schedule.ladder.schedule_function` does it, in their order.
 
-    Those schedules that ``wants`` names are verified while the next functions are scheduled. What is refused goes on
-    to the next thing that serves, and that is verified, too.
+    Those schedules that ``wants`` names are verified while the next functions are scheduled, and while the caller goes
+    on. What is refused goes on to the next thing that serves, and that is verified, too.
     """
-    found = []
-    for function in functions:
-        found.append(VerifiedScheduling(Scheduling(function, target, lookup), KernelVerdict()))
-        _submit(found[-1], verifier, wants)
-    waiting = [item for item in found if item.asked is not None]
-    while waiting:
-        refused = [item for item in waiting if _is_refused(item, verifier)]
-        for item in refused:
-            _submit(item, verifier, wants)
-        waiting = [item for item in refused if item.asked is not None]
-    return found
+
+    def __init__(
+        self,
+        functions: Iterable[Any],
+        target: Any,
+        lookup: RecordLookup,
+        verifier: ScheduleVerifier,
+        wants: Callable[[Served], bool],
+    ) -> None:
+        """Schedules all, and submits what is to be verified."""
+        self._verifier, self._wants = verifier, wants
+        self.items: list[VerifiedScheduling] = []
+        for function in functions:
+            self.items.append(VerifiedScheduling(Scheduling(function, target, lookup), KernelVerdict()))
+            _submit(self.items[-1], verifier, wants)
+
+    def settle(self) -> bool:
+        """Wait for all verdicts; whether any schedule was refused, so that others serve now."""
+        waiting = [item for item in self.items if item.asked is not None]
+        changed = False
+        while waiting:
+            refused = [item for item in waiting if _is_refused(item, self._verifier)]
+            for item in refused:
+                _submit(item, self._verifier, self._wants)
+            waiting = [item for item in refused if item.asked is not None]
+            changed = changed or bool(refused)
+        return changed
 
 
 def _submit(item: VerifiedScheduling, verifier: ScheduleVerifier, wants: Callable[[Served], bool]) -> None:
