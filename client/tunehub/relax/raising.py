@@ -7,6 +7,7 @@ a minimum, ``Pad``. Layouts end there, and records for ``clip`` or ``relu`` are 
 * ``minimum(maximum(x, a), b)`` with numbers ``a <= b`` becomes ``clip``, ``maximum(x, 0)`` becomes ``relu``; a bound
   at infinity is none. The result for NaN is one of the bounds, as before, and may be the other one.
 * A padding of height and width with what the convolution or pooling that reads it pads with becomes part of its own.
+* Rows and columns of a dilated kernel that never reach the image (atrous convolutions of small ones) are left out.
 * ``prelu`` with constant slopes becomes ``max(x, 0) + slope * min(x, 0)``, which has a blocked form.
 """
 
@@ -236,6 +237,46 @@ def _padded_convolution(raiser: _Raiser, call: Any) -> Any | None:
     )
 
 
+def _reached(raiser: _Raiser, call: Any) -> Any | None:
+    """A dilated 2D convolution of a small image without the rows and columns of its kernel that only read padding."""
+    attrs, weight = call.attrs, raiser.bound(call.args[1])
+    shape, result = static_shape(call.args[0]), static_shape(call)
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    if layouts != ("NCHW", "OIHW", "NCHW") or not is_constant(weight) or shape is None or result is None:
+        return None
+    values, padding = constant_array(weight), [int(each) for each in attrs.padding]
+    for axis in (0, 1):
+        size, dilation = shape[2 + axis], int(attrs.dilation[axis])
+        last = (result[2 + axis] - 1) * int(attrs.strides[axis])  # where the last window begins, from the first
+        places = [tap * dilation - padding[axis] for tap in range(values.shape[2 + axis])]
+        taps = [tap for tap, place in enumerate(places) if place < size and last + place >= 0]
+        if dilation == 1 or not taps or places[taps[0]] > 0:
+            continue
+        padding[axis], padding[2 + axis] = -places[taps[0]], max(last + places[taps[-1]] + 1 - size, 0)
+        values = values.take(range(taps[0], taps[-1] + 1), 2 + axis)
+    if values.shape == static_shape(weight):
+        return None
+    smaller = relax.op.nn.conv2d(
+        call.args[0],
+        relax.const(values),
+        strides=list(attrs.strides),
+        padding=padding,
+        dilation=list(attrs.dilation),
+        groups=int(attrs.groups),
+        out_dtype=None if str(attrs.out_dtype) in ("", "None", "void") else str(attrs.out_dtype),
+    )
+    smaller = raiser.builder_.normalize(smaller)
+    return smaller if static_shape(smaller) == result else None
+
+
+def _convolution(raiser: _Raiser, call: Any) -> Any | None:
+    """A convolution with the padding around its data, and without what never reaches them."""
+    padded = _padded_convolution(raiser, call)
+    whole = call if padded is None else raiser.builder_.normalize(padded)
+    smaller = _reached(raiser, whole) if str(call.op.name) == "relax.nn.conv2d" else None
+    return padded if smaller is None else smaller
+
+
 def _padded_pooling(raiser: _Raiser, call: Any) -> Any | None:
     """Pooling with the border around its data as its own padding: of zeros that an average counts, or of the lowest
     values for a maximum, where each window has an element of the data."""
@@ -301,7 +342,7 @@ def _slopes(raiser: _Raiser, call: Any) -> Any | None:
 _REWRITES: dict[str, Callable[[_Raiser, Any], Any | None]] = {
     "relax.maximum": _narrowed,
     "relax.minimum": _narrowed,
-    **dict.fromkeys(_CONVOLUTIONS, _padded_convolution),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
     "relax.nn.max_pool2d": _padded_pooling,
     "relax.nn.avg_pool2d": _padded_pooling,
     "relax.nn.prelu": _slopes,

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, topi
 
 from tunehub.relax.keys import workload_key
-from tunehub.relax.nodes import main_module
+from tunehub.relax.nodes import main_module, static_shape
 from tunehub.relax.pipeline import _simplifying_passes, prepare
 
 pytestmark = pytest.mark.slow
@@ -177,3 +177,26 @@ def test_slopes_below_zero_are_arithmetic(nets: Any, same: Any, slopes: int) -> 
         return b.emit(op.nn.prelu(x, nets.const(slopes), 1))
 
     assert set(operators(same(make, (2, 6, 5, 5)))) == {"minimum", "multiply", "relu", "add"}
+
+
+@pytest.mark.parametrize(
+    ("dilation", "padding", "strides", "kernel"),
+    [
+        ((8, 8), (8, 8, 8, 8), (1, 1), (1, 1)),
+        ((6, 9), (6, 9, 6, 9), (1, 1), (3, 1)),
+        ((4, 4), (4, 4, 4, 4), (2, 2), (3, 3)),
+        ((7, 7), (7, 0, 1, 8), (1, 1), (2, 2)),
+        ((9, 9), (12, 9, 9, 12), (3, 2), (2, 2)),
+    ],
+)
+def test_taps_that_only_read_padding_are_left_out(
+    nets: Any, same: Any, dilation: Any, padding: Any, strides: Any, kernel: tuple[int, int]
+) -> None:
+    weight = nets.const(4, 3, 3, 3)
+
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(op.nn.conv2d(x, weight, strides=strides, padding=padding, dilation=dilation))
+
+    after = same(make, (1, 3, 8, 8))
+    assert operators(after) == ["conv2d"]
+    assert static_shape(after["main"].body.blocks[0].bindings[-1].value.args[1]) == (4, 3, *kernel)
