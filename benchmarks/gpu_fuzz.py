@@ -262,6 +262,9 @@ class _Runner:
     def __init__(self, target: Any, pending: Path) -> None:
         import tvm
 
+        from tunehub.cuda.nvrtc import Compiler
+
+        Compiler(str(target.attrs["arch"])).install()
         self.lost = False
         self._target = tvm.target.Target(target, host="llvm")
         self._pending = pending

@@ -38,7 +38,7 @@ def fault(scheduled: Any, target: Any) -> Verdict:
 def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
-    found = _judged(lambda: structural_fault(scheduled))
+    found = structural_fault(scheduled)
     if found is not None:
         return found
     try:
@@ -48,11 +48,12 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     return kernel_fault(function, target)
 
 
-def structural_fault(scheduled: Any) -> Fault | None:
-    """The part of :func:`fault` that needs no lowering, in some 3 ms.
+def structural_fault(scheduled: Any) -> Verdict:
+    """The part of :func:`fault` that needs no lowering, in some 3 ms."""
+    return _judged(lambda: _structural_fault(scheduled))
 
-    Raises NotSimulatedError where that would take long.
-    """
+
+def _structural_fault(scheduled: Any) -> Fault | None:
     finders: dict[Rule, Callable[[Any], str | None]] = {
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,

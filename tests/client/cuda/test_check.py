@@ -201,3 +201,12 @@ def test_tvms_own_matmul_in_half_precision_stays() -> None:
     with TARGET:
         scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET)(mod)
     tvm.ir.assert_structural_equal(scheduled["main"], own)
+
+
+def test_a_block_with_too_many_indices_is_not_known_to_be_right_or_wrong() -> None:
+    """Whoever asks for the cheap part alone, as searches do, gets the same answer, no exception."""
+    data = te.placeholder((4096, 4096), name="data")
+    staged = te.compute((4096, 4096), lambda i, j: data[i, j] + 1.0, name="staged")
+    result = te.compute((4096, 4096), lambda i, j: staged[(i * 3 + j * 5) % 4099, j] * 2.0, name="result")
+    function = te.create_prim_func([data, result])
+    assert isinstance(structural_fault(function), NotSimulated)

@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
 
 def compile_case(mod: Any, data: Any, target: Any, expected: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Compile as a user does inside `tunehub.context`, where nothing catches a failure of code generation."""
-    hub = open_hub(target, **options)
+    hub = open_hub(target, layout="keep", **options)  # one workload, whose record each case is
     with relax_pipeline.activate(hub):
         executable = tvm.compile(mod, target)
     difference = float(np.abs(run(executable, data) - expected).max())

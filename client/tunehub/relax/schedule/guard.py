@@ -71,7 +71,7 @@ def check_statements(scheduled: Any, original: Any, target: Any) -> None:
         from tunehub.cuda.check import structural_fault  # CPUs do not need it
 
         wrong = structural_fault(scheduled)
-        if wrong is not None:
+        if isinstance(wrong, Fault):
             raise FaultFoundError(str(wrong))
 
 
