@@ -318,7 +318,7 @@ _ALL = (
     _other("dense prediction", "glpn", _IMAGE, "program", head="GLPNForDepthEstimation"),
     _other(
         "dense prediction",
-        "upernet_convnext",
+        "upernet_resnet50",
         _IMAGE,
         model="upernet",
         head="UperNetForSemanticSegmentation",
