@@ -232,7 +232,6 @@ _ALL = (
     _text(
         "encoder",
         "deberta_v2",
-        "program",
         model="deberta-v2",
         **_BERT,
         relative_attention=True,

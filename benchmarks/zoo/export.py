@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-    from benchmarks.zoo.architectures import Architecture, Feed
+    from benchmarks.zoo.architectures import Architecture, Feed, Form
 
 FACTS, MODEL, PROGRAM, INPUTS, EXPECTED = (
     "network.json", "model.onnx", "program.pt2", "inputs.npz", "expected.npz",
@@ -85,9 +85,10 @@ def read_exported(folder: Path) -> ExportedNetwork:
     return ExportedNetwork(name=facts["name"], source=facts["library"], inputs=inputs, definition=forms, folder=folder)
 
 
-def is_exported(folder: Path, *, with_onnx: bool) -> bool:
-    """Whether :func:`export` has been through, and when asked has also made an ONNX file or said why it cannot."""
-    if not (folder / FACTS).exists():
+def is_exported(folder: Path, form: Form, *, with_onnx: bool) -> bool:
+    """Whether :func:`export` has been through for this form, and when asked has also made an ONNX file or said why it
+    cannot."""
+    if not (folder / FACTS).exists() or (folder / PROGRAM).exists() != (form == "program"):
         return False
     return not with_onnx or (folder / MODEL).exists() or "onnx_error" in json.loads((folder / FACTS).read_text())
 
@@ -112,7 +113,8 @@ def export(architecture: Architecture, folder: Path, *, with_onnx: bool = True) 
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FACTS).unlink(missing_ok=True)
+    for name in (FACTS, MODEL, PROGRAM):
+        (folder / name).unlink(missing_ok=True)
     model = seeded_model(architecture)
     values, others = feeds_of(architecture, _SEED), feeds_of(architecture, _SEED + 1)
     with torch.inference_mode():

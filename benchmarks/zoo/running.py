@@ -90,7 +90,7 @@ class ZooRun:
     def _exported(self, item: Architecture, worker: WorkerProcess) -> str:
         """Why it cannot be exported; empty when it is there."""
         folder, with_onnx = self.exports / item.name, self.device == "cpu" and self.plan is not None
-        if is_exported(folder, with_onnx=with_onnx):
+        if is_exported(folder, item.form, with_onnx=with_onnx):
             return ""
         if not worker.alive:
             worker.start()

@@ -15,7 +15,7 @@ from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
 from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architectures
 from benchmarks.zoo.document import keep, write_document
-from benchmarks.zoo.export import MODEL, export, read_exported, seeded_model, write_network
+from benchmarks.zoo.export import MODEL, export, is_exported, read_exported, seeded_model, write_network
 from benchmarks.zoo.results import ZooJournal, ZooResult, rows, summarize
 from benchmarks.zoo.running import ZooRun
 from click.testing import CliRunner
@@ -157,6 +157,9 @@ def test_an_exported_network_computes_in_tvm_what_it_does_in_pytorch(form: str, 
     )  # fmt: skip
     assert seeded_model(item).whole[1].weight.abs().min() > 0
     export(item, tmp_path / item.name)
+    other = "program" if form == "onnx" else "onnx"
+    assert is_exported(tmp_path / item.name, form, with_onnx=True)
+    assert not is_exported(tmp_path / item.name, other, with_onnx=True)
     network = read_exported(tmp_path / item.name)
     found = TvmDefault().prepare(network, 1).run()
     assert difference(found, network.expected()) < 1e-5
