@@ -210,7 +210,7 @@ _ALL = (
         "mobile",
         "timm",
         "tf_efficientnet_lite0 tf_efficientnet_b0:program ghostnet_100 lcnet_100:program "
-        "mobilenetv4_conv_small fastvit_t8@256 edgenext_x_small:program mobilevit_s@256 "
+        "mobilenetv4_conv_small fastvit_t8@256 edgenext_x_small mobilevit_s@256 "
         "efficientformer_l1:program rexnet_100 efficientvit_b0:program",
     ),
     *_vision(
@@ -268,8 +268,8 @@ _ALL = (
         word_embed_proj_dim=768,
     ),
     _decoder("llama", **_LLAMA),
-    _decoder("mistral", "program", **_LLAMA, sliding_window=32),
-    _decoder("qwen3", "program", **_LLAMA, head_dim=64),
+    _decoder("mistral", **_LLAMA, sliding_window=32),
+    _decoder("qwen3", **_LLAMA, head_dim=64),
     _decoder("gemma2", **_LLAMA, head_dim=64, sliding_window=32),
     _decoder("falcon", "program", hidden_size=768, num_attention_heads=12, num_hidden_layers=3),
     _decoder("bloom", hidden_size=768, n_layer=3, n_head=12),
