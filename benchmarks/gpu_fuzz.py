@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from benchmarks.random_functions import random_network
 from tunehub.exceptions import last_line
-from tunehub.measure.difference import difference, tolerance
 
 if TYPE_CHECKING:
     from tunehub.cuda.tiles import Sums
@@ -191,7 +189,6 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
             function=str(variable.name_hint),
             shapes=[list(map(int, shape)) for shape, _ in buffer_shapes(function)],
             schedule="",
-            most=tolerance([network.dtype], "narrow sums"),
         )
         for name, make in _schedules(mod, target, lookup, random.Random(seed)):
             yield _judged(replace(pair, schedule=name), mod, make, target, run)
@@ -256,49 +253,30 @@ def _by_rule(mod: Any, sums: Sums, target: Any) -> Any:
 
 
 class _Runner:
-    """Runs functions on this machine's GPU. ``pending``: the file that holds a pair while it runs. ``lost``: CUDA has
-    failed, and so will whatever follows."""
+    """Runs functions on this machine's GPU as ``verify`` does. ``pending``: the file that holds a pair while it runs.
+    ``lost``: CUDA has failed, and so will whatever follows."""
 
     def __init__(self, target: Any, pending: Path) -> None:
-        import tvm
+        from tunehub.verify.session import VerifySession
 
-        from tunehub.cuda.nvrtc import Compiler
-
-        Compiler(str(target.attrs["arch"])).install()
         self.lost = False
-        self._target = tvm.target.Target(target, host="llvm")
+        self._session = VerifySession(str(target))
+        self._session.warm_up()
         self._pending = pending
-        self._reference: tuple[Any, list[Any], list[Any]] | None = None
+        self._reference: Any = None
 
     def __call__(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
+        from tunehub.relax.workload import workload_text
+
         self._pending.write_bytes(msgspec.json.encode(replace(pair, failed="it does not come back")) + b"\n")
-        try:
-            return replace(pair, apart=self._apart(function, scheduled))
-        except Exception as error:
-            self.lost = "cuda" in str(error).lower()
-            return replace(pair, failed=last_line(error, limit=160))
-        finally:
-            self._pending.unlink()
-
-    def _apart(self, function: Any, scheduled: Any) -> float:
-        from tunehub.cuda.plain import plain_schedule
-        from tunehub.relax.nodes import buffer_shapes
-
-        if self._reference is None or not self._reference[0].same_as(function):
-            rng = np.random.default_rng(0)
-            inputs = [rng.uniform(-1, 1, shape).astype(dtype) for shape, dtype in buffer_shapes(function)]
-            self._reference = (function, inputs, self._outputs(plain_schedule(function), inputs))
-        _, inputs, expected = self._reference
-        return min(difference(self._outputs(scheduled, inputs), expected), sys.float_info.max)  # JSON has no infinity
-
-    def _outputs(self, function: Any, inputs: list[Any]) -> list[Any]:
-        """All buffers after a run. What a function does not write keeps its random content, and so differs."""
-        import tvm
-
-        library = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), self._target)
-        tensors = [tvm.runtime.tensor(array, tvm.cuda(0)) for array in inputs]
-        library["main"](*tensors)
-        return [tensor.numpy() for tensor in tensors]
+        if self._reference is None or not self._reference.same_as(function):
+            self._session.refer(workload_text(function))
+            self._reference = function
+        found = self._session.judge(workload_text(scheduled))
+        self._pending.unlink()
+        self.lost = found.lost
+        apart = None if found.difference is None else min(found.difference, sys.float_info.max)  # JSON has no infinity
+        return replace(pair, apart=apart, most=found.tolerance, failed=found.error)
 
 
 if __name__ == "__main__":

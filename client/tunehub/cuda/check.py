@@ -39,13 +39,13 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
     found = structural_fault(scheduled)
-    if found is not None:
+    if isinstance(found, Fault):
         return found
     try:
         function = lowered(scheduled, target)
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
-    return kernel_fault(function, target)
+    return kernel_fault(function, target) or found
 
 
 def structural_fault(scheduled: Any) -> Verdict:

@@ -17,11 +17,21 @@ _TOLERANCES: dict[tuple[str, Algorithm], float] = {
     ("bfloat16", "narrow sums"): 5e-2,
     ("float32", "winograd"): 1e-3,
 }
+# Half the distance from 1 to the next number: what one addition may round away.
+_ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 
 
-def tolerance(dtypes: Iterable[str] = ("float32",), algorithm: Algorithm = "direct") -> float:
-    """The most that outputs may differ, relative to the largest: by the least precise of the types involved."""
-    return max((_TOLERANCES.get((dtype, algorithm), _TOLERANCE) for dtype in dtypes), default=_TOLERANCE)
+def tolerance(dtypes: Iterable[str] = ("float32",), algorithm: Algorithm = "direct", *, terms: int = 1) -> float:
+    """The most that outputs may differ, relative to the largest: by the least precise of the types involved.
+
+    ``terms``: of the longest sum. The errors of that many additions in the type itself add up like a random walk
+    (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), in another way for each order of the sum.
+    """
+    dtypes = list(dtypes)
+    least = max((_TOLERANCES.get((dtype, algorithm), _TOLERANCE) for dtype in dtypes), default=_TOLERANCE)
+    if algorithm != "narrow sums":
+        return least
+    return max(least, math.sqrt(terms) * max((_ROUNDING.get(dtype, 0.0) for dtype in dtypes), default=0.0))
 
 
 def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:

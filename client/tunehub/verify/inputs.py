@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from tunehub.measure.difference import difference
-from tunehub.relax.nodes import buffer_of, buffer_shapes, children, parameters
+from tunehub.relax.nodes import buffer_of, buffer_shapes, children, integer, is_reduction, parameters
 
 Kind = Literal["signed", "negative", "positive"]
 _PERIOD = 1_000_003  # numbers that fill larger arrays again and again; a prime, so that no tile repeats with it
@@ -15,32 +16,46 @@ _UNWRITTEN = 113  # what integers hold before a run
 
 def written(function: Any) -> list[bool]:
     """For each buffer parameter of ``function``, a PrimFunc without a schedule, whether it is an output."""
-    own, found = parameters(function), set()
-    waiting = [function.body]
-    while waiting:
-        node = waiting.pop()
+    found = set()
+    for node in _nodes(function):
         if type(node).__name__ == "BufferStore":
             found.add(hash(node.buffer))
         for region in getattr(node, "writes", ()):
             found.add(hash(buffer_of(region)))
+    return [hash(buffer) in found for buffer in parameters(function)]
+
+
+def longest_sum(function: Any) -> int:
+    """Of how many terms the longest reduction of ``function`` is; 1 without any."""
+    axes = ([axis for axis in getattr(node, "iter_vars", ()) if is_reduction(axis)] for node in _nodes(function))
+    return max(math.prod(integer(axis.dom.extent) or 1 for axis in own) for own in axes)
+
+
+def _nodes(function: Any) -> Iterator[Any]:
+    waiting = [function.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
         waiting += children(node)
-    return [hash(buffer) in found for buffer in own]
 
 
 def arrays_for(function: Any, kind: Kind) -> list[Any]:
     """Random arrays for the inputs of ``function``, None for its outputs.
 
-    ``signed`` ones are normal. ``negative``: all of the first one are, so that a maximum that starts with 0 shows.
-    Roots and logarithms need ``positive`` ones. Integers are zeros and ones, valid as indices and as masks.
+    ``signed`` ones are normal, and so small that a sum of products of two has about the size of 1: what follows, such
+    as a sigmoid, would otherwise enlarge how sums in another order differ. ``negative``: all of the first one are, so
+    that a maximum that starts with 0 shows. Roots and logarithms need ``positive`` ones. Integers are zeros and ones,
+    valid as indices and as masks.
     """
     arrays: list[Any] = []
-    left = kind == "negative"
+    left, scale = kind == "negative", longest_sum(function) ** -0.25
     for number, ((shape, dtype), output) in enumerate(zip(buffer_shapes(function), written(function), strict=True)):
         if output:
             arrays.append(None)
             continue
         signed: Kind = "signed" if kind == "negative" and not left else kind
-        arrays.append(random_numbers(shape, dtype, signed, seed=number))
+        values = random_numbers(shape, dtype, signed, seed=number)
+        arrays.append((values * scale).astype(dtype) if signed == "signed" and is_floating(dtype) else values)
         left = left and not is_floating(dtype)
     return arrays
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_shapes, main_module
-from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, unwritten, written
+from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
@@ -43,6 +43,7 @@ class _Case:
 @dataclass(slots=True)
 class _Reference:
     shapes: Shapes
+    tolerance: float
     cases: list[_Case] = field(default_factory=list)
 
 
@@ -66,8 +67,8 @@ class VerifySession:
         if not any(written(function)):
             raise ValueError("what it writes is not known")
         library = self._built(self._plain(function))
-        self._reference = None
-        reference = _Reference(buffer_shapes(function))
+        self._reference, shapes = None, buffer_shapes(function)
+        reference = _Reference(shapes, tolerance((d for _, d in shapes), "narrow sums", terms=longest_sum(function)))
         for kind in _KINDS:
             arrays = arrays_for(function, kind)
             case = _Case([array if array is None else self._tensor(array) for array in arrays], [])
@@ -85,7 +86,7 @@ class VerifySession:
         """Run a schedule of the function that was referred to last."""
         reference = self._reference
         assert reference is not None
-        most = tolerance((dtype for _, dtype in reference.shapes), "narrow sums")
+        most = reference.tolerance
         try:
             library = self._built(_function(scheduled))
             found = max(self._apart(library, reference, case) for case in reference.cases for _ in range(_RUNS))

@@ -69,3 +69,10 @@ def test_tolerances_by_the_least_precise_type_and_by_algorithm() -> None:
     assert difference_reason(1e-4, tolerance()) is None
     assert "differs from the default's by 0.001" in str(difference_reason(1e-3, tolerance()))
     assert difference_reason(math.inf, tolerance(["bfloat16"], "narrow sums")) is not None
+
+
+def test_longer_sums_in_a_narrow_type_may_differ_more() -> None:
+    assert tolerance(["float32"], "narrow sums", terms=25_088) == tolerance(["float32"], "narrow sums")
+    assert tolerance(["float16"], "narrow sums", terms=100) == tolerance(["float16"], "narrow sums") == 1e-2
+    assert tolerance(["float16"], "narrow sums", terms=7_840) == pytest.approx(0.0432, rel=1e-2)
+    assert tolerance(iter(["float32", "float16"]), terms=7_840) == 2e-3
