@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,12 @@ def scheduler(start: Start, tmp_path: Path) -> Scheduler:
     file = tmp_path / "scheduler.json"
     given = ["--host", "127.0.0.1", "--port", 0, "--no-dashboard", "--scheduler-file", file]
     process = start("distributed.cli.dask_scheduler", *given)
-    until(file.exists, "the scheduler's start")
-    return Scheduler(json.loads(file.read_text())["address"].removeprefix("tcp://"), process)
+
+    def written() -> Any:
+        with suppress(FileNotFoundError, json.JSONDecodeError):  # it is there before its text is
+            return json.loads(file.read_text())
+
+    return Scheduler(until(written, "the scheduler's start")["address"].removeprefix("tcp://"), process)
 
 
 def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Popen[bytes]:
