@@ -24,7 +24,7 @@ from tunehub.measure.candidates import Task, default_record, task_of
 from tunehub.measure.protocol import fastest
 from tunehub.measure.session import CandidateSession
 from tunehub.measure.store import MeasuredChoice, MeasuredRecords
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.measure.workload import NONE, CandidateComparison, CandidateTimes, Limits, NotMeasurableError
 from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.schedule.ladder import schedule_function
@@ -149,8 +149,9 @@ def _workers(count: int, target: str) -> Iterator[list[WorkerProcess]]:
     """Processes that have imported TVM; what they print is dropped. Raises MeasureError when they do not start."""
     workers: list[WorkerProcess] = []
     try:
+        make_session = partial(CandidateSession, _PATIENCE_S)
         for _ in range(count):
-            workers.append(WorkerProcess(partial(CandidateSession, _PATIENCE_S), log=os.devnull))
+            workers.append(WorkerProcess(make_session, log=os.devnull, without=SLOW_OPTIONAL_MODULES))
             workers[-1].send(("warm_up", target))
         for worker in workers:
             kind, value = worker.receive(_START_LIMIT_S, "start")

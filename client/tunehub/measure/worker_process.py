@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from typing import Any
 from tunehub.exceptions import last_line
 
 Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
+SLOW_OPTIONAL_MODULES = ("torch",)
+"""What TVM imports where it is installed, for conversions that no worker needs: of the 4.5 s of its import, 3."""
 _SEND_LIMIT_S = 60
 _PATIENCE_S = 2.0  # for the end of a process whose pipe is closed
 _BOOT = """
@@ -32,6 +34,7 @@ import sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 sys.path[:] = connection.recv()
+sys.modules.update(dict.fromkeys(connection.recv()))
 from tunehub.measure.worker_process import serve
 serve(connection, *connection.recv())
 """
@@ -41,16 +44,23 @@ class WorkerProcess:
     """The parent's end of one worker process. A request that kills the process or takes too long is an error."""
 
     def __init__(
-        self, make_session: Callable[[], Any], *, threads: int | None = None, log: str | os.PathLike[str] | None = None
+        self,
+        make_session: Callable[[], Any],
+        *,
+        threads: int | None = None,
+        log: str | os.PathLike[str] | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """``make_session``, which can be pickled, makes what answers the requests: an object whose methods they name.
 
         ``threads`` is the size of TVM's pool in the process (None: as here); ``log`` gets what it prints (None: what
-        this process prints to). Raises OSError when no process can be started.
+        this process prints to). What is imported there finds none of the modules ``without``: see
+        :data:`SLOW_OPTIONAL_MODULES`. Raises OSError when no process can be started.
         """
         self._make_session = make_session
         self._threads = threads
         self._log = log
+        self._without = tuple(without)
         self._process: Any = None
         self._stopped = False
         self._starting = threading.Lock()
@@ -68,6 +78,7 @@ class WorkerProcess:
                 raise RuntimeError("the worker process was stopped")
             self._start()
         self.send([str(place) for place in sys.path])
+        self.send(self._without)
         self.send((self._make_session, self._threads))
 
     def ask(self, request: tuple[Any, ...], limit_s: float) -> Answer:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tunehub.exceptions import NetworkDiffersError, last_line
 from tunehub.measure.difference import difference_reason, tolerance
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.records.ladder import Refusal
 from tunehub.verify.inputs import Kind, apart, comparable, is_floating, random_numbers
 from tunehub.verify.limits import VerifyLimits
@@ -100,7 +100,7 @@ def check_network(
 def _compared(original: str, finished: str, target: str, limits: VerifyLimits) -> NetworkDifference | str:
     """The difference, or why there is none to tell. A compiled network that ends its process differs."""
     try:
-        worker = WorkerProcess(partial(NetworkVerifySession, target), log=os.devnull)
+        worker = WorkerProcess(partial(NetworkVerifySession, target), log=os.devnull, without=SLOW_OPTIONAL_MODULES)
     except (OSError, ValueError) as error:
         return f"a process that verifies cannot start: {last_line(error)}"
     try:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tunehub.measure.difference import difference_reason
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.records.ladder import Refusal
 from tunehub.relax.workload import workload_text
 from tunehub.verify.limits import VerifyLimits
@@ -96,7 +96,7 @@ class _VerifyWorker:
         self._warm = False
         try:
             if self._process is None:
-                self._process = WorkerProcess(self._make_session, log=os.devnull)
+                self._process = WorkerProcess(self._make_session, log=os.devnull, without=SLOW_OPTIONAL_MODULES)
             else:
                 self._process.start()
             self._process.send(("warm_up",))

@@ -121,3 +121,11 @@ def _runs(process: int) -> bool:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return False
+
+
+def test_a_module_that_it_has_to_do_without_cannot_be_imported_there() -> None:
+    """TVM imports PyTorch where it is installed, which takes longer than all else that a worker needs."""
+    worker = WorkerProcess(partial(importlib.import_module, "importlib"), without=("colorsys",))
+    kind, value = worker.ask(("import_module", "colorsys"), 60)
+    assert (kind, "colorsys" in str(value)) == ("error", True)
+    worker.stop()

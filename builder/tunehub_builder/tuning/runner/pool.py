@@ -9,7 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.runner.messages import Finished, MeasureOptions, RunnerResult
 from tunehub_builder.tuning.runner.worker import TraceSession
@@ -200,7 +200,9 @@ class Worker(WorkerProcess):
         self._options = options
         self.started = 0.0
         self._known: set[str] = set()
-        super().__init__(make_session or TraceSession, threads=options.threads, log=options.log)
+        super().__init__(
+            make_session or TraceSession, threads=options.threads, log=options.log, without=SLOW_OPTIONAL_MODULES
+        )
 
     def start(self) -> None:
         """As the base says."""
