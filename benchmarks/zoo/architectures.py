@@ -349,7 +349,7 @@ _ALL = (
         max_length=256,
         num_hidden_layers=3,
     ),
-    _other("audio", "encodec", {"input_values": Feed(shape=(1, 1, 16000))}, part="encoder"),
+    _other("audio", "encodec", {"hidden_states": Feed(shape=(1, 1, 16000))}, part="encoder"),
     _other("audio", "hifigan", {"spectrogram": Feed(shape=(1, 50, 80))}, "program", model="", head="SpeechT5HifiGan"),
     _other("audio", "sew", _SOUND, num_hidden_layers=3),
     _other("audio", "data2vec_audio", _SOUND, "program", model="data2vec-audio", num_hidden_layers=3),
