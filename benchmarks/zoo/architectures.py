@@ -316,15 +316,6 @@ _ALL = (
     ),
     _other("dense prediction", "glpn", _IMAGE, "program", head="GLPNForDepthEstimation"),
     _other(
-        "dense prediction",
-        "upernet_resnet50",
-        _IMAGE,
-        model="upernet",
-        head="UperNetForSemanticSegmentation",
-        hidden_size=128,
-        auxiliary_channels=128,
-    ),
-    _other(
         "audio",
         "whisper_encoder",
         {"input_features": Feed(shape=(1, 80, 400))},
