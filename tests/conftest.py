@@ -1,8 +1,9 @@
-"""For all tests: no example of a property test fails because the machine was busy; a real S3 server."""
+"""For all tests: no example of a property test fails because the machine was busy; a real S3 server; an order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,23 @@ from .seaweed import Seaweed, serve
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@pytest.hookimpl(trylast=True)  # when the tiers are selected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests begin first, some in each process, so that at the end no process works while the others wait.
+
+    `--dist worksteal` gives each process an equal part of the list, in its order.
+    """
+    processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = (item for item in items if not item.get_closest_marker("long"))
+    ordered: list[pytest.Item] = []
+    for number in range(processes):
+        size = (len(items) - len(ordered)) // (processes - number)
+        mine = long[number::processes]
+        ordered += [*mine, *islice(others, max(0, size - len(mine)))]
+    items[:] = ordered
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.__main__ import NAMES, main
 from benchmarks.table import Row
 from click.testing import CliRunner
+from tests.sweeps import swept
 from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.protocol import MeasuringPlan
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 ELSEWHERE = {"gpu": "test_gpu.py", "legacy": "../legacy/test_benchmarks.py"}
+# What they run is tested in every run: builder/tuning/runner and search, search/test_warm_start.py, test_zoo.py.
+SWEPT = ("tuning", "warm_start", "zoo")
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 
@@ -99,8 +102,9 @@ def zoo() -> list[Row]:
     return smallest()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", swept([name for name in RUNS if name not in SWEPT], RUNS))
 def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny.onnx"
     model.write_bytes(tiny_mobilenet().onnx_model().SerializeToString())

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("registry_processes.py")
 TARGET = TargetDescriptor(kind="llvm", model="crowd", arch="x86_64", features=("avx2",))
 RECORDS = 3000  # enough that downloading and indexing take a while
-CLIENTS, KILLS = 100, 200  # a quarter of them in every run
+CLIENTS, KILLS = 100, 200  # fewer in every run
 
 
 class Site:
@@ -140,18 +140,18 @@ def test_many_clients_start_cold_on_one_cache(site: Site, count: int) -> None:
     assert list(site.downloads().values()) == [1]
 
 
-@pytest.mark.parametrize("kills", swept([KILLS // 4], [KILLS]))
+@pytest.mark.long
+@pytest.mark.parametrize("kills", swept([KILLS // 10], [KILLS]))
 def test_kills_while_downloading_and_indexing(site: Site, kills: int) -> None:
     generator = random.Random(7)
     healed = 0
-    for _ in range(10):
-        assert answer(site.command("start")) == SERVED
+    assert answer(site.command("start")) == SERVED
+    for _ in range(4):
         BlobCache(site.cache).clear()
-        delays = [generator.uniform(0.0, 0.25) for _ in range(kills // 10)]
+        delays = [generator.uniform(0.0, 0.25) for _ in range(kills // 4)]
         killed = answer(site.command("fork_and_die", delays=delays))["killed"]
         healed += killed
         # A blob under its final name is whole, whenever its writer died.
         assert all(is_sound(blob, blob.stem) for blob in site.cache.glob(f"blobs/*{SUFFIX}"))
         assert answer(site.command("start")) == SERVED
-        BlobCache(site.cache).clear()
     assert healed > kills // 2, "most were done before they were killed: the delays are too long for this machine"

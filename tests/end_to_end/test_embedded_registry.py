@@ -17,7 +17,6 @@ from tunehub_builder import networks  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.alone,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the embedded package is for x86-64"),
 ]
 

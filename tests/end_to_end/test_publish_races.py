@@ -155,8 +155,9 @@ def finish_reading(site: Site, readers: list[subprocess.Popen[bytes]]) -> None:
         assert counts == sorted(counts)
 
 
+@pytest.mark.long
 def test_eight_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 25) for number in range(8)}
+    packages = {number: make_packages(site.folder, number, 12) for number in range(8)}
     publishers = {number: site.publisher(number, packages[number]) for number in packages}
     readers = [site.reader(number) for number in range(2)]
     everything = [*publishers.values(), *readers]

@@ -83,8 +83,12 @@ def session(folder: Path, trials: int, *, show: Any = None, net: Any = small_net
 
 
 def tune(folder: Path, trials: int, **options: Any) -> tuple[TrialTotals, list[Progress]]:
+    """With a search that is as small as it can be; `search_params` has a test of its own."""
+    small = {"evolutionary_search_population": 16, "evolutionary_search_num_iters": 1, "sample_init_min_population": 4}
     steps: list[Progress] = []
-    return AutoSchedulerTuner().tune(session(folder, trials, show=steps.append, **options)), steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto_scheduler_tuner, "search_params", lambda _cores: small)
+        return AutoSchedulerTuner().tune(session(folder, trials, show=steps.append, **options)), steps
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +222,7 @@ def test_a_disk_that_takes_nothing_is_noticed(tmp_path: Path) -> None:
         watch.post_tune(None, 0)
 
 
+@pytest.mark.long
 def test_a_kill_leaves_whole_lines_and_no_process(tmp_path: Path) -> None:
     script = (
         "import sys, importlib.util as u\n"

@@ -17,6 +17,7 @@ from tunehub.measure.protocol import MeasuringPlan
 pytestmark = pytest.mark.legacy
 
 
+@pytest.mark.long
 def test_the_benchmark_runs_at_its_smallest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
     plan = MeasuringPlan(rounds=2, sample_s=0.0)

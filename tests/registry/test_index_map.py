@@ -142,7 +142,7 @@ def expressions(ndim: int) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 3))
 def test_accepted_maps_without_inverse_never_share_a_place(data: st.DataObject, ndim: int) -> None:
     final = data.draw(st.lists(expressions(ndim), min_size=1, max_size=4))

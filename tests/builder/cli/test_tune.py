@@ -56,6 +56,7 @@ def end(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
     return process.returncode, messages
 
 
+@pytest.mark.long
 def test_killed_interrupted_and_resumed_it_measures_nothing_twice(
     command: Command, tiny_model: Path, tmp_path: Path, target: dict[str, Any]
 ) -> None:

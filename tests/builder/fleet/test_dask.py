@@ -62,11 +62,12 @@ def start_worker(start: Start, scheduler: str, resources: str) -> subprocess.Pop
     return start("distributed.cli.dask_worker", f"tcp://{scheduler}", *given)
 
 
-def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
+@pytest.mark.long
+def test_what_two_of_three_killed_workers_had_is_done_by_the_other(
     command: Command, start: Start, scheduler: Scheduler, blocked_model: Path, target: dict[str, Any], tmp_path: Path
 ) -> None:
     name = f"llvm-{target['mcpu']}"
-    workers = [start_worker(start, scheduler.address, f"{name}=1") for _ in range(4)]
+    workers = [start_worker(start, scheduler.address, f"{name}=1") for _ in range(3)]
     work = tmp_path / "work"
     tune = command(
         "tune", *OPTIONS, "--model", blocked_model, "--engine", f"dask://{scheduler.address}", "--work", work
@@ -80,6 +81,7 @@ def test_what_two_of_four_killed_workers_had_is_done_by_the_others(
     assert scheduler.address not in run.runs[0].command
 
 
+@pytest.mark.long
 def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     command: Command, blocked_model: Path, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from tunehub_registry.evidence import NetworkEvidence, read_evidence
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import EVIDENCE, open_package
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 GOOD = {
     "default": VariantTimes(run_s=(1.0, 1.1, 1.0), difference=0.0),
@@ -154,6 +154,7 @@ def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model:
     assert "does not build (tuned)" in (verdict.reason or "")
 
 
+@pytest.mark.alone
 def test_from_tuning_to_a_package_with_the_networks_times(
     tmp_path: Path,
     blocked_model: Path,

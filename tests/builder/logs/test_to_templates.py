@@ -236,6 +236,7 @@ def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
         import_as_templates([log], tmp_path / "records", work.path)
 
 
+@pytest.mark.long
 def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Path) -> None:
     """Knobs of a log are measured by the tuner, judged by the gate, and packed with times of this machine."""
     host = str(tvm.target.codegen.llvm_get_system_cpu())

@@ -30,6 +30,8 @@ from tunehub.relax.traces import export_trace
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import encode_record
 
+from ...sweeps import swept
+
 pytestmark = pytest.mark.slow
 
 Trace = list[Any]
@@ -277,6 +279,7 @@ def stock_trace(tasks_of: Any, target: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def outcomes(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     module_nets: Any,
     tasks_of: Any,
@@ -284,7 +287,7 @@ def outcomes(
     stock_trace: Any,
     target: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Compile with every case, and give what came of each by name."""
+    """Compile with every case that this run tests, and give what came of each by name."""
     folder = tmp_path_factory.mktemp("malformed")
     net = module_nets.conv(channels=8, out=16, size=8)
     (task,) = tasks_of(net)
@@ -309,7 +312,8 @@ def outcomes(
     (folder / "net.json").write_text(tvm.ir.save_json(net))
     (folder / "target.json").write_text(json.dumps({"kind": "llvm", "num-cores": 2}))
     np.save(folder / "data.npy", module_nets.array(1, 8, 8, 8))
-    (folder / "cases.json").write_text(json.dumps(listed))
+    tested = {item.callspec.params["name"] for item in request.session.items if item.parent is request.node}
+    (folder / "cases.json").write_text(json.dumps([case for case in listed if case[0] in tested]))
     return _compile_all(folder)
 
 
@@ -348,7 +352,16 @@ EXPECTED: dict[str, str | None] = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+# Refused by a rule that another case shows in every run: of decisions, of layouts, of GPUs, of lines.
+LIKE_OTHERS = {
+    *("decneg", "zero1", "allzero", "decstr", "decidxneg", "decsmall"),
+    *("layout_dropped", "layout_of_input", "gpu_buffers"),
+    *("emptyline", "runsecs_negative", "runsecs_huge", "runsecs_none"),
+    *("utf16", "surrogate", "nul", "no_object", "other_key"),
+}
+
+
+@pytest.mark.parametrize("name", swept([name for name in EXPECTED if name not in LIKE_OTHERS], EXPECTED))
 def test_the_compile_is_right_and_the_report_says_why(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
     outcome, why = outcomes[name], EXPECTED[name]
     assert outcome["difference"] <= 1e-4

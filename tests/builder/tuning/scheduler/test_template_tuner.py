@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 Command = Callable[..., list[str]]
 EMPTY_INDEX = b'{"schema_version": "1.0", "serial": 0, "names": {}}'
-TRIALS = 3
+TRIALS = 2
 _COMPILE = """
 import json, sys
 import numpy as np, tvm, tunehub
@@ -59,6 +59,7 @@ def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
     return journal.read_bytes().rpartition(b"\n")[0]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tvm")
 def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: Path, tmp_path: Path) -> None:
     work, registry = tmp_path / "work", tmp_path / "registry"

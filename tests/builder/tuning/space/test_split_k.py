@@ -180,7 +180,7 @@ def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool) -> None:
 
 
 @pytest.mark.no_cover  # apply() is covered above; the rest is TVM's parser
-@pytest.mark.parametrize("case", swept(("dense", "uneven", "conv", "strided"), CASES))
+@pytest.mark.parametrize("case", swept(("uneven", "conv"), CASES))
 def test_results_are_right_with_one_thread_for_all(case: str) -> None:
     """On a CPU threads become loops, each of which loads all that it needs; loads are pipelined as on a GPU."""
     import tvm

@@ -241,7 +241,7 @@ def random_net(nets: Nets, seed: int, steps: int, shape: tuple[int, ...]) -> Any
     return nets.build(make, shape)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
     steps=st.integers(1, 12),
