@@ -19,8 +19,9 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 ELSEWHERE = {"gpu": "test_gpu.py", "legacy": "../legacy/test_benchmarks.py"}
-# What they run is tested in every run: builder/tuning/runner and search, search/test_warm_start.py, test_zoo.py.
-SWEPT = ("tuning", "warm_start", "zoo")
+# What they run is tested in every run: in client/relax/schedule/test_transfer.py and by `networks` here, in
+# builder/tuning/runner and search, in search/test_warm_start.py, and in test_zoo.py.
+SWEPT = ("transfer", "tuning", "warm_start", "zoo")
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 

@@ -19,7 +19,9 @@ relax = pytest.importorskip("tvm.relax")
 import tunehub  # noqa: E402
 from tunehub.hub import open_hub  # noqa: E402
 from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
+from tunehub_builder.cli.check import check as check_command  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
+from tunehub_builder.cli.pack import pack as pack_command  # noqa: E402
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
 from tunehub_builder.gate.check import check_file  # noqa: E402
 from tunehub_builder.logs.autotvm_to_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
@@ -237,8 +239,11 @@ def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Path) -> None:
+def test_from_a_log_to_a_package(
+    command: Any, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Knobs of a log are measured by the tuner, judged by the gate, and packed with times of this machine."""
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # `check` sets it; this restores it
     host = str(tvm.target.codegen.llvm_get_system_cpu())
     work, resources = tmp_path / "work", ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", 1, *resources]
@@ -258,8 +263,9 @@ def test_from_a_log_to_a_package(command: Any, blocked_model: Path, tmp_path: Pa
     after = (work / "trials.jsonl").read_bytes()
     (trial,) = [json.loads(line) for line in after[len(before) :].splitlines()]
     assert after.startswith(before) and trial["choice"]["knobs"]["columns"] == 2 and trial["run_s"][0] > 1e-8
-    json.loads(call(command("check", work, *resources, "--json")))
-    packed = json.loads(call(command("pack", work, "--version", "1.0", "-o", tmp_path, "--json")))
+    assert CliRunner().invoke(check_command, [str(work), *map(str, resources)]).exit_code == 0
+    arguments = [str(work), "--version", "1.0", "-o", str(tmp_path), "--json"]
+    packed = json.loads(CliRunner().invoke(pack_command, arguments, catch_exceptions=False).stdout)
     with open_package(Path(packed["package"])) as package:
         assert package.manifest.provenance.tuner_options["proposed"] == 1
         with package.open("records/template.jsonl") as stream:

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from tunehub_builder.cli.check import check as check_command
+from tunehub_builder.cli.pack import pack as pack_command
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.package import open_package
 from tunehub_registry.template_record import TemplateRecord, read_template_records
@@ -46,6 +49,13 @@ def call(command: list[str]) -> str:
     return done.stdout
 
 
+def call_here(command: Any, *arguments: object) -> Any:
+    """What a command of ``--json`` says, called in this process."""
+    done = CliRunner().invoke(command, [*map(str, arguments), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
 def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
     """Kill a tuning run once ``lines`` trials are written; return the whole lines of its journal."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -61,7 +71,10 @@ def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("tvm")
-def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: Path, tmp_path: Path) -> None:
+def test_from_a_network_to_a_package_and_back(
+    command: Command, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # `check` sets it; this restores it
     work, registry = tmp_path / "work", tmp_path / "registry"
     resources = ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", TRIALS, *resources]
@@ -76,12 +89,12 @@ def test_from_a_network_to_a_package_and_back(command: Command, blocked_model: P
     assert len({(t["task"], json.dumps(t["choice"], sort_keys=True)) for t in trials}) == len(trials)
     assert {"template", "version", "knobs"} == trials[0]["choice"].keys()
 
-    outcome = json.loads(call(command("check", work, *resources, "--json")))
+    outcome = call_here(check_command, work, *resources)
     assert outcome["admitted"] >= 1, outcome
     registry.mkdir()
     index = registry / "index.json"
     index.write_bytes(EMPTY_INDEX)
-    packed = json.loads(call(command("pack", work, "--version", "99.0", "--index", index, "--json")))
+    packed = call_here(pack_command, work, "--version", "99.0", "--index", index)
     records = check_package(Path(packed["package"]))
 
     found = tmp_path / "found.npy"
