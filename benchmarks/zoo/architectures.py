@@ -223,7 +223,7 @@ _ALL = (
         "timm",
         "deit_small_patch16_224:program xcit_nano_12_p16_224 pvt_v2_b0:program levit_128s:program "
         "crossvit_tiny_240@240 poolformer_s12 mixer_s16_224:program eva02_tiny_patch14_224:program "
-        "convit_tiny davit_tiny:program mvitv2_tiny coatnet_0_rw_224 hiera_tiny_224",
+        "convit_tiny davit_tiny:program mvitv2_tiny coatnet_0_rw_224",
     ),
     _text("encoder", "bert", **_BERT),
     _text("encoder", "roberta", "program", **_BERT),
@@ -340,7 +340,6 @@ _ALL = (
         max_length=256,
         num_hidden_layers=3,
     ),
-    _other("audio", "encodec", {"hidden_states": Feed(shape=(1, 1, 16000))}, part="encoder"),
     _other("audio", "hifigan", {"spectrogram": Feed(shape=(1, 50, 80))}, "program", model="", head="SpeechT5HifiGan"),
     _other("audio", "sew", _SOUND, num_hidden_layers=3),
     _other("audio", "data2vec_audio", _SOUND, "program", model="data2vec-audio", num_hidden_layers=3),
