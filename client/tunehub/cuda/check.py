@@ -20,6 +20,7 @@ from tunehub.cuda.simulation.kernel import launches
 from tunehub.cuda.thread_extents import uneven_tag
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
+from tunehub.relax.schedule.flattened_indices import misread_buffer
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
@@ -58,6 +59,7 @@ def _structural_fault(scheduled: Any) -> Fault | None:
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,
         "beyond_end": buffer_left,
+        "misread": misread_buffer,
     }
     found = ((rule, find(scheduled)) for rule, find in finders.items())
     return next((Fault(rule, place) for rule, place in found if place is not None), None)

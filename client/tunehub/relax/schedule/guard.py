@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tunehub.cuda.fault import Fault, NotSimulated
 from tunehub.cuda.limits import excess_threads, limits_of
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces, symbolic
+from tunehub.relax.schedule.flattened_indices import misread_buffer
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
@@ -102,6 +103,9 @@ def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
             if device == "gpu" and not path.threads:
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
+    misread = misread_buffer(scheduled) if device == "cpu" else None  # of GPUs' schedules, the check finds it
+    if misread is not None:
+        raise GuardError(f"TVM would simplify the indices of {misread} wrongly")
 
 
 def check_tiles(scheduled: Any) -> None:

@@ -1,0 +1,125 @@
+"""Indices that TVM simplifies wrongly when it lowers a schedule.
+
+A shift written as a concatenation of slices is a choice between two indices. Inlined into a reshape, the condition of
+the choice holds divisions: ``if 4 <= v % 64: a[(v % 64 - 4) // 8]``. From two such conditions in one another TVM's
+``FlattenBuffer`` (0.27, ``tirx/transform/flatten_buffer.cc``) concludes more than they say, and reads other elements,
+beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted back behind the attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tunehub.relax.index_expressions import compiled, operator_name
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, main_module
+
+_LOADS = ("BufferLoad", "TensorLoad")
+_DIVISIONS = ("FloorDiv", "FloorMod")
+_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
+_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load, with what holds where it happens: conditions and whether they are met."""
+
+    node: Any
+    conditions: tuple[tuple[Any, bool], ...] = ()
+    loops: tuple[Any, ...] = ()
+
+
+def misread_buffer(function: Any) -> str | None:
+    """The name of a buffer of which ``function``, a scheduled PrimFunc, would read other elements than it says; None
+    when there is none. Only loads under two conditions or more, or one with a division, are looked at, at random places
+    of their loops."""
+    if not any(map(_is_suspect, _loads(function.body, _Load(None)))):
+        return None
+    before, after = _lowered(function)
+    pairs = zip(_loads(before.body, _Load(None)), _loads(after.body, _Load(None)), strict=True)
+    try:
+        return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b)), None)
+    except ValueError:  # TVM has left out a branch: nothing says which loads belong together
+        return "a buffer read under a condition"
+
+
+def _lowered(function: Any) -> tuple[Any, Any]:
+    """``function`` by TVM's passes (``s_tir/pipeline.py``) before the one that flattens buffers, and after it."""
+    import tvm
+
+    opaque = _passes()(main_module(function))
+    return opaque["main"], tvm.tirx.transform.FlattenBuffer()(opaque)["main"]
+
+
+@cache
+def _passes() -> Any:
+    import tvm
+    from tvm.s_tir import transform
+
+    names = (
+        *("CanonicalizeLoop", "LowerCrossThreadReduction", "LowerInitBlock", "PlanAndUpdateBufferAllocationLocation"),
+        *("ConvertBlocksToOpaque", "LiftThreadBinding", "ManifestSharedMemoryLocalStage", "CompactBufferAllocation"),
+        *("LowerAutoCopy", "UnifyThreadBinding", "LowerMatchBuffer", "LowerOpaqueBlock"),
+    )
+    return tvm.transform.Sequential([getattr(transform, name)() for name in names])
+
+
+def _loads(node: Any, here: _Load) -> Iterator[_Load]:
+    """All loads of a statement or an expression, in order."""
+    kind = type(node).__name__
+    if kind == "For":
+        here = replace(here, loops=(*here.loops, node))
+    elif kind == "BufferStore":
+        for part in (node.value, *node.indices):
+            yield from _loads(part, here)
+    elif kind in _LOADS:
+        yield replace(here, node=node)
+    elif kind == "Call" and operator_name(node) == "if_then_else":
+        condition, *branches = node.args
+        yield from _loads(condition, here)
+        for branch, met in zip(branches, (True, False), strict=True):
+            yield from _loads(branch, replace(here, conditions=(*here.conditions, (condition, met))))
+        return
+    for part in (*children(node), *(getattr(node, name, None) for name in _PARTS), *getattr(node, "args", ())):
+        if part is not None and kind != "BufferStore":
+            yield from _loads(part, here)
+
+
+def _is_suspect(load: _Load) -> bool:
+    return len(load.conditions) > 1 or any(_has_division(condition) for condition, _ in load.conditions)
+
+
+def _has_division(expression: Any) -> bool:
+    if type(expression).__name__ in _DIVISIONS:
+        return True
+    parts = (*(getattr(expression, name, None) for name in _PARTS), *getattr(expression, "args", ()))
+    return any(_has_division(part) for part in parts if part is not None)
+
+
+def _differ(before: _Load, after: _Load) -> bool:
+    """Whether the same load is of different elements, where its conditions are met."""
+    rng = np.random.default_rng(0)
+    values: dict[int, Any] = {}
+    for old, new in zip(before.loops, after.loops, strict=True):
+        drawn = rng.integers(0, integer(old.extent) or 1, _SAMPLES) + int(old.min)
+        values[hash(old.loop_var)] = values[hash(new.loop_var)] = drawn
+    try:
+        met = np.ones(_SAMPLES, bool)
+        for condition, wanted in before.conditions:
+            met &= np.asarray(compiled(condition).value(values), bool) == wanted
+        first, second = (np.broadcast_to(_element(load.node, values), met.shape) for load in (before, after))
+    except KeyError:  # an index that is loaded, or a variable of no loop
+        return False
+    return bool((met & (first != second)).any())
+
+
+def _element(load: Any, values: dict[int, Any]) -> Any:
+    """The place of an element in its buffer."""
+    found: Any = 0
+    for index, extent in zip(load.indices, buffer_kind(buffer_of(load)).shape, strict=True):
+        found = found * (integer(extent) or 1) + compiled(index).value(values)
+    return found
