@@ -10,7 +10,6 @@ import pytest
 from benchmarks.__main__ import NAMES, main
 from benchmarks.table import Row
 from click.testing import CliRunner
-from tests.sweeps import swept
 from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.protocol import MeasuringPlan
@@ -19,9 +18,6 @@ pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 ELSEWHERE = {"gpu": "test_gpu.py", "legacy": "../legacy/test_benchmarks.py"}
-# What they run is tested in every run: in client/relax/schedule/test_transfer.py and by `networks` here, in
-# builder/tuning/runner and search, in search/test_warm_start.py, and in test_zoo.py.
-SWEPT = ("transfer", "tuning", "warm_start", "zoo")
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 
@@ -105,7 +101,7 @@ def zoo() -> list[Row]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", swept([name for name in RUNS if name not in SWEPT], RUNS))
+@pytest.mark.parametrize("name", RUNS)
 def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny.onnx"
     model.write_bytes(tiny_mobilenet().onnx_model().SerializeToString())

@@ -261,9 +261,8 @@ def test_a_warm_start_that_cannot_be_is_refused(
         assert "llvm-nothing" in result.output
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("tvm")
-@pytest.mark.parametrize("tuner", swept(["meta_schedule"], ["template"]))
+@pytest.mark.parametrize("tuner", swept([], ["meta_schedule", "template"]))
 def test_another_directory_starts_from_the_records_of_the_first(
     command: Command, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuner: str
 ) -> None:

@@ -82,7 +82,7 @@ def source_trace(source: Case, target: Any, seed: int) -> list[Any]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("numbers", batches(15, 330))
+@pytest.mark.parametrize("numbers", batches(9, 324))
 def test_equal_to_the_default_for_random_pairs_of_shapes(host: Any, numbers: range) -> None:
     counts: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
