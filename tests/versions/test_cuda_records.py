@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.relax_nets import net
 
 pytestmark = pytest.mark.tvm_versions
 tvm = pytest.importorskip("tvm")
@@ -22,17 +23,6 @@ TARGET = {"kind": "cuda", "arch": "sm_90"}
 FILE = Path(__file__).parent / "cuda_records.jsonl"
 
 
-def _net(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(f"p{number}", kind(shape, "float32")) for number, shape in enumerate(shapes)]
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            output = builder.emit_output(make(builder, *parameters))
-        builder.emit_func_output(output)
-    return builder.get()
-
-
 def _conv(channels: int, data: tuple[int, ...], kernel: int) -> Any:
     def make(builder: Any, x: Any) -> Any:
         rng = np.random.default_rng(0)
@@ -41,14 +31,14 @@ def _conv(channels: int, data: tuple[int, ...], kernel: int) -> Any:
         y = builder.emit(relax.op.nn.conv2d(x, weight, padding=kernel // 2))
         return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
 
-    return _net(make, data)
+    return net(make, data)
 
 
 NETS: dict[str, Callable[[], Any]] = {
     "pointwise": lambda: _conv(16, (1, 64, 55, 55), 1),
     "conv": lambda: _conv(64, (1, 16, 55, 55), 3),
-    "softmax": lambda: _net(lambda _, x: relax.op.nn.softmax(x), (1, 12, 128, 128)),
-    "matmul": lambda: _net(lambda _, a, b: relax.op.matmul(a, b), (1, 12, 128, 128), (1, 12, 128, 64)),
+    "softmax": lambda: net(lambda _, x: relax.op.nn.softmax(x), (1, 12, 128, 128)),
+    "matmul": lambda: net(lambda _, a, b: relax.op.matmul(a, b), (1, 12, 128, 128), (1, 12, 128, 64)),
 }
 
 

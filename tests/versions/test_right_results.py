@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.relax_nets import net
 
 pytestmark = pytest.mark.tvm_versions
 tvm = pytest.importorskip("tvm")
@@ -15,17 +15,6 @@ from tvm import relax  # noqa: E402
 
 op = relax.op
 GPU = {"kind": "cuda", "arch": "sm_90"}
-
-
-def _net(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(f"p{number}", kind(shape, "float32")) for number, shape in enumerate(shapes)]
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            output = builder.emit_output(make(builder, *parameters))
-        builder.emit_func_output(output)
-    return builder.get()
 
 
 def _computed(mod: Any, *arrays: Any) -> Any:
@@ -40,7 +29,7 @@ def test_the_check_of_gpu_schedules_passes_tvms_own(shapes: tuple[tuple[int, ...
 
     target = tvm.target.Target(GPU)
     make = (lambda _, x, y: op.matmul(x, y)) if len(shapes) == 2 else (lambda _, x: op.max(x, axis=[1, 2]))
-    mod = prepare(_net(make, *shapes), target)
+    mod = prepare(net(make, *shapes), target)
     with target:
         for rules in relax.pipeline.legalize_passes(target):
             if "ApplyDefaultSchedule" in str(rules.info.name):
@@ -63,7 +52,7 @@ def test_constant_powers_and_group_norms() -> None:
     parts = (data.astype("float64") ** 3).reshape(2, 3, -1)
     parts = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)
     wanted = parts.reshape(data.shape) * scale[:, None, None] + shift[:, None, None]
-    mod = simplify(_net(make, data.shape))
+    mod = simplify(net(make, data.shape))
     assert "R.power" not in mod.script(show_meta=False)
     np.testing.assert_allclose(_computed(mod, data), wanted, atol=1e-3)
 
@@ -79,6 +68,6 @@ def test_what_fast_mathematics_makes_wrong() -> None:
     wide = x.astype("float64")
     gelu = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
     wanted = [wide**y, np.sin(wide), np.tanh(wide), gelu, np.floor(wide / y)]
-    mod = accurate_math(_net(make, x.shape, y.shape))
+    mod = accurate_math(net(make, x.shape, y.shape))
     np.testing.assert_allclose(_computed(mod, x, y), np.stack(wanted), rtol=1e-6, atol=1e-7)
     assert 'dtype="float64"' in mod.script(show_meta=False)

@@ -66,7 +66,7 @@ def check_function(scheduled: Any, original: Any, target: Any) -> NotSimulated |
 
 
 def check_statements(scheduled: Any, original: Any, target: Any) -> None:
-    """The part of :func:`check_function` that needs no lowering."""
+    """The part of :func:`check_function` that looks at the schedule itself."""
     _check_statements(scheduled, original, target)
     if target.kind.name != "llvm":
         from tunehub.cuda.check import structural_fault  # CPUs do not need it

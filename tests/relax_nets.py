@@ -1,0 +1,20 @@
+"""Small Relax modules that every supported TVM takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def net(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+    """A module whose ``main`` is ``make(builder, *parameters)`` of float32 parameters of these shapes."""
+    from tvm import relax
+
+    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(f"p{number}", kind(shape, "float32")) for number, shape in enumerate(shapes)]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            output = builder.emit_output(make(builder, *parameters))
+        builder.emit_func_output(output)
+    return builder.get()
