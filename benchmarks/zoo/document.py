@@ -153,7 +153,9 @@ def _ms(value: float | None) -> str:
 
 
 def _short(text: str) -> str:
-    return text.replace("|", "/").replace("\n", " ")[:120]
+    """An error's message as a cell; some that come from C++ are nothing but unprintable characters."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable.strip().replace("|", "/")[:120] or "fails without a message"
 
 
 def _replaced() -> str:
