@@ -32,8 +32,8 @@ _TITLES = {
 }  # fmt: skip
 _HEAD = """# The zoo
 
-Architectures that nobody tuned, with random weights, batch 1, float32: does tunehub compute what PyTorch computes, and
-how fast? Written by `python -m benchmarks zoo`, not by hand.
+Architectures of all kinds, few of which have records, with random weights, batch 1, float32: does tunehub compute what
+PyTorch computes, and how fast? Written by `python -m benchmarks zoo`, not by hand.
 
     pip install '.[zoo]'
     python -m benchmarks zoo                                # this CPU: about half an hour on 2 quiet cores
