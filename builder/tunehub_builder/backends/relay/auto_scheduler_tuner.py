@@ -16,13 +16,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tunehub.cuda.limits import limits_of
 from tunehub.exceptions import last_line
-from tunehub_builder.backends.relay.auto_scheduler_history import TaskHistory, read_history
+from tunehub.target.gpu_architectures import WARP
+from tunehub_builder.backends.relay.auto_scheduler_history import (
+    TaskHistory,
+    known_programs,
+    program_line,
+    read_history,
+)
+from tunehub_builder.backends.relay.gpu_search import AutoSchedulerSearchSession
+from tunehub_builder.backends.relay.gpu_session import HARDWARE, AutoSchedulerGpuSession, SearchTaskSource
+from tunehub_builder.backends.relay.gpu_tuner import GpuTask, gpu_options, on_own_gpu, tune_tasks
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession
 from tunehub_builder.backends.relay.work import RelayTask, failure_name
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
@@ -80,6 +91,8 @@ class AutoSchedulerTuner:
         if not tasks:
             raise TuningError(f"{', '.join(names)}: the auto-scheduler finds nothing to tune; {'; '.join(notes)}")
         trials = session.options.trials if session.options.trials is not None else TRIALS_PER_TASK * len(tasks)
+        if on_own_gpu(session):
+            return _tune_on_gpu(session, tasks, trials, notes)
         with tempfile.TemporaryDirectory() as folder:
             good = Path(folder) / "history.json"
             history = read_history(session.work.auto_scheduler_log, str(target), {task.key for task in tasks}, good)
@@ -87,6 +100,60 @@ class AutoSchedulerTuner:
             if watch.count.trials < trials:
                 _tune(session, tasks, watch, good if watch.count.trials else None)
         return watch.finish(notes)
+
+
+def _tune_on_gpu(session: RelaySession, tasks: Sequence[_SearchTask], trials: int, notes: Sequence[str]) -> TrialTotals:
+    known = known_programs(session.work.auto_scheduler_log, str(tasks[0].task.target), {task.key for task in tasks})
+    counted = {key: Counter(trial.failure for trial in trials if trial.failure) for key, trials in known.items()}
+    reasons = session.work.failures(AUTO_SCHEDULER, counted)
+    return tune_tasks(
+        session,
+        AUTO_SCHEDULER,
+        [
+            GpuTask(
+                entry=_relay_task(task),
+                source=_source(task.task),
+                line=program_line,
+                trials=known[task.key],
+                failures=reasons[task.key],
+            )
+            for task in tasks
+        ],
+        session.work.auto_scheduler_log,
+        gpu_options(session, trials=trials, total=trials),
+        AutoSchedulerGpuSession,
+        partial(AutoSchedulerSearchSession, search_params(session.workers)),
+        lambda made: [*notes, *(f"{task.name}: not a trial yet" for task in tasks if not made[task.key])],
+    )
+
+
+def _source(task: Any) -> str:
+    """TVM's ``task`` for another process."""
+    from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
+
+    name, tensors = serialize_workload_registry_entry(str(task.workload_key))
+    hardware = task.hardware_params
+    source = SearchTaskSource(
+        workload_key=str(task.workload_key),
+        name=str(name),
+        tensors=str(tensors),
+        target=str(task.target),
+        hardware=tuple(int(getattr(hardware, field)) for field in HARDWARE),
+        layout_rewrite=int(task.layout_rewrite_option),
+    )
+    return msgspec.json.encode(source).decode()
+
+
+def gpu_hardware(target: Any) -> Any:
+    """TVM's HardwareParams of a CUDA target, as TVM makes them of the device in this machine; None for other kinds."""
+    from tvm import auto_scheduler
+
+    if str(target.kind.name) != "cuda":
+        return None
+    limits = limits_of(target)
+    return auto_scheduler.HardwareParams(
+        -1, 16, 64, limits.shared_memory, (1 << 31) - 1, limits.threads, WARP // 4, WARP
+    )  # search_task.cc, GetDefaultHardwareParams
 
 
 def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
@@ -97,7 +164,9 @@ def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
     for network in session.networks:
         module, params = network.module()
         with redirect_stdout(io.StringIO()):
-            tasks, weights = auto_scheduler.extract_tasks(module["main"], params, target)
+            tasks, weights = auto_scheduler.extract_tasks(
+                module["main"], params, target, hardware_params=gpu_hardware(target)
+            )
         for task, weight in zip(tasks, weights, strict=True):
             key = auto_scheduler_key(str(task.workload_key))
             known = found.get(key)

@@ -17,18 +17,19 @@ PLAN = 16  # trials between two fits
 _SMALL_SPACE = 4096
 _CLIMBERS, _CLIMB_STEPS = 512, 24
 _RANDOM_SHARE = 8  # one of so many proposals is random: a model of few trials is sure of too much
-_MOST_FEATURES = 200_000
 _TRANSFER_ROUNDS = 200
 _FEATURES = "knob"
 
 History = Sequence[tuple[Sequence[float], float]]  # features of a configuration, its speed relative to the best
 
 
-def make_search(algorithm: Algorithm, task: Any, seed: int, key: str, history: History = ()) -> Any:
+def make_search(
+    algorithm: Algorithm, task: Any, seed: int, key: str, history: History = (), *, plan: int = PLAN
+) -> Any:
     """AutoTVM's tuner for TVM's ``task``. The same ``seed``, ``key`` and results give the same proposals.
 
-    ``history``: trials of other workloads of the same template, for ``xgb`` to start from. Raises TuningError when
-    xgboost is missing.
+    ``history``: trials of other workloads of the same template, for ``xgb`` to start from. ``plan``: trials between two
+    of its fits. Raises TuningError when xgboost is missing.
     """
     import numpy as np
     from tvm.autotvm import tuner
@@ -43,12 +44,51 @@ def make_search(algorithm: Algorithm, task: Any, seed: int, key: str, history: H
         return tuner.RandomTuner(task)
     if algorithm == "gridsearch":
         return tuner.GridSearchTuner(task)
-    return _xgb(task, history)
+    return _xgb(task, history, plan)
 
 
 def features(config: Any) -> list[float]:
     """The numbers of a configuration, as the cost model sees them."""
     return [float(value) for value in config.get_flatten_feature()]
+
+
+class FeatureTable:
+    """The features of all configurations of a space, by knob.
+
+    The features of a configuration are those of its knobs' values one after the other, so each knob adds a difference
+    of its own to those of the first configuration.
+    """
+
+    def __init__(self, space: Any) -> None:
+        """``space``: AutoTVM's."""
+        self._space = space
+        self._dims = [len(knob) for knob in space.space_map.values()]
+        self._first: Any = None
+        self._parts: list[Any] = []
+
+    def rows(self, indices: Any) -> Any:
+        """A row of features for each index of the array ``indices``."""
+        import numpy as np
+
+        if getattr(self._space, "_shared_filter", None) is not None:  # some of the configurations needed do not exist
+            return np.asarray([features(self._space.get(int(index))) for index in indices], dtype="float32")
+        if self._first is None:
+            self._fill()
+        found = np.repeat(self._first[None, :], len(indices), axis=0)
+        for dim, part in zip(self._dims, self._parts, strict=True):
+            found += part[indices % dim]
+            indices = indices // dim
+        return found
+
+    def _fill(self) -> None:
+        import numpy as np
+
+        self._first = np.asarray(features(self._space.get(0)), dtype="float32")
+        stride = 1
+        for dim in self._dims:
+            values = [features(self._space.get(number * stride)) for number in range(dim)]
+            self._parts.append(np.asarray(values, dtype="float32") - self._first)
+            stride *= dim
 
 
 def relative_speeds(costs: Mapping[int, float]) -> dict[int, float]:
@@ -57,7 +97,7 @@ def relative_speeds(costs: Mapping[int, float]) -> dict[int, float]:
     return {index: best / cost if cost < float("inf") else 0.0 for index, cost in costs.items()}
 
 
-def _xgb(task: Any, history: History) -> Any:
+def _xgb(task: Any, history: History, plan: int) -> Any:
     try:
         import xgboost
     except ImportError as error:
@@ -67,14 +107,14 @@ def _xgb(task: Any, history: History) -> Any:
 
     optimizer = _optimizer(task)
     search = tuner.XGBTuner(
-        task, plan_size=PLAN, feature_type=_FEATURES, loss_type="reg", optimizer=optimizer, log_interval=0
+        task, plan_size=plan, feature_type=_FEATURES, loss_type="reg", optimizer=optimizer, log_interval=0
     )
     search.cost_model = _cost_model(task)
     if history:
         model = _cost_model(task)
         matrix = xgboost.DMatrix(*_matrix(history), nthread=1)
         model.bst = xgboost.train(model.xgb_params, matrix, num_boost_round=_TRANSFER_ROUNDS)
-        search.trials = optimizer.find_maximums(model, PLAN, search.visited)
+        search.trials = optimizer.find_maximums(model, plan, search.visited)
         search.cost_model.load_basemodel(model)
     return search
 
@@ -92,6 +132,8 @@ def _cost_model(task: Any) -> Any:
     import xgboost
     from tvm.autotvm.tuner.xgboost_cost_model import XGBoostCostModel
 
+    table = FeatureTable(task.config_space)
+
     class KnobModel(XGBoostCostModel):  # type: ignore[misc]
         """The features of a configuration are computed here, in no other process. One thread: the data are small."""
 
@@ -99,13 +141,7 @@ def _cost_model(task: Any) -> Any:
             self.pool = None
 
         def _get_feature(self, indexes: Any) -> Any:
-            known = self.feature_cache.get(self.fea_type)
-            if len(known) > _MOST_FEATURES:
-                known.clear()
-            for index in map(int, indexes):
-                if index not in known:
-                    known[index] = np.asarray(features(self.space.get(index)), dtype="float32")
-            return np.stack([known[int(index)] for index in indexes])
+            return table.rows(np.asarray(list(indexes), dtype=np.int64))
 
         def predict(self, xs: Any, output_margin: bool = False) -> Any:
             matrix = xgboost.DMatrix(self._get_feature(xs), nthread=1)

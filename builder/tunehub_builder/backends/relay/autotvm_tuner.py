@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from tunehub_builder.backends.relay.autotvm_history import best_mean, known_trials, since_best, transfer_history
 from tunehub_builder.backends.relay.autotvm_search import PLAN, make_search
+from tunehub_builder.backends.relay.autotvm_session import TaskSource
 from tunehub_builder.backends.relay.autotvm_tasks import (
     AutotvmTask,
     as_task,
@@ -19,10 +23,13 @@ from tunehub_builder.backends.relay.autotvm_tasks import (
     network_tasks,
     record_line,
 )
+from tunehub_builder.backends.relay.gpu_search import AutotvmSearchSession
+from tunehub_builder.backends.relay.gpu_session import AutotvmGpuSession
+from tunehub_builder.backends.relay.gpu_tuner import GpuTask, RelayTrial, gpu_options, on_own_gpu, tune_tasks
 from tunehub_builder.backends.relay.measure import AutotvmTrial, Measurer, make_measurer
 from tunehub_builder.backends.relay.templates import create_template_task, load_template
 from tunehub_builder.backends.relay.tuner import AUTOTVM, RelaySession
-from tunehub_builder.backends.relay.work import UNKNOWN_ERROR
+from tunehub_builder.backends.relay.work import UNKNOWN_ERROR, failure_number
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.journal import append_synced, is_time
 from tunehub_builder.tuning.progress import TrialCount, TrialTotals
@@ -47,6 +54,8 @@ class AutotvmTuner:
         """See ``RelayTuner``."""
         tasks = _tasks(session)
         known = known_trials(session.work.autotvm_log, tasks)
+        if on_own_gpu(session):
+            return _tune_on_gpu(session, tasks, known)
         limits = {task.key: min(_trials(session), task.entry.space or 1) for task in tasks}
         planned = sum(max(limit, len(known[key])) for key, limit in limits.items())
         count = TrialCount(len(tasks), session.show, planned)
@@ -59,6 +68,42 @@ class AutotvmTuner:
         with make_measurer(session) as measurer:
             loop.run(AutotvmScheduler(searches, measurer, session.work.autotvm_log, count), count)
         return count.totals(_notes(tasks, {task.key: len(known[task.key]) for task in tasks}))
+
+
+def _tune_on_gpu(
+    session: RelaySession, tasks: Sequence[AutotvmTask], known: Mapping[str, Mapping[int, AutotvmTrial]]
+) -> TrialTotals:
+    options = session.options
+    reasons = session.work.failures(AUTOTVM, {key: _failures(trials.values()) for key, trials in known.items()})
+    histories = {}
+    if options.algorithm == "xgb" and options.transfer_from:
+        histories = {task.key: transfer_history(options.transfer_from, task) for task in tasks}
+    return tune_tasks(
+        session,
+        AUTOTVM,
+        [_gpu_task(session, task, known[task.key], reasons[task.key]) for task in tasks],
+        session.work.autotvm_log,
+        gpu_options(session, trials=_trials(session)),
+        AutotvmGpuSession,
+        partial(AutotvmSearchSession, options.algorithm, histories),
+        lambda made: _notes(tasks, made),
+    )
+
+
+def _gpu_task(
+    session: RelaySession, task: AutotvmTask, known: Mapping[int, AutotvmTrial], reasons: Mapping[str, int]
+) -> GpuTask:
+    def line(trial: RelayTrial) -> bytes:
+        error_no = 0 if trial.failure is None else failure_number(trial.failure)
+        return record_line(task.task, int(trial.trace), trial.run_s, error_no, 0.0, trial.at)
+
+    source = TaskSource(task=task.task.name, args=task.task.args, target=session.target, modules=task.modules)
+    trials = [
+        RelayTrial(task=task.key, trace=index, source="log", run_s=trial.run_s, failure=trial.reason)
+        for index, trial in known.items()
+    ]
+    text = msgspec.json.encode(source).decode()
+    return GpuTask(entry=task.entry, source=text, line=line, trials=trials, failures=reasons)
 
 
 class AutotvmScheduler:
@@ -214,7 +259,7 @@ def usual_trials(space: int) -> int:
     return min(space, round(150 * math.log10(max(space, 2))))
 
 
-def _notes(tasks: Sequence[AutotvmTask], trials: dict[str, int]) -> tuple[str, ...]:
+def _notes(tasks: Sequence[AutotvmTask], trials: Mapping[str, int]) -> tuple[str, ...]:
     """One line that says where the trials were few for the size of the space."""
     few = [task for task in tasks if trials[task.key] < usual_trials(task.entry.space or 1) // 2]
     if not few:

@@ -55,6 +55,7 @@ def relay_options(recipe: Recipe) -> RelayOptions:
     """The options of a recipe. Raises TuningError for a tracker without a key, and the like."""
     return RelayOptions(
         trials=recipe.trials,
+        minutes=recipe.minutes,
         algorithm=recipe.algorithm,
         early_stopping=recipe.early_stopping,
         transfer_from=tuple(map(_existing_log, recipe.transfer_from)),
@@ -104,7 +105,11 @@ def tune_relay_job(
 
 def _noted(options: RelayOptions, tuner: str) -> Options:
     """The options that were given and that concern ``tuner``, for run.json: no paths, no addresses."""
-    given: dict[str, str | int | None] = {"trials": options.trials, "rpc_key": options.rpc.key if options.rpc else None}
+    given: dict[str, str | int | float | None] = {
+        "trials": options.trials,
+        "minutes": options.minutes,
+        "rpc_key": options.rpc.key if options.rpc else None,
+    }
     if tuner == AUTOTVM:
         given |= {
             "algorithm": options.algorithm,

@@ -30,10 +30,12 @@ class RelayOptions:
     ``trials``: most trials of a task (AutoTVM), of all tasks together (auto-scheduler); None: the tuner's own default.
     ``early_stopping``: a task ends after so many trials without a better one. ``template``: ``module:function`` with
     ``template_args``, tuned besides the networks. ``rpc``: measure there, not here. ``cache_flush``: empty the CPU's
-    caches before every run that is timed. ``local_runner``: measure with TVM's own LocalRunner.
+    caches before every run that is timed. ``local_runner``: measure with TVM's own LocalRunner. ``minutes``: when a run
+    on a GPU of this machine ends.
     """
 
     trials: int | None = None
+    minutes: float | None = None
     algorithm: str = "xgb"
     early_stopping: int | None = None
     transfer_from: tuple[Path, ...] = ()

@@ -1,20 +1,22 @@
 """The side of a work directory that belongs to TVM <= 0.19: logs in TVM's own formats, and the tasks they are of.
 
 ``autotvm.log``, ``auto_scheduler.json`` and ``graph/<network>.log`` hold TVM's own lines, ``layout_transforms.log`` the
-times of layout transforms that the graph tuner measured, ``relay_tasks.jsonl`` what was tuned. Imports no tvm.
+times of layout transforms that the graph tuner measured, ``relay_tasks.jsonl`` what was tuned, ``failures.jsonl`` why
+trials failed on a GPU. Imports no tvm.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tunehub_builder.exceptions import WorkDirectoryError
-from tunehub_builder.tuning.journal import cut_torn_line, write_atomically
+from tunehub_builder.tuning.journal import LineJournal, cut_torn_line, write_atomically
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
 # MeasureErrorNo of AutoTVM and of the auto-scheduler (the same numbers in both, TVM 0.8 to 0.19).
@@ -29,6 +31,10 @@ _FAILURES = {
     8: "UNKNOWN_ERROR",
 }
 UNKNOWN_ERROR = 8
+# What is told apart besides on a GPU, and the number that TVM's format has for it.
+TOO_MANY_THREADS, SHARED_MEMORY, REGISTERS, CRASH = "TOO_MANY_THREADS", "SHARED_MEMORY", "REGISTERS", "CRASH"
+_FINER = {TOO_MANY_THREADS: 1, SHARED_MEMORY: 1, REGISTERS: 4, CRASH: UNKNOWN_ERROR}
+REASONS = (*_FAILURES.values(), *_FINER)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -46,6 +52,15 @@ class RelayTask(msgspec.Struct, frozen=True, kw_only=True):
     space: int | None = None
 
 
+class FailedTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a trial failed, where TVM's log has a number only: a line of ``failures.jsonl``."""
+
+    tuner: str
+    task: str
+    reason: str
+    error: str
+
+
 class RelayWork:
     """Paths and tasks in ``directory``. Write only while it is locked."""
 
@@ -55,6 +70,7 @@ class RelayWork:
         self.autotvm_log = self.path / "autotvm.log"
         self.auto_scheduler_log = self.path / "auto_scheduler.json"
         self.layout_log = self.path / "layout_transforms.log"
+        self.failed = LineJournal(self.path / "failures.jsonl", FailedTrial)
         self._tasks = self.path / "relay_tasks.jsonl"
 
     def graph_log(self, network: str) -> Path:
@@ -70,6 +86,22 @@ class RelayWork:
         """Cut a torn last line off every log, so that the next one starts on a line of its own."""
         for path in self.logs():
             cut_torn_line(path)
+        self.failed.heal()
+
+    def failures(self, tuner: str, known: Mapping[str, Mapping[str, int]]) -> dict[str, Counter[str]]:
+        """The failures of each task by reason; ``known``: the same as TVM's log tells it, by TVM's names.
+
+        Raises WorkDirectoryError for a line that is no failure.
+        """
+        found = {key: Counter[str]() for key in known}
+        for trial in self.failed.entries():
+            if trial.tuner == tuner and trial.task in found:
+                found[trial.task][trial.reason] += 1
+        # Trials that were measured in another way are in TVM's log alone.
+        return {
+            key: reasons if reasons.total() == sum(known[key].values()) else Counter(known[key])
+            for key, reasons in found.items()
+        }
 
     def tasks(self, tuner: str | None = None) -> Iterator[RelayTask]:
         """The tasks, or those of one tuner, one at a time. Raises WorkDirectoryError for a line that is none."""
@@ -116,5 +148,7 @@ def failure_name(error_no: int) -> str | None:
 
 
 def failure_number(name: str) -> int:
-    """The ``error_no`` that TVM calls ``name``."""
+    """The ``error_no`` of a failure called ``name``, one of :data:`REASONS`."""
+    if name in _FINER:
+        return _FINER[name]
     return next(number for number, known in _FAILURES.items() if known == name)

@@ -7,7 +7,8 @@ A lock on a file makes measuring exclusive: the system releases it when its hold
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
-_CONTEXT_LOST = 70  # exit code
+CONTEXT_LOST = 70  # exit code
 _LAUNCH_S = 2e-5  # a single run is off by up to this: what a launch costs, and its jitter
 _RANDOM = 1 << 16  # numbers that fill an argument again and again
 _MOST_BYTES_KEPT = 4 << 30
@@ -97,21 +98,16 @@ class CudaSession(TraceSession):
         return errors
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
-        """As the base says; of ``options.repeats`` samples the faster half, since other processes hold the CPU up."""
+        """As the base says; see :func:`timed`."""
         library, arguments = self._built.pop(number)
         with self._gpu() as device:
-            first = min(_samples(library, arguments, device, runs=1, repeats=2))
-            if best_s is not None and first > options.cutoff * best_s + _LAUNCH_S:
-                return (first,)
-            runs = max(1, min(_MOST_RUNS, int(options.min_repeat_s / max(first, 1e-7))))
-            samples = sorted(_samples(library, arguments, device, runs=runs, repeats=options.repeats))
-        return tuple(samples[: max(1, options.repeats // 2)])
+            return timed(lambda runs, repeats: _samples(library, arguments, device, runs, repeats), best_s, options)
 
     def time(self, number: int, runs: int) -> float:
         """As the base says."""
         library, arguments = self._built[number]
         with self._gpu() as device:
-            return _samples(library, arguments, device, runs=runs, repeats=1)[0]
+            return _samples(library, arguments, device, runs, 1)[0]
 
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
         """As the base says; in place of the reference, the plainest kernels where they could be built."""
@@ -169,17 +165,8 @@ class CudaSession(TraceSession):
     @contextmanager
     def _gpu(self) -> Iterator[Any]:
         """The device, for this process alone. One that has failed for good ends the process: nothing runs after it."""
-        device = self._device()
-        with _locked(self._lock):
-            try:
-                yield device
-                device.sync()
-            except Exception:
-                try:
-                    device.sync()
-                except Exception:
-                    os._exit(_CONTEXT_LOST)
-                raise
+        with exclusively(self._lock, self._device()) as device:
+            yield device
 
 
 def _arch(target: Any) -> str:
@@ -199,9 +186,17 @@ def makers(directory: Path, workers: int, *, half: bool = False) -> list[Callabl
 
     ``half``: see :class:`CudaSession`.
     """
+    return [partial(CudaSession, lock, device, half=half) for lock, device in gpu_places(directory, workers)]
+
+
+def gpu_places(directory: Path, workers: int) -> list[tuple[str, str | None]]:
+    """The lock and the GPU of each of ``workers`` processes, spread over all GPUs that may be used.
+
+    The GPU is as ``CUDA_VISIBLE_DEVICES`` names it; None: whichever the process sees.
+    """
     devices = visible_gpus() or (None,)
     turns = (number % len(devices) for number in range(workers))
-    return [partial(CudaSession, gpu_lock(directory, number), devices[number], half=half) for number in turns]
+    return [(gpu_lock(directory, number), devices[number]) for number in turns]
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -249,10 +244,45 @@ def tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def _samples(library: Any, arguments: list[Any], device: Any, *, runs: int, repeats: int) -> list[float]:
+def _samples(library: Any, arguments: list[Any], device: Any, runs: int, repeats: int) -> list[float]:
     """Seconds of one run, ``repeats`` times the mean of ``runs``, by the clock of the GPU."""
     timer = library.time_evaluator("main", device, number=runs, repeat=repeats)
     return [float(seconds) for seconds in timer(*arguments).results]
+
+
+def timed(
+    sample: Callable[[int, int], Sequence[float]], best_s: float | None, options: MeasureOptions
+) -> tuple[float, ...]:
+    """Times of one run in seconds; a single one for a candidate far from ``best_s``.
+
+    ``sample`` takes the runs of a sample and how many samples. Of ``options.repeats`` samples the faster half counts,
+    since other processes hold the CPU up.
+    """
+    first = min(sample(1, 2))
+    if best_s is not None and first > options.cutoff * best_s + _LAUNCH_S:
+        return (first,)
+    runs = max(1, min(_MOST_RUNS, int(options.min_repeat_s / max(first, 1e-7))))
+    return tuple(sorted(sample(runs, options.repeats))[: max(1, options.repeats // 2)])
+
+
+@contextmanager
+def exclusively(lock: str, device: Any) -> Iterator[Any]:
+    """The ``device``, a GPU of TVM, for this process alone, which holds the file ``lock``.
+
+    One that has failed for good ends the process: nothing runs after it.
+    """
+    with _locked(lock):
+        try:
+            yield device
+            device.sync()
+        except Exception as error:
+            try:
+                device.sync()
+            except Exception:
+                sys.stderr.write(f"{error}\n")  # what the exit code cannot say
+                sys.stderr.flush()
+                os._exit(CONTEXT_LOST)
+            raise
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,7 +28,7 @@ from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes
 from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions, RunnerResult, SearchRequest
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPort, warm_up
 from tunehub_builder.tuning.scheduler import loop
-from tunehub_builder.tuning.scheduler.loop import TaskRecord, TaskRecords, trial_of
+from tunehub_builder.tuning.scheduler.loop import TaskRecord, TaskRecords
 from tunehub_builder.tuning.scheduler.order import operations
 from tunehub_builder.tuning.search.cuda import SearchSession
 from tunehub_builder.tuning.search.warm_start import KnownCandidates, Seed, known_of
@@ -48,10 +48,13 @@ class CudaOptions:
     """``trials``: most trials of a workload; ``minutes``: when the run ends, None when all trials are made.
 
     ``batch`` candidates are proposed at a time, by ``searchers`` processes with ``search_threads`` each: by default
-    one for every three that build. ``records`` are where a warm start begins.
+    one for every three that build. ``records`` are where a warm start begins. ``total``: most trials of all workloads
+    together; ``defaults``: TVM's own schedule of each workload is measured before all.
     """
 
     trials: int = 512
+    total: int | None = None
+    defaults: bool = True
     batch: int = 32
     minutes: float | None = None
     seed: int = 0
@@ -184,8 +187,22 @@ def _resume_defaults(records: Mapping[str, CudaTaskRecord], defaults: LineJourna
 
 def floor_s(function: Any, mod: Any) -> float:
     """Seconds that a large GPU takes at least: for the bytes of the parameters, the operations, and a launch."""
-    size = sum(tensor_bytes(*shape) for shape in buffer_shapes(function))
-    return _LAUNCH_S + max(size / _BYTES_PER_S, operations(mod) / _OPERATIONS_PER_S)
+    return least_seconds(sum(tensor_bytes(*shape) for shape in buffer_shapes(function)), operations(mod))
+
+
+def least_seconds(size: int, operations: float) -> float:
+    """Seconds that a large GPU takes at least for ``size`` bytes and so many operations."""
+    return _LAUNCH_S + max(size / _BYTES_PER_S, operations / _OPERATIONS_PER_S)
+
+
+class CudaRecords(Protocol):
+    """The workloads in the course of tuning, and where their trials are written. See ``loop.TaskRecords``."""
+
+    by_key: dict[str, CudaTaskRecord]
+
+    def trial(self, task: TuningTask, candidate: Any, source: str, result: RunnerResult) -> Trial: ...
+
+    def write(self, trials: Sequence[Trial]) -> None: ...
 
 
 class OverlappingScheduler:
@@ -193,7 +210,7 @@ class OverlappingScheduler:
 
     def __init__(
         self,
-        records: TaskRecords[CudaTaskRecord],
+        records: CudaRecords,
         counts: Mapping[str, Mapping[str, int]],
         target: dict[str, Any],
         options: CudaOptions,
@@ -204,26 +221,34 @@ class OverlappingScheduler:
         limit_s: float,
     ) -> None:
         """``limit_s``: of one attempt. The workers have started."""
-        self._records, self.write = records.by_key, records.write
+        self._records, self.write, self._trial = records.by_key, records.write, records.trial
         self._counts, self._target, self._options = counts, target, options
         self._defaults, self._count, self._limit_s = defaults, count, limit_s
         self._builders, self._searchers = builders, searchers
         self.problems: list[str] = []
         self._building: dict[WorkerPort, tuple[CudaTaskRecord, Seed | None]] = {}
         self._searching: dict[WorkerPort, tuple[CudaTaskRecord, list[KnownCandidates]]] = {}
-        self._untimed = deque(r for r in self._records.values() if not math.isfinite(r.default_s))
+        untimed = (r for r in self._records.values() if options.defaults and not math.isfinite(r.default_s))
+        self._untimed = deque(untimed)
         self._weigh()
 
     def hand_out(self) -> bool:
         """As the port says; when the time is up, what is being measured ends."""
-        late = self._options.minutes is not None and self._count.elapsed_s > self._options.minutes * 60
+        late = self._over()
         if not late:
             for worker in self._builders:
-                if worker not in self._building and not self._give_candidate(worker):
+                if worker not in self._building and (self._over() or not self._give_candidate(worker)):
                     break
             if not self._untimed:
                 self._give_searches()
         return bool(self._building or (self._searching and not late))
+
+    def _over(self) -> bool:
+        """Whether the time is up, or the trials of all workloads together are made or being made."""
+        options = self._options
+        if options.minutes is not None and self._count.elapsed_s > options.minutes * 60:
+            return True
+        return options.total is not None and self._count.trials + len(self._building) >= options.total
 
     def results(self) -> list[Trial]:
         """As the port says."""
@@ -332,7 +357,7 @@ class OverlappingScheduler:
         result = RunnerResult.of(*worker.receive(0.0, "attempt"))
         if seed is not None:
             record.open -= 1
-            return [trial_of(record.task, seed.candidate, seed.source, result)]
+            return [self._trial(record.task, seed.candidate, seed.source, result)]
         result = result.checked()
         default = DefaultTime(task=record.task.exact, run_s=result.run_s, error=result.error)
         self._defaults.append(default)
@@ -343,7 +368,8 @@ class OverlappingScheduler:
     def _show(self) -> None:
         most, records = self._options.trials, list(self._records.values())
         over = [record for record in records if record.exhausted or len(record.trials) >= most]
-        self._count.planned = sum(len(record.trials) if record in over else most for record in records)
+        planned = sum(len(record.trials) if record in over else most for record in records)
+        self._count.planned = planned if self._options.total is None else min(planned, self._options.total)
         current = max(records, key=CudaTaskRecord.promise)
         self._count.step(current.task, min(len(over) + 1, len(records)), current.now_s)
 

@@ -50,6 +50,10 @@ class TaskRecords(Generic[R]):
                 self.by_key[trial.task].add(trial)
                 count.known(1, {} if trial.reason is None else {trial.reason: 1})
 
+    def trial(self, task: TuningTask, candidate: Any, source: str, result: RunnerResult) -> Trial:
+        """What the journal says of a candidate."""
+        return trial_of(task, candidate, source, result)
+
     def write(self, trials: Sequence[Trial]) -> None:
         """Add trials, which the journal gets first. Raises WorkDirectoryError when it cannot be written."""
         self._journal.append(*trials)

@@ -1,0 +1,260 @@
+"""In a worker process: candidates of TVM <= 0.19 for a GPU, built beside the others' and measured on the GPU alone.
+
+What a candidate asks too much of is found by TVM's own check before anything is compiled, and named. NVRTC compiles in
+the process; nothing is linked, sent or started for a candidate.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+from abc import ABC, abstractmethod
+from typing import Any
+
+import msgspec
+
+from tunehub.cuda.limits import limits_of
+from tunehub.cuda.nvrtc import NvrtcError
+from tunehub.exceptions import last_line
+from tunehub_builder.backends.relay import nvrtc
+from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, as_tuples
+from tunehub_builder.backends.relay.work import REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
+from tunehub_builder.tuning.runner.cuda_worker import exclusively, tensor_bytes, timed
+from tunehub_builder.tuning.runner.messages import Attempt
+
+# A candidate that takes longer ends its process, by a signal for each step: nothing else interrupts TVM's C++ code.
+# Building is limited in CPU seconds, since all cores may be taken; measuring has the GPU for itself.
+BUILD_LIMIT_S, RUN_LIMIT_S = 20.0, 10.0
+BUILD_SIGNAL, RUN_SIGNAL = signal.SIGPROF, signal.SIGALRM
+HARDWARE = (
+    "num_cores",
+    "vector_unit_bytes",
+    "cache_line_bytes",
+    "max_shared_memory_per_block",
+    "max_local_memory_per_block",
+    "max_threads_per_block",
+    "max_vthread_extent",
+    "warp_size",
+)  # the fields of TVM's HardwareParams, in the order of its arguments
+_RANDOM = 1 << 16  # numbers that fill an argument again and again
+_MOST_BYTES_KEPT = 4 << 30
+# What TVM's check, the assembler or the driver says -> what it means.
+_MEANINGS = (
+    (re.compile(r"max_thread"), TOO_MANY_THREADS),
+    (re.compile(r"max_shared_memory|too much shared data"), SHARED_MEMORY),
+    (re.compile(r"LAUNCH_OUT_OF_RESOURCES|too many resources requested|too many registers"), REGISTERS),
+)
+
+
+class SearchTaskSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a task of the auto-scheduler anew in another process.
+
+    ``name`` and ``tensors``: its entry in TVM's registry of workloads, the tensors as TVM's JSON. ``hardware``: the
+    numbers of TVM's HardwareParams, see :data:`HARDWARE`.
+    """
+
+    workload_key: str
+    name: str
+    tensors: str
+    target: str
+    hardware: tuple[int, ...]
+    layout_rewrite: int
+
+    def task(self) -> Any:
+        """TVM's SearchTask."""
+        from tvm import auto_scheduler
+        from tvm.auto_scheduler.workload_registry import deserialize_workload_registry_entry
+
+        deserialize_workload_registry_entry((self.name, self.tensors))
+        return auto_scheduler.SearchTask(
+            workload_key=self.workload_key,
+            target=self.target,
+            hardware_params=auto_scheduler.HardwareParams(*self.hardware),
+            layout_rewrite_option=self.layout_rewrite,
+        )
+
+
+def create_task(source: TaskSource) -> Any:
+    """AutoTVM's task of a source; what it instantiates takes its arguments in the layout that the template works in."""
+    import tvm
+    from tvm import autotvm
+
+    for module in source.modules:
+        importlib.import_module(module)
+    autotvm.GLOBAL_SCOPE.in_tuning = True
+    return autotvm.task.create(source.task, as_tuples(source.args), target=tvm.target.Target(source.target))
+
+
+class GpuSession(ABC):
+    """What a worker remembers between requests; its public methods are the requests (see ``OverlappingScheduler``)."""
+
+    def __init__(self, lock: str, device: str | None = None) -> None:
+        """``lock``: the file that whoever measures on the GPU holds locked. The process sees the GPU ``device`` alone,
+        as ``CUDA_VISIBLE_DEVICES`` names it; None: those that it sees now."""
+        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device
+        for number in (BUILD_SIGNAL, RUN_SIGNAL):
+            signal.signal(number, signal.SIG_DFL)
+        self._lock = lock
+        self._tasks: dict[str, Any] = {}
+        self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def warm_up(self, target: dict[str, Any]) -> None:
+        """Import TVM, take the device into use, and let NVRTC compile for it."""
+        import tvm
+
+        known = tvm.target.Target(target["text"])
+        if str(known.kind.name) == "cuda" and nvrtc.available():
+            nvrtc.install(str(known.attrs["arch"]))
+        _device(known).sync()
+
+    def task(self, key: str, source: str) -> None:
+        """Make a task: a source as JSON."""
+        self._tasks[key] = self._create(source)
+
+    def attempt(self, attempt: Attempt) -> tuple[float, ...]:
+        """Build a candidate and measure it: seconds. Raises CandidateError, whose message begins with the reason."""
+        task = self._tasks[attempt.task]
+        signal.setitimer(signal.ITIMER_PROF, BUILD_LIMIT_S)
+        try:
+            try:
+                schedule, arguments = self._instantiate(task, attempt.candidate)
+            except Exception as error:  # templates and steps raise whatever they run into
+                raise _failure(error, "INSTANTIATION_ERROR") from error
+            try:
+                library = compiled(schedule, arguments, task.target)
+            except Exception as error:
+                raise _failure(error, "COMPILE_HOST") from error
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+        try:
+            return self._timed(library, arguments, _device(task.target), attempt)
+        except Exception as error:
+            raise _failure(error, "RUNTIME_DEVICE") from error
+
+    @abstractmethod
+    def _create(self, source: str) -> Any:
+        """TVM's task."""
+
+    @abstractmethod
+    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+        """The schedule of a candidate and its arguments."""
+
+    def _timed(self, library: Any, arguments: list[Any], device: Any, attempt: Attempt) -> tuple[float, ...]:
+        shapes = [(tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments]
+        values = [self._argument(*shape, device) for shape in shapes]
+
+        def sample(runs: int, repeats: int) -> list[float]:
+            timer = library.time_evaluator(library.entry_name, device, number=runs, repeat=repeats)
+            return [float(seconds) for seconds in timer(*values).results]
+
+        with exclusively(self._lock, device):
+            signal.setitimer(signal.ITIMER_REAL, RUN_LIMIT_S)
+            try:
+                return timed(sample, attempt.best_s, attempt.options)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _argument(self, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+        """An array of random numbers, kept for the next candidates."""
+        import numpy as np
+        import tvm
+
+        if (shape, dtype) not in self._arguments:
+            if sum(tensor_bytes(*key) for key in self._arguments) > _MOST_BYTES_KEPT:
+                self._arguments.clear()
+            rng = np.random.default_rng(0)
+            floating = dtype.startswith(("float", "bfloat"))
+            numbers = rng.uniform(0.1, 1.0, _RANDOM) if floating else rng.integers(0, 2, size=_RANDOM)
+            self._arguments[shape, dtype] = tvm.nd.array(np.resize(numbers.astype(dtype), shape), device)
+        return self._arguments[shape, dtype]
+
+
+class AutotvmGpuSession(GpuSession):
+    """Candidates are indices of configurations."""
+
+    def _create(self, source: str) -> Any:
+        return create_task(msgspec.json.decode(source, type=TaskSource))
+
+    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+        config = task.config_space.get(int(candidate))
+        with task.target:
+            schedule, arguments = task.instantiate(config)
+        if not config.valid():
+            raise ValueError(str(config.errors))
+        return schedule, arguments
+
+
+class AutoSchedulerGpuSession(GpuSession):
+    """Candidates are inputs of a measurement as TVM writes them."""
+
+    def _create(self, source: str) -> Any:
+        return msgspec.json.decode(source, type=SearchTaskSource).task()
+
+    def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
+        from tvm.auto_scheduler import _ffi_api
+
+        state = _ffi_api.DeserializeMeasureInput(str(candidate)).state
+        schedule, arguments = task.compute_dag.apply_steps_from_state(state, task.layout_rewrite_option)
+        return schedule, list(arguments)
+
+
+def compiled(schedule: Any, arguments: list[Any], target: Any) -> Any:
+    """The schedule as a library, after TVM's check for GPUs. Raises what TVM raises."""
+    import tvm
+
+    check = _check_of(target)
+    with tvm.transform.PassContext(opt_level=3, config={"tir.add_lower_pass": [(2, check)] if check else []}):
+        library = tvm.build(schedule, arguments, target=target)
+    library[library.entry_name]  # LLVM makes machine code when a function is first asked for: not while timing
+    return library
+
+
+def _check_of(target: Any) -> Any:
+    """A pass that refuses what a GPU cannot launch, by the name of the limit; None for a CPU.
+
+    TVM's own pass prints the whole function, which takes longer than to compile it.
+    """
+    import tvm
+
+    if "gpu" not in {str(key) for key in target.keys}:
+        return None
+    limits = limits_of(target)
+    constraints = {
+        "max_threads_per_block": limits.threads,
+        "max_shared_memory_per_block": limits.shared_memory,
+        **{f"max_thread_{axis}": extent for axis, extent in zip("xyz", limits.block, strict=True)},
+    }
+
+    def check(function: Any, *_: Any) -> Any:
+        verify = tvm.tir.analysis.verify_gpu_code
+        if not verify(function, constraints):
+            exceeded = [name for name, limit in constraints.items() if not verify(function, {name: limit})]
+            raise ValueError(f"Error: it exceeds {', '.join(f'{name} {constraints[name]}' for name in exceeded)}")
+        return function
+
+    return tvm.tir.transform.prim_func_pass(check, opt_level=0)
+
+
+def _device(target: Any) -> Any:
+    import tvm
+
+    return tvm.device(str(target.kind.name), 0)
+
+
+def _failure(error: BaseException, otherwise: str) -> CandidateError:
+    """The reason of a failure, which is that of ``otherwise`` unless what TVM says means something else."""
+    line = _told(error)
+    found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(line)), otherwise)
+    if found == "COMPILE_HOST" and isinstance(error, NvrtcError):
+        found = "COMPILE_DEVICE"
+    return CandidateError(found, line)
+
+
+def _told(error: BaseException) -> str:
+    """The line that says what is wrong: TVM puts a stack before it and CUDA source behind."""
+    lines = [line for line in str(error).splitlines() if "rror" in line]
+    return last_line(lines[-1] if lines else error, limit=240)

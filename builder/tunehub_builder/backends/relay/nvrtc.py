@@ -1,0 +1,113 @@
+"""CUDA source to machine code by NVRTC in this process, for TVM <= 0.19.
+
+That TVM starts ``nvcc`` for every candidate, which takes over a second (``tvm/contrib/nvcc.py``). NVRTC is a library of
+CUDA's own and is called through ctypes, so that nothing needs to be installed besides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tunehub.cuda.nvrtc import NvrtcError
+
+_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
+_CALLBACK = "tvm_callback_cuda_compile"
+
+
+def available() -> bool:
+    """Whether there is an NVRTC here."""
+    try:
+        _library()
+    except NvrtcError:
+        return False
+    return True
+
+
+def install(arch: str) -> None:
+    """Let TVM compile for ``arch`` (``sm_90``) with this from now on, in this process."""
+    import tvm
+
+    def compiled(source: Any, *_target: Any) -> bytearray:
+        return bytearray(machine_code(str(source), arch))
+
+    tvm._ffi.register_func(_CALLBACK, compiled, override=True)
+
+
+def machine_code(source: str, arch: str) -> bytes:
+    """A cubin. Raises NvrtcError with the last lines of NVRTC's message, or when there is no NVRTC."""
+    nvrtc = _library()
+    program = ctypes.c_void_p()
+    text = source.encode()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"tvm_kernels.cu", 0, None, None))
+    try:
+        options = [f"--gpu-architecture={arch}".encode()]
+        options += [f"-I{folder}".encode() for folder in header_folders()] if "#include" in source else []
+        if nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+            raise NvrtcError(_problem(_read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)))
+        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@lru_cache(maxsize=1)
+def header_folders() -> tuple[str, ...]:
+    """Where CUDA's headers are: half precision and tensor cores need them. None when they are not found."""
+    found = [folder / "include" for folder in _cuda_folders()]
+    return tuple(str(folder) for folder in found if (folder / "cuda_fp16.h").is_file())[:1]
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    errors = []
+    for place in (*_NAMES, *_places()):
+        try:
+            return ctypes.CDLL(place)
+        except OSError as error:
+            errors.append(str(error))
+    raise NvrtcError(f"no NVRTC here ({errors[0]}): install CUDA, or pip install nvidia-cuda-nvrtc")
+
+
+def _places() -> Iterator[str]:
+    """NVRTC in CUDA's folder, and in NVIDIA's wheels."""
+    for folder in _cuda_folders():
+        for below in ("lib64", "lib", "targets/x86_64-linux/lib"):
+            yield from sorted(str(path) for path in (folder / below).glob("libnvrtc.so.*"))
+
+
+def _cuda_folders() -> Iterator[Path]:
+    if "CUDA_PATH" in os.environ:
+        yield Path(os.environ["CUDA_PATH"])
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        yield Path(nvcc).resolve().parent.parent
+    yield Path("/usr/local/cuda")
+    wheels = importlib.util.find_spec("nvidia")
+    for folder in (wheels.submodule_search_locations or ()) if wheels is not None else ():
+        yield from sorted(Path(folder).iterdir())
+
+
+def _problem(log: bytes) -> str:
+    """The first line of NVRTC's or the assembler's message that names an error."""
+    lines = log.decode(errors="replace").strip("\0\n").splitlines()
+    return next((line.strip() for line in lines if "error" in line.lower()), lines[-1] if lines else "NVRTC refuses it")
+
+
+def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check(size_of(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(read(program, buffer))
+    return buffer.raw
+
+
+def _check(result: int) -> None:
+    if result:
+        _library().nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise NvrtcError(f"NVRTC: {_library().nvrtcGetErrorString(result).decode()}")
