@@ -31,7 +31,7 @@ from tunehub_builder.backends.relay.auto_scheduler_history import (
     program_line,
     read_history,
 )
-from tunehub_builder.backends.relay.gpu_search import AutoSchedulerSearchSession
+from tunehub_builder.backends.relay.gpu_search import PROGRAMS, AutoSchedulerSearchSession
 from tunehub_builder.backends.relay.gpu_session import HARDWARE, AutoSchedulerGpuSession, SearchTaskSource
 from tunehub_builder.backends.relay.gpu_tuner import GpuTask, gpu_options, on_own_gpu, tune_tasks
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession
@@ -122,7 +122,7 @@ def _tune_on_gpu(session: RelaySession, tasks: Sequence[_SearchTask], trials: in
         session.work.auto_scheduler_log,
         gpu_options(session, trials=trials, total=trials),
         AutoSchedulerGpuSession,
-        partial(AutoSchedulerSearchSession, search_params(session.workers)),
+        partial(AutoSchedulerSearchSession, PROGRAMS),
         lambda made: [*notes, *(f"{task.name}: not a trial yet" for task in tasks if not made[task.key])],
     )
 

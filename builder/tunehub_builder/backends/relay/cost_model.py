@@ -2,12 +2,14 @@
 
 TVM's feature extraction (``src/auto_scheduler/feature.cc``, the curve of arithmetic intensity) steps past the end of an
 array where the number of operations does not survive rounding to float. Most builds of TVM read what lies behind it;
-one with the assertions of the C++ library aborts. Whether it will is found out in a forked process.
+one with the assertions of the C++ library aborts. So it is done in a forked process, which hands the features over.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -45,12 +47,26 @@ class GuardedModel(xgb_model.XGBModel):  # type: ignore[misc]
         """A score for each state; the higher the better."""
         import numpy as np
 
-        key = str(task.workload_key)
+        key, features = str(task.workload_key), None
         if key not in self._without_features:
-            self._check(key, lambda: xgb_model.get_per_store_features_from_states(states, task))
-        if key in self._without_features:
+            lived, features = in_a_fork(lambda: xgb_model.get_per_store_features_from_states(states, task))
+            if not lived:
+                self._without_features.add(key)
+        if features is None:
             return np.random.uniform(0, 1, (len(states),)).astype("float32")
-        return super().predict(task, states)
+        scores = self._scores(features)
+        invalid = [number for number, rows in enumerate(features) if rows.min() == rows.max() == 0]
+        scores[invalid] = float("-inf")  # what cannot be lowered
+        return scores
+
+    def _scores(self, features: Any) -> Any:
+        """As XGBModel.predict makes them of features."""
+        import numpy as np
+
+        if self.bst is None or len(self.inputs) <= self.num_warmup_sample:
+            return np.random.uniform(0, 1, (len(features),))
+        matrix, programs = xgb_model.feature_to_pack_sum_xgbmatrix(features)
+        return xgb_model.predict_throughput_pack_sum(self.bst.predict(matrix), programs)
 
     def _check(self, key: str, extract: Callable[[], object]) -> None:
         if not survives(extract):
@@ -59,18 +75,37 @@ class GuardedModel(xgb_model.XGBModel):  # type: ignore[misc]
 
 def survives(action: Callable[[], object]) -> bool:
     """Whether a process lives through ``action``; what it raises does not matter. The action has no effect here."""
+    return in_a_fork(lambda: bool(action()) and None)[0]
+
+
+def in_a_fork(action: Callable[[], object]) -> tuple[bool, Any]:
+    """Whether a process lives through ``action``, and what that returned there; None if it raised."""
+    ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            action()
+            os.close(ours)
+            with os.fdopen(theirs, "wb") as pipe:
+                pickle.dump(action(), pipe, protocol=pickle.HIGHEST_PROTOCOL)
         finally:
             os._exit(0)
-    until = time.monotonic() + _LIMIT_S
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return not os.WIFSIGNALED(status)
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+    os.close(theirs)
+    answer = _read(ours, time.monotonic() + _LIMIT_S)
+    if answer is None:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if answer is None or os.WIFSIGNALED(status):
+        return False, None
+    return True, pickle.loads(answer) if answer else None
+
+
+def _read(pipe: int, until: float) -> bytes | None:
+    """All that comes through a pipe; None when that has not ended at the time ``until``."""
+    parts = []
+    with os.fdopen(pipe, "rb", buffering=0) as stream:
+        while select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+            part = stream.read(1 << 20)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    return None

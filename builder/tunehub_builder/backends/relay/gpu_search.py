@@ -25,6 +25,11 @@ BATCH = 32
 _NICENESS = 5  # building and measuring go first
 _THREADS = 4  # of xgboost
 _IDLE_BATCHES = 50  # so many proposals of nothing but known configurations: the search has come to its end
+PROGRAMS = {
+    "evolutionary_search_population": 384,
+    "evolutionary_search_num_iters": 4,
+    "sample_init_min_population": 32,
+}  # a program takes milliseconds to look at, and a batch of programs on a GPU half a second
 _WARM_UP = 32  # trials of a process's tasks before the auto-scheduler's model is trusted
 _RANDOM_SHARE, _PARENT_SHARE = 0.05, 0.2  # of a batch at random; of a population the fastest trials (as in TVM)
 
@@ -114,7 +119,7 @@ class AutoSchedulerSearchSession:
         """Import TVM and make the model."""
         from tunehub_builder.backends.relay.cost_model import GuardedModel
 
-        self._model = GuardedModel(num_warmup_sample=_WARM_UP, adaptive_training=True, verbose_eval=0)
+        self._model = GuardedModel(num_warmup_sample=_WARM_UP, adaptive_training=True)
         self._model.xgb_params["nthread"] = _THREADS
 
     def task(self, key: str, source: str) -> None:

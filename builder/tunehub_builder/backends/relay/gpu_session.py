@@ -90,7 +90,14 @@ def create_task(source: TaskSource) -> Any:
 class GpuSession(ABC):
     """What a worker remembers between requests; its public methods are the requests (see ``OverlappingScheduler``)."""
 
-    def __init__(self, lock: str, device: str | None = None) -> None:
+    def __init__(
+        self,
+        lock: str,
+        device: str | None = None,
+        *,
+        build_limit_s: float = BUILD_LIMIT_S,
+        run_limit_s: float = RUN_LIMIT_S,
+    ) -> None:
         """``lock``: the file that whoever measures on the GPU holds locked. The process sees the GPU ``device`` alone,
         as ``CUDA_VISIBLE_DEVICES`` names it; None: those that it sees now."""
         os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
@@ -98,18 +105,24 @@ class GpuSession(ABC):
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         for number in (BUILD_SIGNAL, RUN_SIGNAL):
             signal.signal(number, signal.SIG_DFL)
-        self._lock = lock
+        self._lock, self._build_limit_s, self._run_limit_s = lock, build_limit_s, run_limit_s
+        self._prepared = False
         self._tasks: dict[str, Any] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
 
     def warm_up(self, target: dict[str, Any]) -> None:
-        """Import TVM, take the device into use, and let NVRTC compile for it."""
+        """Import TVM, and take the device into use."""
         import tvm
 
-        known = tvm.target.Target(target["text"])
-        if str(known.kind.name) == "cuda" and nvrtc.available():
-            nvrtc.install(str(known.attrs["arch"]))
-        _device(known).sync()
+        self._prepare(tvm.target.Target(target["text"]))
+
+    def _prepare(self, target: Any) -> None:
+        """Let NVRTC compile for the device, once in a process: one that replaces a crashed one is not warmed up."""
+        if not self._prepared:
+            if str(target.kind.name) == "cuda" and nvrtc.available():
+                nvrtc.install(str(target.attrs["arch"]))
+            _device(target).sync()
+        self._prepared = True
 
     def task(self, key: str, source: str) -> None:
         """Make a task: a source as JSON."""
@@ -118,7 +131,8 @@ class GpuSession(ABC):
     def attempt(self, attempt: Attempt) -> tuple[float, ...]:
         """Build a candidate and measure it: seconds. Raises CandidateError, whose message begins with the reason."""
         task = self._tasks[attempt.task]
-        signal.setitimer(signal.ITIMER_PROF, BUILD_LIMIT_S)
+        self._prepare(task.target)
+        signal.setitimer(signal.ITIMER_PROF, self._build_limit_s)
         try:
             try:
                 schedule, arguments = self._instantiate(task, attempt.candidate)
@@ -152,7 +166,7 @@ class GpuSession(ABC):
             return [float(seconds) for seconds in timer(*values).results]
 
         with exclusively(self._lock, device):
-            signal.setitimer(signal.ITIMER_REAL, RUN_LIMIT_S)
+            signal.setitimer(signal.ITIMER_REAL, self._run_limit_s)
             try:
                 return timed(sample, attempt.best_s, attempt.options)
             finally:

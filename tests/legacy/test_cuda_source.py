@@ -1,0 +1,136 @@
+"""The CUDA path of TVM 0.19 as far as it goes without a GPU: source, machine code, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import tvm
+from tvm import auto_scheduler, relay
+
+from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
+from tunehub_builder.backends.relay import nvrtc
+from tunehub_builder.backends.relay.auto_scheduler_tuner import _source, gpu_hardware
+from tunehub_builder.backends.relay.autotvm_session import TaskSource
+from tunehub_builder.backends.relay.gpu_session import HARDWARE, SearchTaskSource, _failure, compiled, create_task
+
+from .cuda_plugin import TARGET, needs_cuda
+
+pytestmark = [pytest.mark.legacy, needs_cuda]
+
+CONV = TaskSource(
+    task="conv2d_nchw.cuda",
+    args=(
+        ("TENSOR", (1, 64, 28, 28), "float32"), ("TENSOR", (64, 64, 3, 3), "float32"),
+        (1, 1), (1, 1, 1, 1), (1, 1), "float32",
+    ),
+    target=TARGET,
+)  # fmt: skip
+needs_nvrtc = pytest.mark.skipif(not nvrtc.available(), reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    return create_task(CONV)
+
+
+@pytest.fixture
+def uncompiled() -> Iterator[list[str]]:
+    """CUDA source as TVM generates it; nothing compiles it."""
+    sources: list[str] = []
+
+    def keep(source: Any, *_target: Any) -> bytearray:
+        sources.append(str(source))
+        return bytearray(b"no machine code")
+
+    original = tvm.get_global_func("tvm_callback_cuda_compile", allow_missing=True)
+    tvm._ffi.register_func("tvm_callback_cuda_compile", keep, override=True)
+    yield sources
+    if original is not None:
+        tvm._ffi.register_func("tvm_callback_cuda_compile", original, override=True)
+
+
+def config_with(task: Any, wanted: dict[str, list[int]]) -> Any:
+    """The configuration whose splits are ``wanted``; of the other knobs the first value."""
+    index, stride = 0, 1
+    for name, knob in task.config_space.space_map.items():
+        if name in wanted:
+            index += stride * next(i for i, entity in enumerate(knob.entities) if list(entity.size) == wanted[name])
+        stride *= len(knob)
+    return task.config_space.get(index)
+
+
+def built(task: Any, config: Any) -> Any:
+    with task.target:
+        schedule, arguments = task.instantiate(config)
+    return compiled(schedule, arguments, task.target)
+
+
+GOOD = {
+    "tile_f": [-1, 1, 16, 1], "tile_y": [-1, 1, 1, 1], "tile_x": [-1, 1, 28, 1],
+    "tile_rc": [-1, 4], "tile_ry": [-1, 1], "tile_rx": [-1, 1],
+}  # fmt: skip
+
+
+def test_a_configuration_becomes_source(task: Any, uncompiled: list[str]) -> None:
+    built(task, config_with(task, GOOD))
+    (source,) = uncompiled
+    assert "__launch_bounds__(448)" in source
+    assert "__shared__ float" in source
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "limit"),
+    [
+        ({"tile_f": [-1, 1, 64, 1]}, "TOO_MANY_THREADS", "max_threads_per_block 1024"),
+        (
+            {"tile_rc": [-1, 64], "tile_ry": [-1, 3], "tile_rx": [-1, 3]},
+            "SHARED_MEMORY",
+            "max_shared_memory_per_block 49152",
+        ),
+    ],
+)
+def test_what_a_gpu_cannot_launch_is_named_before_it_is_compiled(
+    task: Any, uncompiled: list[str], changed: dict[str, list[int]], reason: str, limit: str
+) -> None:
+    config = config_with(task, {**GOOD, **changed})
+    with pytest.raises(Exception, match=limit) as caught:
+        built(task, config)
+    assert str(_failure(caught.value, "COMPILE_HOST")).startswith(f"{reason}: ")
+    assert uncompiled == []
+
+
+@needs_nvrtc
+def test_nvrtc_compiles_what_tvm_generates(task: Any) -> None:
+    nvrtc.install("sm_90")
+    library = built(task, config_with(task, GOOD))
+    source = library.imported_modules[0].get_source()
+    uses = kernel_uses(nvrtc.machine_code(source, "sm_90"))
+    (use,) = uses.values()
+    assert 0 < use.registers <= 128
+    assert 0 < use.shared_memory <= 49152
+
+
+@needs_nvrtc
+def test_what_nvrtc_refuses_is_the_devices_compiler_s_failure() -> None:
+    with pytest.raises(NvrtcError, match="error: identifier") as caught:
+        nvrtc.machine_code('extern "C" __global__ void kernel() { nonsense(); }', "sm_90")
+    assert str(_failure(caught.value, "COMPILE_HOST")).startswith("COMPILE_DEVICE: ")
+    body = "__shared__ float b[20000]; b[threadIdx.x] = a[0]; __syncthreads(); a[1] = b[3];"
+    too_much = f'extern "C" __global__ void kernel(float* a) {{ {body} }}'
+    with pytest.raises(NvrtcError) as caught:
+        nvrtc.machine_code(too_much, "sm_90")
+    assert str(_failure(caught.value, "COMPILE_HOST")).startswith("SHARED_MEMORY: ")
+
+
+def test_the_auto_scheduler_s_tasks_travel() -> None:
+    data, weight = relay.var("data", shape=(1, 14, 14, 16)), relay.var("w", shape=(3, 3, 16, 16))
+    body = relay.nn.conv2d(data, weight, padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO")
+    module = tvm.IRModule.from_expr(relay.Function([data, weight], relay.nn.relu(body)))
+    target = tvm.target.Target(TARGET)
+    (task,), _ = auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))
+    made = msgspec.json.decode(_source(task), type=SearchTaskSource).task()
+    assert str(made.workload_key) == str(task.workload_key)
+    assert [getattr(made.hardware_params, name) for name in HARDWARE] == [-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32]
