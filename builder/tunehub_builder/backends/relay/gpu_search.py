@@ -30,7 +30,7 @@ PROGRAMS = {
     "evolutionary_search_num_iters": 4,
     "sample_init_min_population": 32,
 }  # a program takes milliseconds to look at, and a batch of programs on a GPU half a second
-_WARM_UP = 32  # trials of a process's tasks before the auto-scheduler's model is trusted
+_WARM_UP = 64  # trials of a process's tasks before the auto-scheduler's model is trusted
 _RANDOM_SHARE, _PARENT_SHARE = 0.05, 0.2  # of a batch at random; of a population the fastest trials (as in TVM)
 
 
