@@ -127,7 +127,9 @@ def test_what_nvrtc_refuses_is_the_devices_compiler_s_failure() -> None:
 
 def test_the_auto_scheduler_s_tasks_travel() -> None:
     data, weight = relay.var("data", shape=(1, 14, 14, 16)), relay.var("w", shape=(3, 3, 16, 16))
-    body = relay.nn.conv2d(data, weight, padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO")
+    body = relay.nn.conv2d(
+        data, weight, padding=(1, 1), channels=16, kernel_size=(3, 3), data_layout="NHWC", kernel_layout="HWIO"
+    )
     module = tvm.IRModule.from_expr(relay.Function([data, weight], relay.nn.relu(body)))
     target = tvm.target.Target(TARGET)
     (task,), _ = auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))
