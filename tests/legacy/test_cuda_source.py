@@ -132,7 +132,8 @@ def test_the_auto_scheduler_s_tasks_travel() -> None:
     )
     module = tvm.IRModule.from_expr(relay.Function([data, weight], relay.nn.relu(body)))
     target = tvm.target.Target(TARGET)
-    (task,), _ = auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))
+    tasks, _ = auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))
+    task = tasks[0]
     made = msgspec.json.decode(_source(task), type=SearchTaskSource).task()
     assert str(made.workload_key) == str(task.workload_key)
     assert [getattr(made.hardware_params, name) for name in HARDWARE] == [-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32]

@@ -101,7 +101,7 @@ def in_a_fork(action: Callable[[], object]) -> tuple[bool, Any]:
 
 def _read(pipe: int, until: float) -> bytes | None:
     """All that comes through a pipe; None when that has not ended at the time ``until``."""
-    parts = []
+    parts: list[bytes] = []
     with os.fdopen(pipe, "rb", buffering=0) as stream:
         while select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
             part = stream.read(1 << 20)
