@@ -17,7 +17,7 @@ from tunehub_registry import _json
 from tunehub_registry.exceptions import FieldError, FormatError
 from tunehub_registry.target import TargetDescriptor
 
-__all__ = ["LegacyTarget", "descriptor_of_legacy", "parse_target"]
+__all__ = ["LegacyTarget", "cuda_architecture", "descriptor_of_legacy", "parse_target"]
 
 _MAX_TEXT = 4096
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ _CUDA_ARCH = {
     "1650": "sm_75", "1660": "sm_75", "1660ti": "sm_75", "2060": "sm_75", "2070": "sm_75", "2080": "sm_75",
     "2080ti": "sm_75", "titanrtx": "sm_75", "a100": "sm_80", "a30": "sm_80", "a10": "sm_86", "a40": "sm_86",
     "3060": "sm_86", "3070": "sm_86", "3080": "sm_86", "3090": "sm_86", "a6000": "sm_86", "orin": "sm_87",
-    "4090": "sm_89", "l4": "sm_89", "l40": "sm_89", "h100": "sm_90",
+    "4090": "sm_89", "l4": "sm_89", "l40": "sm_89", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100",
 }  # fmt: skip
 _GPU_NOISE = re.compile(r"^(?:nvidia[/ _-]*)?(?:geforce[ _-]*)?(?:(?:gtx|rtx|tesla)[ _-]*(?=[0-9a-z]))?")
 
@@ -132,6 +132,11 @@ def descriptor_of_legacy(target: LegacyTarget) -> TargetDescriptor:
     except msgspec.ValidationError as error:
         reason = f"{target.kind} with model {written!r:.80} cannot name a package: {error}"
         raise FieldError("target", reason) from None
+
+
+def cuda_architecture(model: str) -> str | None:
+    """The `sm_NN` of a CUDA GPU as logs call it (`h200`, `gtx-1080-ti`), None for one that the table lacks."""
+    return _CUDA_ARCH.get(model) or _CUDA_ARCH.get(_GPU_NOISE.sub("", model).replace("-", ""))
 
 
 def _from_text(text: str) -> dict[str, str]:
@@ -241,9 +246,7 @@ def _triple_arch(mtriple: str) -> str:
 def _gpu_arch(target: LegacyTarget, model: str) -> str:
     """The table comes first: TVM without a GPU writes `-arch=sm_50` for every model."""
     if target.kind in ("cuda", "nvptx"):
-        short = _GPU_NOISE.sub("", model).replace("-", "")
-        known = _CUDA_ARCH.get(model) or _CUDA_ARCH.get(short)
-        return known or target.arch or target.mcpu or "unknown"
+        return cuda_architecture(model) or target.arch or target.mcpu or "unknown"
     code = target.mcpu or target.arch
     return code or (model if target.kind == "rocm" and model.startswith("gfx") else "unknown")
 

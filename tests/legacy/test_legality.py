@@ -46,6 +46,14 @@ def index_with(task: Any, least: int, most: int) -> int:
     return next(index for index, threads in configurations(task) if least <= threads <= most)
 
 
+def knobs(task: Any, **splits: list[int]) -> Any:
+    """A configuration with these splits; kernel windows whole, nothing unrolled."""
+    sizes = {"tile_ry": [-1, 3], "tile_rx": [-1, 3], **splits}
+    entity = [[name, "sp", sizes[name]] for name in task.config_space.space_map if name in sizes]
+    entity += [["auto_unroll_max_step", "ot", 0], ["unroll_explicit", "ot", 0]]
+    return autotvm.task.space.ConfigEntity.from_json_dict({"index": 0, "code_hash": None, "entity": entity})
+
+
 def limited(threads: int) -> Any:
     return tvm.target.Target(f"cuda -model=small -max_num_threads={threads}")
 
@@ -54,10 +62,30 @@ def test_threads_decide(task: Any) -> None:
     small = task.config_space.get(index_with(task, 32, 64))
     large = task.config_space.get(index_with(task, 512, 1024))
     assert device_problem(limited(256), WORKLOAD, small) is None
-    assert "exceeds this device's limits (max_threads_per_block 256" in str(
-        device_problem(limited(256), WORKLOAD, large)
-    )
+    assert "a block has more than 256 threads" in str(device_problem(limited(256), WORKLOAD, large))
     assert device_problem(limited(1024), WORKLOAD, large) is None
+
+
+def test_a_cuda_gpu_has_the_limits_of_sm_80_whatever_its_target_states(task: Any) -> None:
+    """As current TVM's schedules, by the same rule: `tunehub.cuda.limits`."""
+    large = knobs(task, tile_f=[-1, 1, 8, 8], tile_y=[-1, 1, 8, 1], tile_x=[-1, 1, 8, 1], tile_rc=[-1, 64])
+    assert device_problem(tvm.target.Target(BIG), WORKLOAD, large) == (
+        "a block takes more than 49152 bytes of shared memory"
+    )
+    generous = tvm.target.Target(f"{BIG} -max_shared_memory_per_block=232448 -max_threads_per_block=2048")
+    assert "shared memory" in str(device_problem(generous, WORKLOAD, large))
+    deep = knobs(task, tile_f=[-1, 1, 64, 1], tile_y=[-1, 1, 32, 1], tile_x=[-1, 1, 1, 1], tile_rc=[-1, 1])
+    assert device_problem(generous, WORKLOAD, deep) == "a block has more than 1024 threads"
+    small = knobs(task, tile_f=[-1, 1, 8, 1], tile_y=[-1, 1, 8, 1], tile_x=[-1, 1, 8, 1], tile_rc=[-1, 4])
+    assert device_problem(tvm.target.Target(BIG), WORKLOAD, small) is None
+
+
+def test_other_gpus_have_the_limits_that_their_target_states(task: Any) -> None:
+    large = task.config_space.get(index_with(task, 512, 1024))
+    other = tvm.target.Target("opencl -device=intel_graphics")
+    assert device_problem(other, WORKLOAD, large) == (
+        "it exceeds this device's limits (max_shared_memory_per_block 16384, max_threads_per_block 256)"
+    )
 
 
 def test_a_cpu_runs_every_configuration(task: Any) -> None:
@@ -91,4 +119,4 @@ def test_another_devices_record_is_served_only_when_legal(
     is_fallback, notes = served["illegal"]
     assert is_fallback
     assert "big 1.0: conv2d_nchw.cuda 1x64x32x32 64x64x3x3" in notes[0]
-    assert "exceeds" in notes[0]
+    assert "more than 256 threads" in notes[0]

@@ -35,6 +35,7 @@ TARGETS = [
     ("cuda -model tx2", ("cuda", "gpu"), "tx2", "cuda-tx2", "sm_62"),
     ("cuda --model=t4 -libs=cudnn", ("cuda", "gpu"), "t4", "cuda-t4", "sm_75"),
     ("cuda -keys=cuda,gpu -arch=sm_50 -model=2080ti", ("cuda", "gpu"), "2080ti", "cuda-2080ti", "sm_75"),
+    ("cuda -keys=cuda,gpu -arch=sm_50 -model=h200", ("cuda", "gpu"), "h200", "cuda-h200", "sm_90"),
     ("cuda -arch=sm_86", ("cuda", "gpu"), "unknown", "cuda-sm_86", "sm_86"),
     ("cuda", ("cuda", "gpu"), "unknown", "cuda-generic", "unknown"),
     ("cuda -model='GTX 1080 Ti'", ("cuda", "gpu"), "GTX 1080 Ti", "cuda-gtx-1080-ti", "sm_61"),

@@ -45,11 +45,18 @@ def excess_threads(threads: Mapping[str, int], limits: LaunchLimits) -> str | No
 def excess_shared_memory(lowered: Any, limits: LaunchLimits) -> str | None:
     """Why the kernels of a function take too much shared memory, or None.
 
-    ``lowered``: as :func:`tunehub.cuda.lowering.lowered` gives it. How much they take shows only once TVM has cut every
-    buffer down to the part that a block uses.
+    ``lowered``: as :func:`tunehub.cuda.lowering.lowered` gives it, or `tvm.lower` of TVM up to 0.19. How much they take
+    shows only once TVM has cut every buffer down to the part that a block uses.
     """
-    from tvm.s_tir import analysis
-
-    if analysis.verify_gpu_code(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
+    if _verify_gpu_code()(lowered, {"max_shared_memory_per_block": limits.shared_memory}):
         return None
     return f"a block takes more than {limits.shared_memory} bytes of shared memory"
+
+
+def _verify_gpu_code() -> Any:
+    """TVM's analysis, where it is since 0.25 or up to 0.19."""
+    try:
+        from tvm.s_tir import analysis
+    except ImportError:
+        from tvm.tir import analysis
+    return analysis.verify_gpu_code

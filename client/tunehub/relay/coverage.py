@@ -14,9 +14,12 @@ from typing import Any
 
 from tvm import auto_scheduler, relay
 
+from tunehub.cuda.limits import limits_of
 from tunehub.hub import Hub
 from tunehub.records.log_lookup import LogCandidate
+from tunehub.relay.legality import state_problem
 from tunehub.report.model import WorkloadReport
+from tunehub.target.gpu_architectures import WARP
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.tuning_log import auto_scheduler_key
 
@@ -45,8 +48,18 @@ def auto_scheduler_coverage(mod: Any, params: Any, target: Any, hub: Hub) -> tup
     """
     if not hub.logs.tasks("auto_scheduler") or not _may_be_covered(mod):
         return ()
-    tasks, weights = auto_scheduler.extract_tasks(mod, params or {}, target)
-    return tuple(_covered(task, int(weight), hub) for task, weight in zip(tasks, weights, strict=True))
+    tasks, weights = auto_scheduler.extract_tasks(mod, params or {}, target, hardware_params=gpu_hardware(target))
+    return tuple(_covered(task, int(weight), hub, target) for task, weight in zip(tasks, weights, strict=True))
+
+
+def gpu_hardware(target: Any) -> Any:
+    """TVM's HardwareParams of a CUDA target, as TVM makes them of a GPU (search_task.cc, GetDefaultHardwareParams) that
+    need not be here; None for other kinds, of which TVM knows them itself."""
+    if str(target.kind.name) != "cuda":
+        return None
+    limits = limits_of(target)
+    no_limit = (1 << 31) - 1
+    return auto_scheduler.HardwareParams(-1, 16, 64, limits.shared_memory, no_limit, limits.threads, WARP // 4, WARP)
 
 
 def is_enough(tasks: Sequence[Covered]) -> bool:
@@ -79,15 +92,24 @@ def _report(task: Covered, measured: RecordEvidence | None) -> WorkloadReport:
     )
 
 
-def _covered(task: Any, calls: int, hub: Hub) -> Covered:
+def _covered(task: Any, calls: int, hub: Hub, target: Any) -> Covered:
     key = auto_scheduler_key(str(task.workload_key))
+    candidate = hub.logs.best("auto_scheduler", key)
+    if candidate is not None and candidate.rung == "family":
+        problem = state_problem(target, task.compute_dag, state_of(candidate))
+        candidate = None if problem is not None else candidate
     return Covered(
         name=str(getattr(task, "desc", "") or json.loads(str(task.workload_key))[0]),
         key=key,
         calls=calls,
         flop=float(task.compute_dag.flop_ct),
-        candidate=hub.logs.best("auto_scheduler", key),
+        candidate=candidate,
     )
+
+
+def state_of(candidate: LogCandidate) -> Any:
+    """The auto-scheduler's state that a record holds."""
+    return auto_scheduler.measure_record.load_record_from_string(candidate.line.decode("utf-8"))[0].state
 
 
 def _may_be_covered(mod: Any) -> bool:

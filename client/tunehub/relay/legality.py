@@ -1,15 +1,21 @@
-"""May a record of one GPU be used on another? Its threads and shared memory must fit (tlc-pack/tophub#4, #7)."""
+"""May a record of one GPU be used on another? Its threads and shared memory must fit (tlc-pack/tophub#4, #7).
+
+For CUDA the rule is that of :mod:`tunehub.cuda.limits`, as with current TVM; of other GPUs TVM says what they state.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import tvm
 from tvm import autotvm
 
+from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.exceptions import typed_last_line
+from tunehub.relax.nodes import children, integer
 
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 
@@ -17,20 +23,41 @@ _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_thre
 def device_problem(target: Any, workload: Any, config: Any) -> str | None:
     """Why this configuration cannot run on `target`, or None. CPUs run every configuration.
 
-    The template is instantiated and lowered for the target, and TVM's own `verify_gpu_code` decides, with the limits
-    that the target states.
+    The template is instantiated and lowered for the target, and its kernels are held to the limits of CUDA GPUs from
+    sm_80 on or to the target's own where these are tighter; those of other GPUs to what the target states.
     """
-    constraints = _constraints(target)
-    if not constraints:
+    if "gpu" not in {str(key) for key in target.keys}:
         return None
     try:
         function = _lowered(autotvm.task.create(workload[0], workload[1:], target), target, config)
     except Exception as error:  # templates raise anything
         return f"the template refuses it on this target: {typed_last_line(error)}"
-    if tvm.tir.analysis.verify_gpu_code(function, constraints):
+    return _excess(function, target)
+
+
+def state_problem(target: Any, dag: Any, state: Any) -> str | None:
+    """The same for a state of the auto-scheduler's, of the ComputeDAG `dag`."""
+    if "gpu" not in {str(key) for key in target.keys}:
         return None
-    limits = ", ".join(f"{name} {value}" for name, value in constraints.items())
-    return f"it exceeds this device's limits ({limits})"
+    try:
+        schedule, arguments = dag.apply_steps_from_state(state)
+        with target:
+            function = _only_function(tvm.lower(schedule, list(arguments)))
+    except Exception as error:  # steps raise anything
+        return f"its steps cannot be applied on this target: {typed_last_line(error)}"
+    return _excess(function, target)
+
+
+def _excess(function: Any, target: Any) -> str | None:
+    return cuda_problem(function, target) if target.kind.name == "cuda" else _stated_problem(function, target)
+
+
+def cuda_problem(function: Any, target: Any) -> str | None:
+    """Why the kernels of a function that `tvm.lower` gave cannot be launched on a CUDA `target`, or None."""
+    limits = limits_of(target)
+    launches = (_extents(kernel) for kernel in _kernels(function.body))
+    too_many = next(filter(None, (excess_threads(extents, limits) for extents in launches)), None)
+    return too_many or excess_shared_memory(function, limits)
 
 
 def build_problem(target: Any, workload: Any, config: Any) -> str | None:
@@ -69,13 +96,48 @@ def _lowered(task: Any, target: Any, config: Any) -> Any:
     """The PrimFunc that an AutoTVM template makes of a configuration. Raises what the template raises."""
     with _tuning(), target:
         schedule, arguments = task.instantiate(config)
-        module = tvm.lower(schedule, arguments)
+        return _only_function(tvm.lower(schedule, arguments))
+
+
+def _only_function(module: Any) -> Any:
     return next(iter(module.functions.values()))
 
 
+def _kernels(node: Any) -> Iterator[Any]:
+    """The outermost statements that give a thread its number: a kernel each."""
+    if _is_launch(node):
+        yield node
+        return
+    for child in children(node):
+        yield from _kernels(child)
+
+
+def _extents(kernel: Any) -> dict[str, int]:
+    """How many threads or blocks a kernel has along each tag, as `threadIdx.x`."""
+    found: dict[str, int] = {}
+    inside = [kernel]
+    while inside:
+        node = inside.pop()
+        if _is_launch(node):
+            tag, extent = str(node.node.thread_tag), integer(node.value)
+            found[tag] = max(found.get(tag, 1), extent or 1)
+        inside += children(node)
+    return found
+
+
+def _is_launch(node: Any) -> bool:
+    return type(node).__name__ == "AttrStmt" and node.attr_key == "thread_extent"
+
+
+def _stated_problem(function: Any, target: Any) -> str | None:
+    constraints = _constraints(target)
+    if not constraints or tvm.tir.analysis.verify_gpu_code(function, constraints):
+        return None
+    limits = ", ".join(f"{name} {value}" for name, value in constraints.items())
+    return f"it exceeds this device's limits ({limits})"
+
+
 def _constraints(target: Any) -> dict[str, int]:
-    if "gpu" not in {str(key) for key in target.keys}:
-        return {}
     found = {name: int(target.attrs[name]) for name in _LIMITS if target.attrs.get(name) is not None}
     threads = found.pop("max_num_threads", None)
     if threads is not None:

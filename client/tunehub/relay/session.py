@@ -11,7 +11,10 @@ from tvm import auto_scheduler, autotvm
 
 from tunehub.exceptions import RecordUnusableError
 from tunehub.hub import Hub
+from tunehub.records.whole_splits import with_whole_splits
+from tunehub.relay.coverage import state_of
 from tunehub.relay.ladder import ConfigRequest, ServedConfig, find_config
+from tunehub.relay.legality import state_problem
 from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key
 
 HubFor = Callable[[Any], Hub | None]
@@ -69,7 +72,7 @@ class DispatchSession:
         name = (str(target), workload_key)
         with self._lock:
             if name not in self._states:
-                self._states[name] = self._guarded(target, lambda hub: self._find_state(hub, workload_key))
+                self._states[name] = self._guarded(target, lambda hub: self._find_state(hub, target, workload_key))
             return self._states[name]
 
     def references(self, task: str) -> list[Any]:
@@ -119,17 +122,22 @@ class DispatchSession:
             hub.note(f"{item.package}: {item.record} was {item.reason}")
         return served
 
-    def _find_state(self, hub: Hub, workload_key: str) -> Any:
+    def _find_state(self, hub: Hub, target: Any, workload_key: str) -> Any:
         candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
         if candidate is None:
             return None
-        text = candidate.line.decode("utf-8")
-        return auto_scheduler.measure_record.load_record_from_string(text)[0].state
+        state = state_of(candidate)
+        if candidate.rung == "family":
+            problem = state_problem(target, auto_scheduler.ComputeDAG(str(workload_key)), state)
+            if problem is not None:
+                hub.note(f"{candidate.package}: {candidate.record.name} was measured on another device: {problem}")
+                return None
+        return state
 
     def _decoded(self, hub: Hub, task: str) -> Iterable[Any]:
         for candidate in hub.logs.of_task(task):
             try:
-                pair = autotvm.record.decode(candidate.line.decode("utf-8"))
+                pair = autotvm.record.decode(with_whole_splits(candidate.line).decode("utf-8"))
             except Exception as error:  # TVM's reader raises anything
                 hub.failed("reading a reference record", error)
                 continue

@@ -22,10 +22,12 @@ from tunehub.target.host import (
 )
 from tunehub.target.nvidia import Gpu, gpu_model
 from tunehub.target.tvm_generation import find_tvm
+from tunehub_registry.legacy_target import cuda_architecture
 from tunehub_registry.target import TargetDescriptor, model_name
 
 _NAMED = re.compile(r"([a-z0-9][a-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9._-]*)")
 _CPU_KINDS = frozenset({"llvm", "c"})
+_NOT_DETECTED = "sm_50"  # what TVM up to 0.19 writes into every CUDA target where it finds no GPU
 _TARGET_REMEDY = (
     'give a TVM target, a dict or JSON such as {"kind": "llvm", "mcpu": "znver5"}, a package name such as '
     "'llvm-znver5' or 'cuda-h100', or nothing for this machine's CPU; `tunehub list` shows the packages"
@@ -161,9 +163,12 @@ def _from_tvm(target: Any) -> TargetDescriptor:
     if kind in _CPU_KINDS:
         return _cpu_from_tvm(kind, attrs)
     arch = str(attrs.get("arch") or "unknown")
+    model = _gpu_model_of(target, attrs, arch)
+    if kind == "cuda" and arch == _NOT_DETECTED:
+        arch = cuda_architecture(model) or arch
     return TargetDescriptor(
         kind=kind if _NAMED.fullmatch(f"{kind}-x") else "other",
-        model=_gpu_model_of(target, attrs, arch),
+        model=model,
         arch=arch,
         features=(arch,) if arch.startswith("sm_") else (),
         max_threads_per_block=_bound(attrs.get("max_threads_per_block", attrs.get("max_num_threads"))),
