@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from tunehub.exceptions import HubError, PackageUnusableError, TunehubError, UnknownTargetError
+from tunehub.records.whole_splits import with_whole_splits
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.port import OnProblem
@@ -199,7 +200,9 @@ def _lines_of(item: Published, cache: BlobCache) -> _Lines:
         if backend is None:
             lost[f"are for {record.target.split()[0]}, which has no file in TopHub"] += 1
         else:
-            by_backend.setdefault(backend, []).append(record.line)
+            # No template for x86 CPUs asks for references.
+            line = record.line if backend == _CPU else with_whole_splits(record.line)
+            by_backend.setdefault(backend, []).append(line)
     notes = tuple(f"{count} of its lines {reason}" for reason, count in lost.items())
     return _Lines(item=item, by_backend=by_backend, notes=notes)
 
