@@ -28,10 +28,10 @@ TARGET = "llvm -mcpu=core-avx2"
 SHAPE = (1, 16, 14, 14)
 
 
-def conv_net(layers: int = 1, channels: int = 16) -> tuple[Any, dict[str, Any]]:
+def conv_net(layers: int = 1, channels: int = 16, shape: tuple[int, ...] = SHAPE) -> tuple[Any, dict[str, Any]]:
     """`layers` equal convolutions with ReLU, NCHW."""
     rng = np.random.RandomState(0)
-    body = relay.var("data", shape=SHAPE)
+    body = relay.var("data", shape=shape)
     params = {}
     for number in range(layers):
         name = f"w{number}"

@@ -11,8 +11,9 @@ import tvm
 from tvm import auto_scheduler, relay
 
 from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
+from tunehub.relay.coverage import gpu_hardware
 from tunehub_builder.backends.relay import nvrtc
-from tunehub_builder.backends.relay.auto_scheduler_tuner import _source, gpu_hardware
+from tunehub_builder.backends.relay.auto_scheduler_tuner import _source
 from tunehub_builder.backends.relay.autotvm_session import TaskSource
 from tunehub_builder.backends.relay.gpu_session import HARDWARE, SearchTaskSource, _failure, compiled, create_task
 

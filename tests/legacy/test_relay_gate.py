@@ -122,7 +122,7 @@ def judge(work: RelayWork, network_of: Callable[[str], RelayNetwork] | None = No
     shown: list[RelayVerdict] = []
 
     def dags(tasks: Sequence[RelayTask]) -> dict[str, tuple[str, str]]:
-        return auto_scheduler_dags(tasks, network_of, TARGET) if network_of else {}
+        return auto_scheduler_dags(tasks, work.graphs(), network_of, TARGET) if network_of else {}
 
     run = work.directory.existing_run()
     backend = RelayWorkloads(work=work, run=run, threads=RESOURCES.threads, dags=dags, plan=QUICK)

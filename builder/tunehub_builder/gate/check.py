@@ -19,7 +19,7 @@ from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
 from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
-from tunehub_builder.gate.workloads import check_workloads, judge
+from tunehub_builder.gate.workloads import check_workloads, judge_on
 from tunehub_builder.packing.contents import nothing_admitted
 from tunehub_builder.tuning.progress import native_output_to
 from tunehub_builder.tuning.run import Resources
@@ -164,7 +164,7 @@ def _measured(
     show = shown_on(stream)
     backend = RelaxWorkloads(directory=directory, run=run, threads=resources.threads)
     with backend.workers(resources.workers) as workers:
-        for position, verdict in enumerate(judge(backend.cases(entries), workers, backend.limits), 1):
+        for position, verdict in enumerate(judge_on(backend.cases(entries), workers, backend.limits), 1):
             show(verdict, position, len(entries))
             yield verdict
 

@@ -34,6 +34,13 @@ class BuildLimits:
     run_s: float
 
 
+def plan_for(kind: str) -> MeasuringPlan:
+    """How finalists for a kind of target are timed: a GPU's times are steady, and its kernels short."""
+    if kind == "cuda":
+        return MeasuringPlan(rounds=9, sample_s=0.002, budget_s=0.1, only_first=True)
+    return MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0, only_first=True)
+
+
 class WorkerLostError(Exception):
     """The process of a comparison crashed or hung; any of its finalists may be to blame."""
 

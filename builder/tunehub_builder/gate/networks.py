@@ -21,6 +21,7 @@ from tunehub.measure.protocol import MeasuringPlan, in_turns, noise_reason
 from tunehub_builder.gate.comparison import BuildLimits
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.network_session import DEFAULT, NetworkSession
+from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
 
@@ -106,8 +107,8 @@ class NetworkBackend(Protocol[_Case]):
     def limits(self) -> BuildLimits: ...
 
     @property
-    def session(self) -> Callable[[], NetworkSession]:
-        """What makes a worker's session; it can be pickled."""
+    def sessions(self) -> Sequence[Callable[[], NetworkSession]]:
+        """What makes a worker's session on each device; it can be pickled."""
 
     def wanted(self, case: _Case) -> Mapping[Hashable, str]:
         """The keys of the network's verdicts with the digests of the records that they must be about."""
@@ -137,15 +138,22 @@ def check_networks(
 def judge_networks(
     backend: NetworkBackend[_Case], cases: Iterable[_Case], options: PoolOptions
 ) -> Iterator[Sequence[NetworkVerdict]]:
-    """Yield the verdicts on each network, measured in a process of its own. Raises TuningError, NetworkError."""
-    for case in cases:
-        with backend.opened(case) as job:
-            worker = Worker(options, backend.session)
-            try:
-                measured = measure_variants(worker, job, backend.plan, backend.limits)
-            finally:
-                worker.stop(at_once=True)
-        yield backend.verdicts(case, measured, options.threads)
+    """Yield the verdicts on each network, measured in a process of its own, on all devices at once.
+
+    Raises TuningError, NetworkError.
+    """
+
+    def judge(cases: Iterator[_Case], session: Callable[[], NetworkSession]) -> Iterator[Sequence[NetworkVerdict]]:
+        for case in cases:
+            with backend.opened(case) as job:
+                worker = Worker(options, session)
+                try:
+                    measured = measure_variants(worker, job, backend.plan, backend.limits)
+                finally:
+                    worker.stop(at_once=True)
+            yield backend.verdicts(case, measured, options.threads)
+
+    return judge_at_once(cases, backend.sessions, judge)
 
 
 def reason_against(measured: Mapping[str, VariantTimes], variant: str) -> str | None:

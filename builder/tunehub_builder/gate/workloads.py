@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ from tunehub_builder.gate.comparison import (
     WorkerLostError,
 )
 from tunehub_builder.gate.journal import judge_due
+from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import Worker
@@ -67,8 +69,8 @@ class WorkloadBackend(Protocol[_Entry, _Verdict]):
     def cases(self, entries: Sequence[_Entry]) -> Sequence[WorkloadCase[_Verdict]]:
         """What to measure of these entries. Raises NetworkError."""
 
-    def workers(self, count: int) -> AbstractContextManager[Sequence[Worker]]:
-        """Processes that build and run. Raises TuningError when one cannot be started."""
+    def workers(self, count: int) -> AbstractContextManager[Sequence[Sequence[Worker]]]:
+        """Processes that build and run, those of each device together. Raises TuningError if one cannot be started."""
 
 
 def check_workloads(
@@ -82,10 +84,17 @@ def check_workloads(
     def judge_entries(due: Sequence[_Entry]) -> Iterator[list[_Verdict]]:
         cases = backend.cases(due)
         with backend.workers(min(resources.workers, len(cases))) as workers:
-            for verdict in judge(cases, workers, backend.limits):
+            for verdict in judge_on(cases, workers, backend.limits):
                 yield [verdict]
 
     return judge_due(backend.journal, backend.entries(), backend.wanted, resources.threads, judge_entries, show)
+
+
+def judge_on(
+    cases: Iterable[WorkloadCase[_Verdict]], workers: Sequence[Sequence[Worker]], limits: BuildLimits
+) -> Iterator[_Verdict]:
+    """As :func:`judge`, on several devices at once: ``workers`` are those of each. Raises as that."""
+    return judge_at_once(cases, workers, partial(judge, limits=limits))
 
 
 def judge(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
+from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.manifest import NetworkEntry, Provenance, RecordSet
 from tunehub_registry.target import TargetDescriptor
 
@@ -34,6 +35,12 @@ def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError
 def sorted_networks(run: RunFile) -> tuple[NetworkEntry, ...]:
     """The networks of a run by name."""
     return tuple(sorted(run.networks, key=lambda network: network.name))
+
+
+def measured_with(run: RunFile, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
+    """The times of networks that were tuned in a run."""
+    tuned = {network.name for network in run.networks}
+    return [item for item in measured if item.network in tuned]
 
 
 def provenance_of(run: RunFile, trials: int, tuner: str | None = None) -> Provenance:

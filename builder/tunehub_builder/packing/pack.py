@@ -35,7 +35,8 @@ def pack_directory(
     WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``.
     """
     run = directory.existing_run()
-    contents = relax_contents(directory, run, measured) if run.relay_target is None else relay_contents(directory, run)
+    contents_of = relax_contents if run.relay_target is None else relay_contents
+    contents = contents_of(directory, run, measured)
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of target {run.target_name} is called {contents.target.name}, not {name}")
     if base is not None:

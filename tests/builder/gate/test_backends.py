@@ -109,9 +109,9 @@ class Played:
         return getattr(self._backend, name)
 
     @contextmanager
-    def workers(self, count: int) -> Iterator[Sequence[PlayedWorker]]:
+    def workers(self, count: int) -> Iterator[Sequence[Sequence[PlayedWorker]]]:
         assert count == 1
-        yield [self.worker]
+        yield [[self.worker]]
 
     def check(self, threads: int = 2, **played: Any) -> tuple[Any, int]:
         """The verdict on the one workload, and how many new ones there are."""

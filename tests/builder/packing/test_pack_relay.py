@@ -231,16 +231,19 @@ def decide(uses: tuple[RecordUse, ...], measured: dict[str, Times]) -> Sequence[
 
 
 @pytest.mark.parametrize(
-    ("graph_s", "admitted", "reason"),
+    ("other_s", "admitted", "reason"),
     [(4e-3, True, ""), (6e-3, False, "single workloads"), (5e-3, True, ""), (2e-2, False, "times as fast")],
 )
-def test_graph_level_records_must_not_lose_to_the_single_records(graph_s: float, admitted: bool, reason: str) -> None:
-    uses = (RecordUse(variant="history", lines=("a",)), RecordUse(variant="graph", lines=("b",)))
-    times = {"default": 1e-2, "history": 5e-3, "graph": graph_s}
+@pytest.mark.parametrize("variant", ["graph", "auto_scheduler"])
+def test_sets_that_clients_prefer_must_not_lose_to_the_single_records(
+    variant: str, other_s: float, admitted: bool, reason: str
+) -> None:
+    uses = (RecordUse(variant="history", lines=("a",)), RecordUse(variant=variant, lines=("b",)))
+    times = {"default": 1e-2, "history": 5e-3, variant: other_s}
     measured = {name: Times(run_s=(s, s * 1.001, s * 0.999), difference=1e-6) for name, s in times.items()}
-    history, graph = decide(uses, measured)
+    history, other = decide(uses, measured)
     assert history.admitted
-    assert (graph.admitted, reason in (graph.reason or "")) == (admitted, True)
+    assert (other.admitted, reason in (other.reason or "")) == (admitted, True)
 
 
 def test_a_default_that_cannot_be_measured_admits_nothing() -> None:
@@ -313,6 +316,35 @@ def test_a_package_that_does_not_go_with_the_directory_is_refused(
 def test_a_missing_base_is_named(checked: RelayWork, tmp_path: Path) -> None:
     with pytest.raises(PackingError, match=r"none\.tunepkg: No such file"):
         pack_directory(checked.directory, "0.2.0", base=tmp_path / "none.tunepkg")
+
+
+def test_records_of_a_gpu_go_beside_those_for_current_tvm_with_times_of_pytorch(tmp_path: Path) -> None:
+    target = "cuda -keys=cuda,gpu -arch=sm_90 -max_num_threads=1024 -model=h200 -thread_warp_size=32"
+    directory = WorkDirectory(tmp_path / "work")
+    directory.path.mkdir()
+    entry = NetworkEntry(name="net", source="test", inputs={"data": (1, 64)}, dtype="float32")
+    directory.save_run(
+        RunFile(
+            target_name="cuda-h200", target={"text": target}, tvm_version="0.19.0", tvm_ffi_version="none",
+            networks=(entry,), runs=(one_run("autotvm", "2026-01-01"),),
+        )
+    )  # fmt: skip
+    work = RelayWork(directory)
+    add(work, verdict(line("dense_small_batch.gpu").replace(TARGET, target), 2e-4, 1e-4))
+    vouch(work)
+    times = {"default_s": 1e-2, "tuned_s": 1e-3, "torch_graphs_s": 2e-3, "repeats": 9, "threads": 1}
+    measured = [NetworkEvidence(network=name, output_max_rel_diff=1e-6, **times) for name in ("net", "another")]
+    base = Path(__file__).parents[3] / "packages" / "cuda-h200-0.2.0.tunepkg"
+    built = pack_directory(directory, "0.3.0", base=base, measured=measured)
+    with open_package(base) as before:
+        assert built.manifest.target == before.manifest.target
+        assert [item.tuner for item in built.manifest.record_sets] == [
+            *(item.tuner for item in before.manifest.record_sets), "autotvm",
+        ]  # fmt: skip
+    found = {item.network: item for item in evidence_of(built) if isinstance(item, NetworkEvidence)}
+    assert found["net"].torch_graphs_s == 2e-3
+    assert "net (history)" in found
+    assert "another" not in found, "it was not tuned here"
 
 
 def test_the_index_lists_all_tuners(checked: RelayWork, base: Callable[..., Path], tmp_path: Path) -> None:

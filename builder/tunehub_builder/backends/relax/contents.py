@@ -18,7 +18,13 @@ from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.finalists import Distilled, distill
 from tunehub_builder.gate.journal import latest
 from tunehub_builder.gate.networks import NetworkVerdict, digest_of
-from tunehub_builder.packing.contents import Contents, nothing_admitted, provenance_of, sorted_networks
+from tunehub_builder.packing.contents import (
+    Contents,
+    measured_with,
+    nothing_admitted,
+    provenance_of,
+    sorted_networks,
+)
 from tunehub_builder.tuning.trial_record import record_of
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, encode_any_record
@@ -134,8 +140,7 @@ def _with_own_choice(line: RecordEvidence, verdict: Verdict, entry: Distilled) -
 
 def _measured_with(run: RunFile, measured: Iterable[NetworkEvidence]) -> list[NetworkEvidence]:
     """The times of networks that were tuned; those with templates say so, beside times with other records."""
-    tuned = {network.name for network in run.networks}
-    found = [item for item in measured if item.network in tuned]
+    found = measured_with(run, measured)
     if run.tuner != TEMPLATE:
         return found
     return [msgspec.structs.replace(item, network=f"{item.network} ({TEMPLATE})") for item in found]

@@ -111,7 +111,7 @@ class RelaxNetworks:
     digest: str
     plan: MeasuringPlan = PLAN
     limits: BuildLimits = LIMITS
-    session = RelaxNetworkSession
+    sessions = (RelaxNetworkSession,)
 
     def wanted(self, case: RelaxNetworkCase) -> Mapping[Hashable, str]:
         """As the port says."""

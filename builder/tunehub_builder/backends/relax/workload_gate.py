@@ -13,7 +13,7 @@ import msgspec
 from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub.records.key_scheme import TEMPLATE
-from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules, plan_for
 from tunehub_builder.gate.evidence import speedup, timed_evidence
 from tunehub_builder.gate.finalists import FINALISTS, Distilled, distill
 from tunehub_builder.gate.workloads import WorkloadCase
@@ -75,13 +75,6 @@ def verdict_journal(directory: WorkDirectory) -> LineJournal[Verdict]:
     return LineJournal(directory.path / "verdicts.jsonl", Verdict)
 
 
-def plan_for(target: Mapping[str, Any]) -> MeasuringPlan:
-    """How a target's finalists are timed: a GPU's times are steady, and its kernels short."""
-    if target.get("kind") == "cuda":
-        return MeasuringPlan(rounds=9, sample_s=0.002, budget_s=0.1, only_first=True)
-    return MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0, only_first=True)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelaxWorkloads:
     """The workloads of a work directory as the gate's backend; ``threads`` measure."""
@@ -106,14 +99,14 @@ class RelaxWorkloads:
 
     def cases(self, entries: Sequence[Distilled]) -> Sequence[WorkloadCase[Verdict]]:
         """As the port says."""
-        plan = plan_for(self.run.target)
+        plan = plan_for(str(self.run.target.get("kind")))
         return [case_of(entry, self.run.target, self.threads, plan) for entry in entries]
 
     @contextmanager
-    def workers(self, count: int) -> Iterator[Sequence[Worker]]:
+    def workers(self, count: int) -> Iterator[Sequence[Sequence[Worker]]]:
         """As the port says."""
         with worker_pool(self.directory, self.run, workers=count, threads=self.threads) as pool:
-            yield pool.workers
+            yield [pool.workers]
 
 
 def case_of(entry: Distilled, target: Mapping[str, Any], threads: int, plan: MeasuringPlan) -> WorkloadCase[Verdict]:

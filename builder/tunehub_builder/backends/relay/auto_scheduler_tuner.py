@@ -22,9 +22,7 @@ from typing import Any
 
 import msgspec
 
-from tunehub.cuda.limits import limits_of
 from tunehub.exceptions import last_line
-from tunehub.target.gpu_architectures import WARP
 from tunehub_builder.backends.relay.auto_scheduler_history import (
     TaskHistory,
     known_programs,
@@ -35,7 +33,7 @@ from tunehub_builder.backends.relay.gpu_search import PROGRAMS, AutoSchedulerSea
 from tunehub_builder.backends.relay.gpu_session import HARDWARE, AutoSchedulerGpuSession, SearchTaskSource
 from tunehub_builder.backends.relay.gpu_tuner import GpuTask, gpu_options, on_own_gpu, tune_tasks
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, RelayOptions, RelaySession
-from tunehub_builder.backends.relay.work import RelayTask, failure_name
+from tunehub_builder.backends.relay.work import RelayTask, SearchGraph, failure_name
 from tunehub_builder.exceptions import TuningError, WorkDirectoryError
 from tunehub_builder.tuning.progress import TrialCount, TrialTotals
 from tunehub_registry.tuning_log import auto_scheduler_key
@@ -88,6 +86,7 @@ class AutoSchedulerTuner:
         tasks, notes = _sorted_out(extract(session, target))
         names = [network.name for network in session.networks]
         session.work.save_tasks(AUTO_SCHEDULER, names, [_relay_task(task) for task in tasks])
+        session.work.save_graphs(graph_of(task.task) for task in tasks)
         if not tasks:
             raise TuningError(f"{', '.join(names)}: the auto-scheduler finds nothing to tune; {'; '.join(notes)}")
         trials = session.options.trials if session.options.trials is not None else TRIALS_PER_TASK * len(tasks)
@@ -127,6 +126,15 @@ def _tune_on_gpu(session: RelaySession, tasks: Sequence[_SearchTask], trials: in
     )
 
 
+def graph_of(task: Any) -> SearchGraph:
+    """What TVM's ``task`` computes, for other processes."""
+    from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
+
+    key = str(task.workload_key)
+    tensors = str(serialize_workload_registry_entry(key)[1])
+    return SearchGraph(key=auto_scheduler_key(key), workload_key=key, tensors=tensors)
+
+
 def _source(task: Any) -> str:
     """TVM's ``task`` for another process."""
     from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
@@ -144,21 +152,11 @@ def _source(task: Any) -> str:
     return msgspec.json.encode(source).decode()
 
 
-def gpu_hardware(target: Any) -> Any:
-    """TVM's HardwareParams of a CUDA target, as TVM makes them of the device in this machine; None for other kinds."""
-    from tvm import auto_scheduler
-
-    if str(target.kind.name) != "cuda":
-        return None
-    limits = limits_of(target)
-    return auto_scheduler.HardwareParams(
-        -1, 16, 64, limits.shared_memory, (1 << 31) - 1, limits.threads, WARP // 4, WARP
-    )  # search_task.cc, GetDefaultHardwareParams
-
-
 def extract(session: RelaySession, target: Any) -> list[_SearchTask]:
     """The tasks of all networks, each once, with how often each network calls it."""
     from tvm import auto_scheduler
+
+    from tunehub.relay.coverage import gpu_hardware
 
     found: dict[str, _SearchTask] = {}
     for network in session.networks:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from tunehub_builder.backends.relay import networks as standard
 from tunehub_builder.backends.relay.admission import JudgedRecord, judged_records
+from tunehub_builder.backends.relay.auto_scheduler_tuner import graph_of
 from tunehub_builder.backends.relay.network_gate import RelayNetworks, network_journal, record_uses
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork
 from tunehub_builder.backends.relay.target import find_relay_target
 from tunehub_builder.backends.relay.templates import load_template
-from tunehub_builder.backends.relay.work import RelayTask, RelayWork
+from tunehub_builder.backends.relay.work import RelayTask, RelayWork, SearchGraph
 from tunehub_builder.backends.relay.workload_gate import RelayWorkloads, target_text, templates
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.journal import GateVerdict
@@ -23,7 +24,6 @@ from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
-from tunehub_registry.tuning_log import auto_scheduler_key
 
 _NHWC_SUFFIX = "-nhwc"
 _STANDARD_SOURCE = "tvm.relay.testing."
@@ -48,11 +48,11 @@ def check_relay_directory(
     work = RelayWork(directory)
     work.heal()
     found = Networks(run.networks, models)
-    dags = partial(auto_scheduler_dags, network_of=found.get, target=target)
+    dags = partial(auto_scheduler_dags, known=work.graphs(), network_of=found.get, target=target)
     workloads = RelayWorkloads(work=work, run=run, threads=resources.threads, dags=dags)
     verdicts = check_workloads(workloads, resources, show)
     options = PoolOptions(workers=1, threads=resources.threads, log=str(directory.log))
-    backend, uses = RelayNetworks(run=run, network_of=found.get), record_uses(work, run, verdicts)
+    backend, uses = RelayNetworks.here(directory, run, found.get), record_uses(work, run, verdicts)
     networks = check_networks(backend, network_journal(work), uses, options, show)
     names = [entry.name for entry in run.networks]
     return _result(judged_records(verdicts, networks, work.tasks(), names), networks)
@@ -95,26 +95,29 @@ class Networks:
 
 
 def auto_scheduler_dags(
-    tasks: Sequence[RelayTask], network_of: Callable[[str], RelayNetwork], target: str
+    tasks: Sequence[RelayTask], known: Mapping[str, SearchGraph], network_of: Callable[[str], RelayNetwork], target: str
 ) -> dict[str, tuple[str, str]]:
-    """TVM's key and the graph, as TVM's JSON, of auto-scheduler tasks, by our key. They are extracted anew.
+    """TVM's key and the graph, as TVM's JSON, of auto-scheduler tasks, by our key. What is not ``known`` is extracted
+    anew.
 
     Raises NetworkError.
     """
     wanted = {task.key for task in tasks}
-    found: dict[str, tuple[str, str]] = {}
-    for name in dict.fromkeys(name for task in tasks for name in task.counts):
+    found = {key: graph for key, graph in known.items() if key in wanted}
+    for name in dict.fromkeys(name for task in tasks for name in task.counts if task.key not in found):
         if wanted - found.keys():
-            found.update(item for item in _extracted(network_of(name), target) if item[0] in wanted)
-    return found
+            found |= {graph.key: graph for graph in _extracted(network_of(name), target) if graph.key in wanted}
+    return {key: (graph.workload_key, graph.tensors) for key, graph in found.items()}
 
 
-def _extracted(network: RelayNetwork, target: str) -> list[tuple[str, tuple[str, str]]]:
+def _extracted(network: RelayNetwork, target: str) -> list[SearchGraph]:
     import tvm
     from tvm import auto_scheduler
-    from tvm.auto_scheduler.workload_registry import serialize_workload_registry_entry
+
+    from tunehub.relay.coverage import gpu_hardware
 
     module, weights = network.module()
-    tasks, _ = auto_scheduler.extract_tasks(module["main"], weights, tvm.target.Target(target))
-    keys = [str(task.workload_key) for task in tasks]
-    return [(auto_scheduler_key(key), (key, str(serialize_workload_registry_entry(key)[1]))) for key in keys]
+    wanted = tvm.target.Target(target)
+    hardware = gpu_hardware(wanted)
+    tasks, _ = auto_scheduler.extract_tasks(module["main"], weights, wanted, hardware_params=hardware)
+    return [graph_of(task) for task in tasks]

@@ -19,16 +19,24 @@ from tunehub_builder.backends.relay.workload_gate import static_reason, target_t
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.journal import latest
 from tunehub_builder.gate.networks import NetworkVerdict
-from tunehub_builder.packing.contents import Contents, nothing_admitted, provenance_of, sorted_networks
+from tunehub_builder.packing.contents import (
+    Contents,
+    measured_with,
+    nothing_admitted,
+    provenance_of,
+    sorted_networks,
+)
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
-from tunehub_registry.evidence import Evidence, encode_evidence
+from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import RecordSet
 from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
 
 
-def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
+def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
     """The records and graph-level sets that the gate admitted, by workload and by network.
+
+    ``measured``: end-to-end times; those of networks that were tuned go into the evidence.
 
     Raises PackingError when there are none, WorkDirectoryError for a damaged file.
     """
@@ -43,6 +51,7 @@ def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
     graphs = [verdict for verdict in networks if verdict.variant == GRAPH and verdict.admitted]
     if not published and not graphs:
         raise nothing_admitted(directory, checked=bool(verdicts))
+    evidence = _evidence(judged, networks, _efforts(work, tasks))
     sets, files = _record_sets(work, run, published, graphs)
     return Contents(
         target=descriptor_of_legacy(parse_target(target_text(run))),
@@ -50,7 +59,7 @@ def relay_contents(directory: WorkDirectory, run: RunFile) -> Contents:
         networks=sorted_networks(run),
         provenance=provenance_of(run, sum(map(_lines, work.logs()))),
         files=files,
-        evidence=b"".join(map(encode_evidence, _evidence(judged, networks, _efforts(work, tasks)))),
+        evidence=b"".join(map(encode_evidence, [*evidence, *measured_with(run, measured)])),
         counts={
             "records": len(published),
             "rejected": len(verdicts) - len(published),

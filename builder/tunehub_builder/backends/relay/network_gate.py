@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ from tunehub_builder.backends.relay.network_worker import (
     RelayNetworkSession,
 )
 from tunehub_builder.backends.relay.networks import RelayNetwork
+from tunehub_builder.backends.relay.run_place import RunPlace, kind_of, places_by_device
 from tunehub_builder.backends.relay.tuner import AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_gate import (
@@ -46,10 +49,13 @@ from tunehub_builder.gate.networks import (
     reason_against,
 )
 from tunehub_builder.tuning.journal import LineJournal
-from tunehub_builder.tuning.work_directory import RunFile
+from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 
 LIMITS = BuildLimits(build_s=3600.0, run_s=300.0)
 PLAN = MeasuringPlan(rounds=11, sample_s=0.25, warm_up_s=0.25, pause_s=0.05)
+_OF_GPU = MeasuringPlan(rounds=11, sample_s=0.05, warm_up_s=0.05, budget_s=2.0, only_first=True)
+_AT_ONCE = 10  # networks that are built while one is measured on each GPU: each takes a core
+_one_definition = threading.Lock()  # TVM makes modules in this process
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +111,7 @@ def _uses_of(
         used = [winners[tuner, key] for key in called]
         lines = tuple(verdict.line for verdict in used if verdict.line is not None)
         if lines:
-            most = max(tolerance_of(verdict.name) for verdict in used)
+            most = max(tolerance_of(f"{verdict.name} {verdict.line}") for verdict in used)
             found.append(RecordUse(variant=variant, lines=lines, keys=tuple(called), tolerance=most))
     if graph.exists():
         text = graph.read_text(encoding="utf-8")
@@ -132,7 +138,22 @@ class RelayNetworks:
     network_of: Callable[[str], RelayNetwork]
     plan: MeasuringPlan = PLAN
     limits: BuildLimits = LIMITS
-    session = RelayNetworkSession
+    places: Sequence[RunPlace] = (RunPlace(),)
+
+    @classmethod
+    def here(cls, directory: WorkDirectory, run: RunFile, network_of: Callable[[str], RelayNetwork]) -> RelayNetworks:
+        """As they are measured on this machine: on a CPU one after the other, on all GPUs several at once."""
+        target = target_text(run)
+        if kind_of(target) != "cuda":
+            return cls(run=run, network_of=network_of)
+        by_device = places_by_device(target, directory.path, min(_AT_ONCE, len(run.networks)))
+        places = [place for of_device in by_device.values() for place in of_device]
+        return cls(run=run, network_of=network_of, plan=_OF_GPU, places=places)
+
+    @property
+    def sessions(self) -> Sequence[Callable[[], RelayNetworkSession]]:
+        """As the port says."""
+        return [partial(RelayNetworkSession, place) for place in self.places]
 
     def wanted(self, case: NetworkUses) -> Mapping[Hashable, str]:
         """As the port says."""
@@ -145,7 +166,8 @@ class RelayNetworks:
             NetworkVariant(name=use.variant, arguments=(use.lines,), tolerance=use.tolerance) for use in case.uses
         ]
         with tempfile.TemporaryDirectory() as folder:
-            described = _saved(self.network_of(case.network), Path(folder), self.run)
+            with _one_definition:
+                described = _saved(self.network_of(case.network), Path(folder), self.run)
             yield NetworkJob(name=case.network, case=described, variants=[NetworkVariant(name=DEFAULT), *variants])
 
     def verdicts(
@@ -157,7 +179,7 @@ class RelayNetworks:
         for use in case.uses:
             times = measured.get(use.variant, NOT_MEASURED)
             reason = reason_against(measured, use.variant)
-            if reason is None and use.variant == GRAPH and HISTORY in verdicts:
+            if reason is None and use.variant != HISTORY and HISTORY in verdicts:  # clients prefer the other sets
                 reason = _slower_than_history(verdicts[HISTORY], times.run_s)
             verdicts[use.variant] = NetworkVerdict(
                 network=case.network,
@@ -175,12 +197,12 @@ class RelayNetworks:
         return list(verdicts.values())
 
 
-def _slower_than_history(history: NetworkVerdict, graph_s: Sequence[float]) -> str | None:
-    """Why graph-level records are no good beside the history that is published too, or None."""
-    if not history.admitted or not is_faster(history.tuned_s, graph_s, 1.0):
+def _slower_than_history(history: NetworkVerdict, run_s: Sequence[float]) -> str | None:
+    """Why another set is no good beside the history that is published too, or None."""
+    if not history.admitted or not is_faster(history.tuned_s, run_s, 1.0):
         return None
-    graph, best = statistics.median(graph_s), statistics.median(history.tuned_s)
-    return f"takes {graph:.3g} s, and the best records of the single workloads {best:.3g} s"
+    takes, best = statistics.median(run_s), statistics.median(history.tuned_s)
+    return f"takes {takes:.3g} s, and the best records of the single workloads {best:.3g} s"
 
 
 def _saved(network: RelayNetwork, folder: Path, run: RunFile) -> str:

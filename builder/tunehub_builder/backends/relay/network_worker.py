@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,7 +12,9 @@ from typing import Any
 
 import msgspec
 
+from tunehub.measure.quiet import Patience
 from tunehub.measure.session import random_array
+from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
 from tunehub_builder.gate.network_session import DEFAULT, BuiltNetwork, NetworkSession
 
 HISTORY, GRAPH, AUTO_SCHEDULER = "history", "graph", "auto_scheduler"
@@ -35,8 +36,10 @@ class RelayNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
 class RelayNetworkSession(NetworkSession):
     """Variants: TVM's ``default``, and how TVM uses records: ``history``, ``graph`` and ``auto_scheduler``."""
 
-    def __init__(self) -> None:
-        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
+    def __init__(self, place: RunPlace | None = None) -> None:
+        """``place``: None is the CPU."""
+        self._place = place or RunPlace()
+        self._place.enter()
         super().__init__(_PATIENCE_S)
 
     def open(self, case: str) -> None:
@@ -50,7 +53,7 @@ class RelayNetworkSession(NetworkSession):
         self._module = tvm.ir.load_json(Path(known.module).read_text(encoding="utf-8"))
         self._weights = relay.load_param_dict(Path(known.weights).read_bytes())
         self._target = tvm.target.Target(known.target)
-        self._device = tvm.device(str(self._target.kind.name), 0)
+        self._device = self._place.device(self._target)
 
     def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
         """As the base says; the argument is the lines of the records, as ``variant`` uses them."""
@@ -68,10 +71,20 @@ class RelayNetworkSession(NetworkSession):
                 stack.enter_context(_records(variant, file.name))
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config))
             library = relay.build(self._module, target=self._target, params=self._weights)
-        module = graph_executor.GraphModule(library["default"](self._device))
-        for name, value in self._inputs().items():
-            module.set_input(name, value)
-        return BuiltNetwork(outputs=partial(_outputs, module), time=partial(_time, module, self._device)), None
+        with self._device.alone():
+            module = graph_executor.GraphModule(library["default"](self._device.tvm))
+            for name, value in self._inputs().items():
+                module.set_input(name, value)
+        return BuiltNetwork(outputs=partial(_outputs, module, self._device), time=partial(self._timed, module)), None
+
+    def time(self, variant: str, runs: int, patient: bool) -> float:
+        """As the base says; on a GPU nothing is repeated, but nobody else measures there."""
+        timer = self._built[variant].time
+        return self._device.timed(lambda: timer(runs), self._patience if patient else Patience(left=0.0))
+
+    def _timed(self, module: Any, runs: int) -> float:
+        evaluator = module.module.time_evaluator("run", self._device.tvm, number=runs, repeat=1)
+        return float(evaluator().results[0])
 
     def _inputs(self) -> Mapping[str, Any]:
         """The same random numbers for every variant, by the types that the module declares."""
@@ -85,13 +98,10 @@ class RelayNetworkSession(NetworkSession):
         }
 
 
-def _outputs(module: Any) -> list[Any]:
-    module.run()
-    return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
-
-
-def _time(module: Any, device: Any, runs: int) -> float:
-    return float(module.module.time_evaluator("run", device, number=runs, repeat=1)().results[0])
+def _outputs(module: Any, device: RunDevice) -> list[Any]:
+    with device.alone():
+        module.run()
+        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
 
 
 def _records(variant: str, path: str) -> Any:

@@ -2,7 +2,7 @@
 
 ``autotvm.log``, ``auto_scheduler.json`` and ``graph/<network>.log`` hold TVM's own lines, ``layout_transforms.log`` the
 times of layout transforms that the graph tuner measured, ``relay_tasks.jsonl`` what was tuned, ``failures.jsonl`` why
-trials failed on a GPU. Imports no tvm.
+trials failed on a GPU, ``auto_scheduler_graphs.jsonl`` what the auto-scheduler's tasks compute. Imports no tvm.
 """
 
 from __future__ import annotations
@@ -61,6 +61,14 @@ class FailedTrial(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
+class SearchGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task of the auto-scheduler computes, by our ``key``: TVM's key, and the tensors as TVM's JSON."""
+
+    key: str
+    workload_key: str
+    tensors: str
+
+
 class RelayWork:
     """Paths and tasks in ``directory``. Write only while it is locked."""
 
@@ -72,6 +80,7 @@ class RelayWork:
         self.layout_log = self.path / "layout_transforms.log"
         self.failed = LineJournal(self.path / "failures.jsonl", FailedTrial)
         self._tasks = self.path / "relay_tasks.jsonl"
+        self._graphs = LineJournal(self.path / "auto_scheduler_graphs.jsonl", SearchGraph)
 
     def graph_log(self, network: str) -> Path:
         """The record file of the graph tuner for ``network``."""
@@ -124,6 +133,16 @@ class RelayWork:
         """
         merged = merge_relay_tasks(self.tasks(), tuner, networks, tasks)
         write_atomically(self._tasks, (msgspec.json.encode(task) + b"\n" for task in merged))
+
+    def graphs(self) -> dict[str, SearchGraph]:
+        """What the auto-scheduler's tasks compute, by our key. Raises WorkDirectoryError for a line that is none."""
+        return {graph.key: graph for graph in self._graphs.entries()}
+
+    def save_graphs(self, graphs: Iterable[SearchGraph]) -> None:
+        """Add those that are not known yet. Raises WorkDirectoryError when the disk refuses."""
+        self._graphs.heal()
+        known = self.graphs()
+        self._graphs.append(*(graph for graph in graphs if graph.key not in known))
 
 
 def merge_relay_tasks(

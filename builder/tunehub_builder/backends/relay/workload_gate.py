@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,23 +18,25 @@ import msgspec
 
 from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.backends.relay.run_place import RunPlace, kind_of, places_by_device
 from tunehub_builder.backends.relay.tuner import AUTO_SCHEDULER, AUTOTVM
 from tunehub_builder.backends.relay.work import RelayTask, RelayWork
 from tunehub_builder.backends.relay.workload_worker import RelayWorkload, WorkloadSession
 from tunehub_builder.exceptions import TuningError
-from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.comparison import BuildLimits, ComparedFinalists, Finalist, FinalistRules, plan_for
 from tunehub_builder.gate.evidence import speedup
 from tunehub_builder.gate.networks import digest_of
 from tunehub_builder.gate.workloads import WorkloadCase
 from tunehub_builder.logs.best_records import distill_logs
 from tunehub_builder.tuning.journal import LineJournal
-from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPool
+from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
 from tunehub_builder.tuning.work_directory import RunFile
 from tunehub_registry.tuning_log import LogLineError, LogRecord, config_problem
 
 FINALISTS = 5
+_HALF = "float16"
+_OF_GPU = 3  # whose times are steadier, and whose time is dear
 LIMITS = BuildLimits(build_s=600.0, run_s=300.0)
-PLAN = MeasuringPlan(rounds=11, sample_s=0.02, budget_s=1.0, only_first=True)
 
 
 class RelayVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,7 +121,7 @@ class RelayWorkloads:
     run: RunFile
     threads: int
     dags: Callable[[Sequence[RelayTask]], Mapping[str, tuple[str, str]]]
-    plan: MeasuringPlan = PLAN
+    plan: MeasuringPlan | None = None
     limits: BuildLimits = LIMITS
 
     @property
@@ -129,7 +131,7 @@ class RelayWorkloads:
 
     def entries(self) -> Sequence[RelayEntry]:
         """As the port says."""
-        return entries(self.work)
+        return entries(self.work, _OF_GPU if self._kind == "cuda" else FINALISTS)
 
     def wanted(self, entry: RelayEntry) -> Mapping[Hashable, str]:
         """As the port says."""
@@ -141,11 +143,22 @@ class RelayWorkloads:
         return [self._case(entry, *graphs.get(entry.task.key, ("", ""))) for entry in entries]
 
     @contextmanager
-    def workers(self, count: int) -> Iterator[Sequence[Worker]]:
+    def workers(self, count: int) -> Iterator[Sequence[Sequence[Worker]]]:
         """As the port says."""
-        options = PoolOptions(workers=count, threads=self.threads, log=str(self.work.directory.log))
-        with WorkerPool(options, None, make_session=WorkloadSession) as pool:
-            yield pool.workers
+        options = PoolOptions(workers=1, threads=self.threads, log=str(self.work.directory.log))
+        places = places_by_device(target_text(self.run), self.work.path, count)
+        with ExitStack() as stack:
+
+            def started(place: RunPlace) -> Worker:
+                worker = Worker(options, partial(WorkloadSession, place))
+                stack.callback(worker.stop, at_once=True)
+                return worker
+
+            yield [[started(place) for place in of_device] for of_device in places.values()]
+
+    @property
+    def _kind(self) -> str:
+        return kind_of(target_text(self.run))
 
     def _case(self, entry: RelayEntry, workload_key: str, dag: str) -> WorkloadCase[RelayVerdict]:
         workload = RelayWorkload(
@@ -166,7 +179,7 @@ class RelayWorkloads:
             finalists=[
                 Finalist(source=found.tuner, tuning_s=found.mean_s, reason=static_reason(found)) for found in entry.best
             ],
-            rules=FinalistRules(plan=self.plan, tolerance=tolerance_of(entry.task.name)),
+            rules=FinalistRules(plan=self.plan or plan_for(self._kind), tolerance=tolerance_of(_text_of(entry.task))),
             request=request,
             verdict=partial(_verdict, entry, self.threads),
         )
@@ -182,8 +195,14 @@ def static_reason(record: LogRecord) -> str | None:
 
 
 def tolerance_of(text: str) -> float:
-    """The most that an output may differ from the default's, by what records say of their algorithms."""
+    """The most that an output may differ from the default's, by what records say of their algorithms and types."""
+    if _HALF in text:  # TVM's schedules add up in the type of the output
+        return tolerance([_HALF], "narrow sums")
     return tolerance(algorithm="winograd" if "winograd" in text else "direct")
+
+
+def _text_of(task: RelayTask) -> str:
+    return f"{task.name} {task.workload}"
 
 
 def overruled(verdicts: Iterable[RelayVerdict]) -> dict[tuple[str, str], str]:

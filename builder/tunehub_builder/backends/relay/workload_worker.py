@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,12 @@ from typing import Any
 import msgspec
 
 from tunehub.measure.difference import difference
-from tunehub.measure.quiet import Patience, clear_of_the_pool, undisturbed
+from tunehub.measure.quiet import Patience
 from tunehub.measure.session import DEFAULT, packed, random_array, unpacked
 from tunehub.measure.worker_process import error_of
+from tunehub_builder.backends.relay.run_place import RunPlace
 
+_PLAIN_THREADS = 128  # of a block
 _PATIENCE_S = 20.0  # for repeating disturbed measurements of a workload
 
 
@@ -34,20 +35,25 @@ class RelayWorkload(msgspec.Struct, frozen=True, kw_only=True):
     templates: tuple[str, ...] = ()
 
 
+_Shape = tuple[tuple[int, ...], str]  # and the element type
+
+
 @dataclass(frozen=True, slots=True)
 class _BuiltWorkload:
     library: Any
-    shapes: tuple[tuple[tuple[int, ...], str], ...]
+    shapes: tuple[_Shape, ...]
 
 
 class WorkloadSession:
     """What a worker remembers between requests: the candidates of one workload, by the numbers of
     :mod:`tunehub.measure.session`. Its public methods are the requests."""
 
-    def __init__(self) -> None:
-        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
+    def __init__(self, place: RunPlace | None = None) -> None:
+        """``place``: None is the CPU."""
+        self._place = place or RunPlace()
+        self._place.enter()
         self._built: dict[int, _BuiltWorkload] = {}
-        self._arguments: dict[int, list[Any]] = {}
+        self._arguments: dict[tuple[_Shape, ...], list[Any]] = {}
 
     def task(self, key: str, workload: str) -> None:
         """Make a :class:`RelayWorkload` (as JSON) known to this process. The key is for messages only."""
@@ -86,37 +92,27 @@ class WorkloadSession:
     def time(self, number: int, runs: int) -> float:
         """Mean seconds of ``runs`` runs of a candidate."""
         built = self._built[number]
-        evaluator = built.library.time_evaluator(built.library.entry_name, self._device(), number=runs, repeat=1)
-        arguments = self._arguments_of(number)
-        with clear_of_the_pool():
-            return undisturbed(lambda: (float(evaluator(*arguments).results[0]),), self._patience)[0]
+        evaluator = built.library.time_evaluator(built.library.entry_name, self._device.tvm, number=runs, repeat=1)
+        arguments = self._arguments_of(built.shapes)
+        return self._device.timed(lambda: float(evaluator(*arguments).results[0]), self._patience)
 
-    def _arguments_of(self, number: int) -> list[Any]:
+    def _arguments_of(self, shapes: tuple[_Shape, ...]) -> list[Any]:
         import numpy as np
         import tvm
 
-        if number not in self._arguments:
-            rng = np.random.default_rng(0)
-            self._arguments[number] = [
-                tvm.nd.array(random_array(rng, shape, dtype, True), self._device())
-                for shape, dtype in self._built[number].shapes
-            ]
-        return self._arguments[number]
+        if shapes not in self._arguments:
+            rng, device = np.random.default_rng(0), self._device.tvm
+            self._arguments[shapes] = [tvm.nd.array(random_array(rng, *shape, True), device) for shape in shapes]
+        return self._arguments[shapes]
 
     def _outputs(self, built: _BuiltWorkload, inputs: list[Any]) -> list[Any]:
         """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
         import tvm
 
-        device = self._device()
-        tensors = [tvm.nd.array(array, device) for array in inputs]
-        built.library[built.library.entry_name](*tensors)
-        device.sync()
-        return [tensor.numpy() for tensor in tensors]
-
-    def _device(self) -> Any:
-        import tvm
-
-        return tvm.device(self._kind, 0)
+        with self._device.alone():
+            tensors = [tvm.nd.array(array, self._device.tvm) for array in inputs]
+            built.library[built.library.entry_name](*tensors)
+            return [tensor.numpy() for tensor in tensors]
 
     def _build_autotvm(self, known: RelayWorkload, position: int | None, line: str) -> None:
         from tvm import autotvm
@@ -137,7 +133,10 @@ class WorkloadSession:
         self._keep(position, built, built)
 
     def _build_auto_scheduler(self, known: RelayWorkload, position: int | None, line: str) -> None:
-        """The default is the graph without a schedule: what TVM runs with the auto-scheduler on and no record."""
+        """The default is the graph without a schedule: what TVM runs with the auto-scheduler on and no record.
+
+        For a GPU TVM compiles no such thing: there it is a thread for every element.
+        """
         from tvm.auto_scheduler.compute_dag import ComputeDAG
         from tvm.auto_scheduler.measure_record import load_record_from_string
 
@@ -146,7 +145,10 @@ class WorkloadSession:
         target = self._target(known)
         dag = ComputeDAG(known.workload_key)
         if position is None:
-            built = self._compiled(dag.apply_steps_from_state(dag.get_init_state()), target)
+            schedule, arguments = dag.apply_steps_from_state(dag.get_init_state())
+            if "gpu" in {str(key) for key in target.keys}:
+                bind_plainly(schedule)
+            built = self._compiled((schedule, arguments), target)
             self._keep(None, built, built)
             return
         measured, _ = load_record_from_string(line)
@@ -166,7 +168,7 @@ class WorkloadSession:
         import tvm
 
         target = tvm.target.Target(known.target)
-        self._kind = str(target.kind.name)
+        self._device = self._place.device(target)
         return target
 
     def _compiled(self, scheduled: Any, target: Any) -> _BuiltWorkload:
@@ -178,3 +180,14 @@ class WorkloadSession:
         library[library.entry_name]  # LLVM makes machine code when a function is first asked for
         shapes = tuple((tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments)
         return _BuiltWorkload(library, shapes)
+
+
+def bind_plainly(schedule: Any) -> None:
+    """Give each element of each computation of a tensor-expression schedule a thread of a GPU."""
+    from tvm import te
+
+    for stage in schedule.stages:
+        if isinstance(stage.op, te.ComputeOp):
+            block, thread = stage.split(stage.fuse(*stage.op.axis), factor=_PLAIN_THREADS)
+            stage.bind(block, te.thread_axis("blockIdx.x"))
+            stage.bind(thread, te.thread_axis("threadIdx.x"))
