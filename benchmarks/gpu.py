@@ -72,8 +72,8 @@ def summary(
     good = [item for item in items if "ms" in item]
     return {
         **facts,
-        "geomean_vs_default": _geomean(item["ms"]["default"] / item["ms"]["tunehub"] for item in good),
-        "geomean_vs_torch_graphs": _geomean(
+        "geomean_vs_default": geomean(item["ms"]["default"] / item["ms"]["tunehub"] for item in good),
+        "geomean_vs_torch_graphs": geomean(
             _best(item["ms"], "tunehub") / item["ms"]["torch_graphs"] for item in good if "torch_graphs" in item["ms"]
         ),
         "networks": list(items),
@@ -129,6 +129,7 @@ def _best(ms: dict[str, float], way: str) -> float:
     return ms.get(f"{way}_graphs", ms[way])
 
 
-def _geomean(values: Iterable[float]) -> float | None:
+def geomean(values: Iterable[float]) -> float | None:
+    """The geometric mean; None of nothing."""
     found = list(values)
     return geometric_mean(found) if found else None

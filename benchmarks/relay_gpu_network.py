@@ -1,0 +1,96 @@
+"""One Relay network on this machine's GPU, compiled in one way in a process of its own, and measured alone.
+
+``python -m benchmarks.relay_gpu_network NETWORK WAY FOLDER --lock FILE`` prints one line of JSON and leaves the outputs
+in FOLDER. WAY: TVM's ``default``; ``tunehub``; ``tophub``, plain TVM with whatever ``TOPHUB_LOCATION`` says; ``steps``
+compiles nothing, and writes down what :mod:`benchmarks.relay_torch` runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.gpu_network import GpuRunner, alone, milliseconds
+
+TUNEHUB, TOPHUB, STEPS = "tunehub", "tophub", "steps"
+ROUNDS = 9
+
+
+@click.command()
+@click.argument("name", metavar="NETWORK")
+@click.argument("way", type=click.Choice(["default", TUNEHUB, TOPHUB, STEPS]))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--lock", required=True, help="Whoever holds this file locked measures.")
+@click.option("--target", required=True, help="As TVM writes it.")
+def main(name: str, way: str, folder: Path, lock: str, target: str) -> None:
+    """Measure NETWORK, a standard one's name or an ONNX file."""
+    if way != TOPHUB:
+        os.environ["TOPHUB_LOCATION"] = "NONE"
+    folder.mkdir(parents=True, exist_ok=True)
+    click.echo(json.dumps(_written(name, folder) if way == STEPS else _measured(name, way, folder, lock, target)))
+
+
+def _written(name: str, folder: Path) -> dict[str, Any]:
+    from benchmarks.relay_torch import write_inputs, write_steps
+
+    network = _network(name)
+    if name.endswith(".onnx"):
+        write_inputs(_inputs(network), folder)
+    else:
+        write_steps(*network.module(), _inputs(network), folder)
+    return {}
+
+
+def _network(name: str) -> Any:
+    from tunehub_builder.backends.relay import networks
+
+    return networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)
+
+
+def _measured(name: str, way: str, folder: Path, lock: str, target: str) -> dict[str, Any]:
+    import numpy as np
+    import tvm
+    from tvm import relay
+    from tvm.contrib import graph_executor
+
+    import tunehub
+
+    network, wanted = _network(name), tvm.target.Target(target)
+    module, params = network.module()
+    if way != TOPHUB or shutil.which("nvcc") is None:
+        from tunehub_builder.backends.relay import nvrtc
+
+        nvrtc.install(str(wanted.attrs["arch"]))
+    began = time.perf_counter()
+    with tunehub.context(wanted) if way == TUNEHUB else nullcontext() as hub, tvm.transform.PassContext(opt_level=3):
+        library = relay.build(module, wanted, params=params)
+    compile_s = time.perf_counter() - began
+    device = tvm.cuda(0)
+    with alone(lock):
+        executor = graph_executor.GraphModule(library["default"](device))
+        for key, value in _inputs(network).items():
+            executor.set_input(key, value)
+        runner = GpuRunner(executor.run, device.sync, lambda _: executor.get_output(0).numpy())
+        np.save(folder / f"{way}.npy", runner())
+        times = milliseconds({way: runner}, ROUNDS)
+    return {"ms": times[way], "compile_s": compile_s, "rungs": hub.report().rung_counts() if hub else {}}
+
+
+def _inputs(network: Any) -> dict[str, Any]:
+    """The same random numbers for every way."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape).astype(network.dtype) for name, shape in network.inputs.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
