@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_COMPILER_ERROR = re.compile(r"\b(error|fatal) *: ")
+
 
 class TunehubError(Exception):
     """Root of everything that the client raises on purpose."""
@@ -175,9 +179,12 @@ class CompileStepError(HubError):
 
 def last_line(error: BaseException | str, *, limit: int = 300) -> str:
     """The last line of an error's text, at most `limit` characters: TVM's are tracebacks of C++ with the reason at the
-    end. An error without text is named by its type; a text without lines gives an empty one."""
-    lines = str(error).strip().splitlines() or ["" if isinstance(error, str) else type(error).__name__]
-    return lines[-1].strip()[:limit]
+    end. Of NVRTC's log, which ends with how many errors there are and a NUL, the first error. An error without text is
+    named by its type; a text without lines gives an empty one."""
+    text = str(error).replace("\0", "").strip()
+    lines = text.splitlines() or ["" if isinstance(error, str) else type(error).__name__]
+    errors = filter(_COMPILER_ERROR.search, lines) if "NVRTC" in text else iter(())
+    return next(errors, lines[-1]).strip()[:limit]
 
 
 def typed_last_line(error: BaseException) -> str:

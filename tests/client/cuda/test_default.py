@@ -45,3 +45,28 @@ def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_
     assert functions.pop("main")
     assert all("blockIdx.x" in text for text in functions.values())
     assert "shared" in functions["matmul"]
+
+
+def one_channel() -> Any:
+    """The last convolution of a vocoder, of which dlight loads the whole image into shared memory."""
+    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    builder = relax.BlockBuilder()
+    x, w = relax.Var("x", kind((1, 32, 3200), "float32")), relax.Var("w", kind((1, 32, 7), "float32"))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            output = builder.emit_output(op.tanh(builder.emit(op.nn.conv1d(x, w, padding=3))))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def test_a_default_schedule_with_more_shared_memory_than_can_be_assembled_becomes_plain() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    mod = prepare(one_channel(), target)
+    [rules] = [p for p in relax.pipeline.legalize_passes(target) if "ApplyDefaultSchedule" in str(p.info.name)]
+    with target:
+        (before,), (after,) = (
+            [f.script() for v, f in apply(mod).functions.items() if "conv1d" in str(v.name_hint)]
+            for apply in (lambda each: rules(tvm.IRModule(dict(each.functions.items()))), checked(rules, target))
+        )
+    assert 'scope="shared"' in before
+    assert "shared" not in after and "threadIdx.x" in after
