@@ -237,9 +237,11 @@ def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterat
     sums = tiles.sums_of(mod)
     if sums is not None:
         yield "rule", partial(_by_rule, mod, sums, target)
+        if sums.einsum:
+            yield "rule, beyond the ends", partial(_by_rule, mod, sums, target, covering=True)
 
 
-def _by_rule(mod: Any, sums: Sums, target: Any) -> Any:
+def _by_rule(mod: Any, sums: Sums, target: Any, *, covering: bool = False) -> Any:
     """By the rule's tile, also where the rule would leave the function to TVM."""
     from tunehub.cuda import tiles
     from tunehub.cuda.limits import limits_of
@@ -248,7 +250,8 @@ def _by_rule(mod: Any, sums: Sums, target: Any) -> Any:
     if sums.problem is None:
         return tiles.one_thread_each(mod, sums)
     limits = limits_of(target)
-    (tile,) = ranked(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=1)
+    shared_memory, threads = limits.shared_memory, limits.threads
+    (tile,) = ranked(sums.problem, shared_memory=shared_memory, threads=threads, count=1, covering=covering)
     return tiles.tiled(mod, sums, tile)
 
 

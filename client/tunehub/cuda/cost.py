@@ -109,7 +109,8 @@ class Problem:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tiles:
     """Tiles to compare, a row each: ``virtual`` threads, ``threads`` and ``inner`` elements of a thread for each loop
-    over results; for each loop over what is added up how much of it is in one ``step``. All divide the loop."""
+    over results; for each loop over what is added up how much of it is in one ``step``. The last one of a loop may go
+    beyond its end: it takes as long as the others."""
 
     virtual: Array
     threads: Array
@@ -143,8 +144,9 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
     of_block = of_thread * tiles.threads
     sums, threads = _product(of_thread), _product(tiles.threads)
     warps = np.ceil(threads / WARP)
-    grid = problem.results / (sums * threads)
-    steps = problem.summands / _product(tiles.step)
+    grid = _product(np.ceil(np.array(problem.spatial) / of_block))
+    steps = _product(np.ceil(np.array(problem.reduction) / tiles.step))
+    summands = steps * _product(tiles.step)
     parts = [_extents(each, np.hstack([of_block, tiles.step])) for each in problem.operands]
     once = np.ones_like(tiles.step)
     reads = [_product(_extents(each, np.hstack([of_thread, once]))) for each in problem.operands]
@@ -152,7 +154,7 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
     needed = sums + sum(reads) + _OTHER_REGISTERS
     blocks = np.ceil(grid / MULTIPROCESSORS)
     rounds = np.ceil(blocks / np.minimum(blocks, _resident(warps, needed, shared_bytes(problem, tiles))))
-    busy = blocks * warps * problem.summands
+    busy = blocks * warps * summands
     degrees = [
         _ways(each, tiles, part) if conflicts else 1.0 for each, part in zip(problem.operands, parts, strict=True)
     ]
@@ -164,9 +166,9 @@ def counts(problem: Problem, tiles: Tiles, *, conflicts: bool = True) -> dict[st
         "sectors": blocks * steps * sum(_sectors(e, part) for e, part in zip(problem.operands, parts, strict=True)),
         "steps": rounds * steps,
         "loads": rounds * steps * loads,
-        "chain": rounds * problem.summands * sums,
+        "chain": rounds * summands * sums,
         "bytes": np.full(len(tiles), float(problem.bytes)),
-        "spilled": rounds * problem.summands * np.maximum(0.0, needed - _available(warps)),
+        "spilled": rounds * summands * np.maximum(0.0, needed - _available(warps)),
     }
 
 
@@ -223,11 +225,11 @@ def _product(columns: Any) -> Array:
 
 
 def _extents(operand: Operand, loops: Array) -> Array:
-    """How far a tile with these extents of ``loops`` reaches in each dimension of ``operand``."""
+    """How far a tile with these extents of ``loops`` reaches in each dimension of ``operand``: along a single loop also
+    beyond its end."""
     reach = [1 + sum(_moved(term, loops[:, term.loop]) for term in terms) for terms in operand.index]
-    rows = [
-        np.minimum(np.broadcast_to(each, len(loops)), most) for each, most in zip(reach, operand.shape, strict=True)
-    ]
+    most = [shape if len(terms) > 1 else math.inf for terms, shape in zip(operand.index, operand.shape, strict=True)]
+    rows = [np.minimum(np.broadcast_to(each, len(loops)), end) for each, end in zip(reach, most, strict=True)]
     return np.stack(rows, axis=1).astype(np.float64)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -19,12 +19,16 @@ _MOST_VIRTUAL = 4
 _MOST_STEP = 64  # products of an element between two loads
 _FIRST_STEP = 24  # with which tiles of the result are compared first
 _KEPT = 256  # of the best, which are looked at more closely
+_EVEN = 16  # loops that it divides have tiles enough that divide them
+_MULTIPLES = (2, 4, 8, 16, 32, 64)  # to which others are made longer
+_MOST_WASTE = 4 / 3  # of them: the longer loop by the loop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
     """How the loops are cut: for each loop over results (``virtual`` threads, ``threads``, ``inner`` elements of a
-    thread), for each loop over what is added up the part of a ``step``. ``expected_s``: what it should take."""
+    thread), for each loop over what is added up the part of a ``step``. The last tile of a loop may go beyond its end.
+    ``expected_s``: what it should take."""
 
     virtual: tuple[int, ...]
     threads: tuple[int, ...]
@@ -32,21 +36,29 @@ class Tile:
     step: tuple[int, ...]
     expected_s: float
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How much of each loop over results a block takes, then how much of each other loop a step takes."""
+        return (*map(math.prod, zip(self.virtual, self.threads, self.inner, strict=True)), *self.step)
+
 
 class NoTileError(ValueError):
     """TVM's own schedule is to be used; the message says why."""
 
 
-def tile_for(problem: Problem, *, shared_memory: int, threads: int) -> Tile:
+def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bool = False) -> Tile:
     """The tile that should take least, with at most so many ``threads`` and bytes of ``shared_memory`` in a block.
 
-    Raises NoTileError when TVM's own schedule should take as little, within the margin of every guess, when no tile is
-    within bounds, and for matmuls with a vector, which TVM does well.
+    ``covering``: tiles may go beyond the ends of loops, where this promises more, by the margin of every guess, than
+    those that divide them. Raises NoTileError when TVM's own schedule should take as little, within that margin, when
+    no tile is within bounds, and for matmuls with a vector, which TVM does well.
     """
     shape = matrix_shape(problem)
     if shape is not None and min(shape[1:]) == 1:
         raise NoTileError("TVM's own schedule serves matmuls with a vector")
     best = next(iter(ranked(problem, shared_memory=shared_memory, threads=threads, count=1)), None)
+    if covering and _is_uneven(problem):
+        best = _better(best, ranked(problem, shared_memory=shared_memory, threads=threads, count=1, covering=True))
     if best is None:
         raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")
     default = default_s(problem)
@@ -56,13 +68,14 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int) -> Tile:
     return best
 
 
-def ranked(problem: Problem, *, shared_memory: int, threads: int, count: int) -> list[Tile]:
-    """The ``count`` tiles that should take least, the best first."""
-    tiles = _plain(problem, min(threads, _MOST_THREADS))
+def ranked(problem: Problem, *, shared_memory: int, threads: int, count: int, covering: bool = False) -> list[Tile]:
+    """The ``count`` tiles that should take least, the best first: those that divide their loops, or ``covering`` ones,
+    which may go beyond the ends (of what both operands have, such as a batch, they then take one at a time)."""
+    tiles = _plain(problem, min(threads, _MOST_THREADS), covering)
     if not len(tiles):
         return []
     tiles = _cheapest(problem, tiles, _KEPT)
-    tiles = _cheapest(problem, _fitting(problem, _with_steps(problem, tiles), shared_memory), _KEPT)
+    tiles = _cheapest(problem, _fitting(problem, _with_steps(problem, tiles, covering), shared_memory), _KEPT)
     if not len(tiles):
         return []
     tiles = _with_virtual(tiles)
@@ -70,16 +83,45 @@ def ranked(problem: Problem, *, shared_memory: int, threads: int, count: int) ->
     return [_row(tiles, at, float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
 
 
-def _plain(problem: Problem, threads: int) -> Tiles:
+def _better(dividing: Tile | None, covering: Sequence[Tile]) -> Tile | None:
+    if not covering or (dividing is not None and dividing.expected_s < GUESS_MARGIN * covering[0].expected_s):
+        return dividing
+    return covering[0]
+
+
+def _is_uneven(problem: Problem) -> bool:
+    """Whether covering tiles may be more than those that divide the loops."""
+    common = _common(problem)
+    own = [extent for loop, extent in enumerate(problem.spatial) if loop not in common]
+    return any(len(_lengths(extent)) > 1 for extent in (*own, *problem.reduction))
+
+
+def _common(problem: Problem) -> frozenset[int]:
+    """The loops of both operands, such as a batch."""
+    first, second = (operand.loops for operand in problem.operands)
+    return first & second
+
+
+def _lengths(extent: int) -> list[int]:
+    """How long covering tiles may make a loop: as it is, and multiples that are not much longer."""
+    if extent % _EVEN == 0:
+        return [extent]
+    longer = {-(-extent // multiple) * multiple for multiple in _MULTIPLES}
+    return [extent, *sorted(length for length in longer if extent < length <= _MOST_WASTE * extent)]
+
+
+def _plain(problem: Problem, threads: int, covering: bool) -> Tiles:
     """All tiles of the result within bounds, with one step and without virtual threads."""
     found = np.ones((1, 0, 2), dtype=np.int64)
-    for extent in problem.spatial:
-        choices = np.array(list(_cuts(extent, threads)), dtype=np.int64)
+    common = _common(problem) if covering else frozenset()
+    for loop, extent in enumerate(problem.spatial):
+        cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent) if covering else [extent], threads)
+        choices = np.array(cuts, dtype=np.int64)
         found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
         found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]
     fewest = min(_FEWEST_THREADS, problem.results)
     found = found[found[:, :, 0].prod(1) >= fewest]
-    step = min(_steps(problem.reduction), key=lambda each: abs(math.prod(each) - _FIRST_STEP))
+    step = min(_steps(problem.reduction, covering), key=lambda each: abs(math.prod(each) - _FIRST_STEP))
     return Tiles(
         virtual=np.ones_like(found[:, :, 0]),
         threads=found[:, :, 0],
@@ -88,16 +130,21 @@ def _plain(problem: Problem, threads: int) -> Tiles:
     )
 
 
-def _cuts(extent: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Pairs (threads, elements of a thread) whose product divides ``extent``."""
-    for own in _divisors(extent, _MOST_OF_THREAD):
-        for count in _divisors(extent // own, threads):
-            yield count, own
+def _cuts(lengths: Sequence[int], threads: int) -> list[tuple[int, int]]:
+    """Pairs (threads, elements of a thread) whose product divides one of ``lengths``."""
+    pairs = [
+        (count, own)
+        for length in lengths
+        for own in _divisors(length, _MOST_OF_THREAD)
+        for count in _divisors(length // own, threads)
+    ]
+    return list(dict.fromkeys(pairs))
 
 
-def _steps(reduction: Sequence[int]) -> list[tuple[int, ...]]:
+def _steps(reduction: Sequence[int], covering: bool) -> list[tuple[int, ...]]:
     """Parts of the loops over what is added up, within bounds; the smallest when none is."""
-    choices = [_divisors(extent, _MOST_STEP) for extent in reduction]
+    lengths = [_lengths(extent) if covering else [extent] for extent in reduction]
+    choices = [sorted({part for each in loop for part in _divisors(each, _MOST_STEP)}) for loop in lengths]
     return [each for each in product(*choices) if math.prod(each) <= _MOST_STEP]
 
 
@@ -111,9 +158,9 @@ def _cheapest(problem: Problem, tiles: Tiles, count: int) -> Tiles:
     return tiles.at(np.argpartition(seconds(problem, tiles, conflicts=False), count)[:count])
 
 
-def _with_steps(problem: Problem, tiles: Tiles) -> Tiles:
+def _with_steps(problem: Problem, tiles: Tiles, covering: bool) -> Tiles:
     """Each of ``tiles`` with each step."""
-    steps = np.array(_steps(problem.reduction), dtype=np.int64)
+    steps = np.array(_steps(problem.reduction, covering), dtype=np.int64)
     rows = np.repeat(np.arange(len(tiles)), len(steps))
     chosen = tiles.at(rows)
     return Tiles(

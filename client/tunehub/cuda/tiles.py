@@ -8,8 +8,8 @@ loaded, what is fused behind is computed where the results are written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import UNROLLED, NoTileError, Tile, tile_for
 from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
-from tunehub.relax.schedule.guard import check_exact, check_function
+from tunehub.relax.schedule.guard import check_exact, check_function, check_tiles
 from tunehub.templates.base import open_schedule
 
 NAME = "cuda_tiles"  # in reports
@@ -33,16 +33,15 @@ _FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
-    """The block ``name`` that adds up, what comes ``before`` and ``after`` it by name, and its two loads if they are
-    multiplied, with the place of each among the regions that the block reads."""
+    """The block ``name`` that adds up, and its two loads if they are multiplied, with the place of each among the
+    regions that the block reads. ``einsum``: each index of theirs is one loop's, as TVM's ``pad_einsum`` wants them."""
 
     name: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
     problem: Problem | None
     places: tuple[int, int]
     spatial: tuple[int, ...]
     reduction: tuple[int, ...]
+    einsum: bool
 
 
 def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
@@ -56,16 +55,17 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
     if sums is None:
         return None
     limits = limits_of(target)
-    expected = None
+    expected, check = None, check_exact
     if sums.problem is not None:
-        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads)
+        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
         expected = tile.expected_s
         schedule = tiled(mod, sums, tile)
+        check = check_tiles if _goes_beyond(tile, sums) else check_exact
     elif math.prod(sums.reduction) <= _WINDOW and math.prod(sums.spatial) >= _FEWEST_WINDOWS:
         schedule = one_thread_each(mod, sums)
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
-    check_exact(schedule.mod["main"])
+    check(schedule.mod["main"])
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule, expected
 
@@ -87,15 +87,7 @@ def sums_of(mod: Any) -> Sums | None:
         return None
     spatial = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if not is_sum)
     reduction = tuple(int(e or 0) for e, is_sum in zip(extents, kinds, strict=True) if is_sum)
-    found = Sums(
-        name=names[at],
-        before=tuple(names[:at]),
-        after=tuple(names[at + 1 :]),
-        problem=None,
-        places=(0, 0),
-        spatial=spatial,
-        reduction=reduction,
-    )
+    found = Sums(name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False)
     if type(summand).__name__ in _LOADS:
         return found
     return _with_problem(found, block, summand)
@@ -105,15 +97,20 @@ def tiled(mod: Any, sums: Sums, tile: Tile) -> Any:
     """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers."""
     schedule = open_schedule(mod)
     anchor = schedule.get_sblock(sums.name)
-    result = _result(schedule, sums, anchor)
+    if _goes_beyond(tile, sums):  # zeros are added up there, for results that are not written
+        schedule.pad_einsum(anchor, list(tile.lengths))
+    before, after = _around(schedule, sums)
+    result = _result(schedule, anchor, after)
     loops = schedule.get_loops(anchor)
     count = len(sums.spatial)
     cut = [
-        schedule.split(loop, [_blocks(*sizes), *sizes[1:]], preserve_unit_iters=True)
-        for loop, *sizes in zip(loops[:count], sums.spatial, tile.virtual, tile.threads, tile.inner, strict=True)
+        schedule.split(loop, [-(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
+        for loop, extent, *sizes in zip(
+            loops[:count], sums.spatial, tile.virtual, tile.threads, tile.inner, strict=True
+        )
     ]
     steps = [
-        schedule.split(loop, [extent // step, step], preserve_unit_iters=True)
+        schedule.split(loop, [-(-extent // step), step], preserve_unit_iters=True)
         for loop, extent, step in zip(loops[count:], sums.reduction, tile.step, strict=True)
     ]
     blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))
@@ -123,7 +120,7 @@ def tiled(mod: Any, sums: Sums, tile: Tile) -> Any:
     schedule.reverse_compute_at(result, bound, preserve_unit_loops=True)
     for place in sums.places:
         _stage(schedule, anchor, place, outer[-1], math.prod(tile.threads))
-    _inline(schedule, sums.before)
+    _inline(schedule, before)
     _unroll(schedule, anchor)
     schedule.decompose_reduction(anchor, outer[0])
     return schedule
@@ -135,13 +132,14 @@ def one_thread_each(mod: Any, sums: Sums) -> Any:
     count = _threads_without_remainder(sums.spatial)
     schedule = open_schedule(mod)
     anchor = schedule.get_sblock(sums.name)
-    result = _result(schedule, sums, anchor)
+    before, after = _around(schedule, sums)
+    result = _result(schedule, anchor, after)
     loops = schedule.get_loops(anchor)[: len(sums.spatial)]
     blocks, threads = schedule.split(schedule.fuse(*loops), [None, count])
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(threads, "threadIdx.x")
     schedule.reverse_compute_at(result, threads, preserve_unit_loops=True)
-    _inline(schedule, sums.before)
+    _inline(schedule, before)
     _unroll(schedule, anchor)
     schedule.decompose_reduction(anchor, schedule.get_loops(anchor)[2])
     return schedule
@@ -159,23 +157,32 @@ def _threads_without_remainder(spatial: Sequence[int]) -> int:
     return max(found, key=lambda count: (count / -(-count // fewest), count))
 
 
-def _result(schedule: Any, sums: Sums, anchor: Any) -> Any:
+def _goes_beyond(tile: Tile, sums: Sums) -> bool:
+    """Whether the last tile of some loop goes beyond its end."""
+    extents = (*sums.spatial, *sums.reduction)
+    return any(extent % length for extent, length in zip(extents, tile.lengths, strict=True))
+
+
+def _around(schedule: Any, sums: Sums) -> tuple[list[Any], list[Any]]:
+    """The blocks before the one that adds up, and those after it."""
+    blocks = list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    at = [str(schedule.get(block).name_hint) for block in blocks].index(sums.name)
+    return blocks[:at], blocks[at + 1 :]
+
+
+def _result(schedule: Any, anchor: Any, after: Sequence[Any]) -> Any:
     """The block that writes the results from the sums in a thread's registers."""
-    if not sums.after:
+    if not after:
         return schedule.cache_write(anchor, 0, "local")
-    *between, last = sums.after
+    *between, last = after
     _inline(schedule, between)
     schedule.set_scope(anchor, 0, "local")
-    return schedule.get_sblock(last)
+    return last
 
 
-def _inline(schedule: Any, names: Any) -> None:
-    for name in names:
-        schedule.compute_inline(schedule.get_sblock(name))
-
-
-def _blocks(extent: int, virtual: int, threads: int, inner: int) -> int:
-    return extent // (virtual * threads * inner)
+def _inline(schedule: Any, blocks: Iterable[Any]) -> None:
+    for block in blocks:
+        schedule.compute_inline(block)
 
 
 def _bind(schedule: Any, blocks: list[Any], virtual: list[Any], threads: list[Any]) -> Any:
@@ -258,15 +265,8 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
     if _type(target) != "float32" and matrix_shape(problem) is not None:
         return None
-    return Sums(
-        name=sums.name,
-        before=sums.before,
-        after=sums.after,
-        problem=problem,
-        places=(places[0], places[1]),
-        spatial=sums.spatial,
-        reduction=sums.reduction,
-    )
+    einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
+    return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)
 
 
 def _operand(load: Any, block: Any) -> Operand | None:

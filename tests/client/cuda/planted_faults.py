@@ -90,6 +90,8 @@ def _in_kernel(nodes: Nodes) -> Iterator[tuple[str, Edit]]:
                     yield "barrier removed", partial(_remove, at=at, place=place)
         elif kind == "tirx.IfThenElse" and nodes[data["else_case"]]["type"] == "None":
             yield "condition dropped", partial(_replace, at=at, by=data["then_case"])
+        elif kind == "ir.Call" and nodes[data["op"]]["data"] == "tirx.if_then_else":
+            yield "guard dropped", partial(_replace, at=at, by=nodes[data["args"]]["data"][1])
         elif kind in ("tirx.BufferStore", "ir.TensorLoad"):
             yield "index shifted", partial(_shift, at=at, name="indices", place=0)
             if kind == "tirx.BufferStore":

@@ -51,6 +51,7 @@ def _convolution(**options: Any) -> Callable[..., Any]:
 
 CASES: dict[str, Case] = {
     "matmul": (_dense, "float32", ((1, 128, 768), (768, 768), (768,))),
+    "matmul of odd rows": (_dense, "float32", ((1, 197, 384), (384, 1152), (1152,))),
     "matmul of other extents": (_dense, "float32", ((1, 96, 512), (512, 384), (384,))),
     "convolution": (_convolution(), "float32", ((1, 512, 7, 7), (2048, 512, 1, 1), (1, 2048, 1, 1))),
     "3x3": (_convolution(padding=1), "float32", ((1, 48, 27, 27), (96, 48, 3, 3), (1, 96, 1, 1))),

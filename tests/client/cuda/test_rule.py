@@ -101,6 +101,54 @@ def test_tiles_divide_their_loops_and_can_be_launched(rows: int, columns: int, d
     assert [tile.expected_s for tile in found] == sorted(tile.expected_s for tile in found)
 
 
+@settings(deadline=None, max_examples=40)
+@given(EXTENTS, EXTENTS, EXTENTS)
+def test_covering_tiles_go_little_beyond_the_ends(rows: int, columns: int, depth: int) -> None:
+    problem = matmul(rows, columns, depth)
+    found = ranked(problem, count=20, covering=True, **LIMITS)
+    for tile in found:
+        for extent, length in zip((rows, columns, depth), tile.lengths, strict=True):
+            assert extent % length == 0 or -(-extent // length) * length <= 4 / 3 * extent
+        assert math.prod(tile.threads) <= 512
+        assert math.prod(tile.virtual) * math.prod(tile.inner) <= 64
+        chosen = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
+        assert shared_bytes(problem, chosen)[0] <= LIMITS["shared_memory"]
+    assert bool(found) or max(rows, columns, depth) == 1
+
+
+def test_a_tile_beyond_the_end_counts_as_a_whole_one() -> None:
+    tiles = as_tiles([((1, 2), (8, 8), (4, 2), (16,))])  # 32 rows and 32 columns of a block
+    short, whole = (counts(matmul(*extents), tiles) for extents in ((61, 97, 33), (64, 128, 48)))
+    for name in ("products", "shared_reads", "bank_conflicts", "steps", "loads", "chain", "spilled"):
+        assert short[name].tolist() == whole[name].tolist(), name
+    assert (short["sectors"] >= whole["sectors"]).all()
+    wide = as_tiles([((1, 1), (8, 8), (1, 1), (8,))])
+    assert shared_bytes(matmul(5, 5, 5), wide).tolist() == [4 * 2 * 8 * 8]
+
+
+def test_tiles_cover_where_they_divide_badly() -> None:
+    tile = tile_for(matmul(197, 1152, 384), covering=True, **LIMITS)
+    assert 197 % tile.lengths[0]
+    assert tile.expected_s * 1.25 <= ranked(matmul(197, 1152, 384), count=1, **LIMITS)[0].expected_s
+
+
+@pytest.mark.parametrize("rows", [192, 196, 256])
+def test_tiles_that_divide_stay_where_covering_promises_little(rows: int) -> None:
+    assert tile_for(matmul(rows, 768, 768), covering=True, **LIMITS) == tile_for(matmul(rows, 768, 768), **LIMITS)
+
+
+def test_a_covering_tile_takes_one_of_a_batch() -> None:
+    loop = (Term(loop=0, scale=1),)
+    operands = (
+        Operand(shape=(12, 197, 197), index=(loop, (Term(loop=1, scale=1),), (Term(loop=3, scale=1),))),
+        Operand(shape=(12, 197, 64), index=(loop, (Term(loop=3, scale=1),), (Term(loop=2, scale=1),))),
+    )
+    problem = Problem(spatial=(12, 197, 64), reduction=(197,), operands=operands)
+    tile = tile_for(problem, covering=True, **LIMITS)
+    assert tile.lengths[0] == 1
+    assert 197 % tile.lengths[1] and 197 % tile.lengths[3]
+
+
 def test_less_memory_and_fewer_threads_are_kept_to() -> None:
     problem = conv(64, 56, 64, 3)
     tile = ranked(problem, shared_memory=2048, threads=64, count=1)[0]
@@ -133,6 +181,7 @@ def test_vectors_and_tiny_products_are_left_to_tvm() -> None:
 def test_prime_extents_without_a_legal_tile_are_left_to_tvm() -> None:
     with pytest.raises(NoTileError, match="no tile"):
         tile_for(matmul(7919, 7919, 7919), **LIMITS)
+    assert tile_for(matmul(7919, 7919, 7919), covering=True, **LIMITS).expected_s > 0
 
 
 def test_a_product_with_too_few_blocks_for_tvm_is_served() -> None:

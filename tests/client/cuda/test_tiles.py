@@ -18,7 +18,7 @@ from tunehub.cuda.rule import NoTileError, Tile, ranked
 from tunehub.cuda.tiles import by_rule, one_thread_each, sums_of, tiled
 from tunehub.records.ladder import StepRejected
 from tunehub.records.lookup import EmptyLookup, Measured
-from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
+from tunehub.relax.schedule.guard import GuardError, check_exact, check_function, check_tiles
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub_registry.evidence import RecordEvidence
 
@@ -58,6 +58,21 @@ def _conv(
     return _module(data, weight, bias, topi.nn.relu(topi.add(sums, bias)))
 
 
+def _attention(heads: int, rows: int, width: int) -> Any:
+    """Scores of queries and keys, heads behind tokens, scaled."""
+    query, key = (te.placeholder((1, rows, heads, width), name=name) for name in ("query", "key"))
+    first, second = topi.transpose(query, [0, 2, 1, 3]), topi.transpose(key, [0, 2, 3, 1])
+    return _module(query, key, topi.multiply(topi.nn.matmul(first, second), 0.125))
+
+
+def _context(heads: int, rows: int, width: int) -> Any:
+    """What attention weights make of values, heads behind tokens again."""
+    weight = te.placeholder((1, heads, rows, rows), name="weight")
+    value = te.placeholder((1, rows, heads, width), name="value")
+    sums = topi.nn.matmul(weight, topi.transpose(value, [0, 2, 1, 3]))
+    return _module(weight, value, topi.reshape(topi.transpose(sums, [0, 2, 1, 3]), (1, rows, heads * width)))
+
+
 def _product(rows: int, depth: int, columns: int, epilogue: str) -> Any:
     first, second = te.placeholder((rows, depth), name="first"), te.placeholder((depth, columns), name="second")
     sums = topi.nn.matmul(first, second)
@@ -65,7 +80,8 @@ def _product(rows: int, depth: int, columns: int, epilogue: str) -> Any:
         return _module(first, second, sums)
     if epilogue == "branches":  # as gelu: the sum is read more than once
         return _module(first, second, topi.multiply(sums, topi.sigmoid(topi.add(sums, topi.nn.relu(sums)))))
-    return _module(first, second, topi.add(sums, te.placeholder((columns,), name="bias")))
+    bias = te.placeholder((columns,), name="bias")
+    return _module(first, second, bias, topi.add(sums, bias))
 
 
 def _pool(channels: int, size: int, kernel: int) -> Any:
@@ -98,6 +114,40 @@ def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.Mon
         check_exact(scheduled["main"])
         check_function(scheduled["main"], mod["main"], TARGET)
         assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
+
+
+COVERED = {
+    "rows": lambda: _product(61, 48, 64, "bias"),
+    "rows and columns": lambda: _product(37, 32, 53, "branches"),
+    "all": lambda: _product(37, 29, 41, "none"),
+    "scores": lambda: _attention(3, 37, 16),
+    "context": lambda: _context(3, 37, 16),
+}
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", COVERED)
+def test_tiles_that_go_beyond_the_ends_compute_what_the_function_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)
+    mod = COVERED[name]()
+    sums = sums_of(mod)
+    assert sums is not None and sums.problem is not None and sums.einsum
+    tiles = ranked(sums.problem, count=200, covering=True, **LIMITS)
+    extents = (*sums.spatial, *sums.reduction)
+    uneven = [tile for tile in tiles if any(e % c for e, c in zip(extents, tile.lengths, strict=True))]
+    for tile in (uneven[0], uneven[len(uneven) // 2]):
+        scheduled = tiled(mod, sums, tile).mod
+        check_tiles(scheduled["main"])
+        check_function(scheduled["main"], mod["main"], TARGET)
+        assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
+
+
+def test_a_product_of_prime_rows_gets_a_tile() -> None:
+    outcome, scheduled = schedule_function(_product(197, 384, 1152, "bias")["main"], TARGET, EmptyLookup())
+    assert (outcome.rung, outcome.rejected) == ("template", ())
+    assert scheduled is not None and "T.if_then_else" in scheduled.script()
 
 
 def test_virtual_threads_and_several_elements_of_a_thread() -> None:
@@ -148,7 +198,7 @@ def test_indices_are_read_as_terms() -> None:
         (Term(loop=3, scale=2), Term(loop=6, scale=1)),
     )
     assert [len(terms) for terms in weight.index] == [1, 1, 1, 1]
-    assert (sums.before, sums.after) == (("pad_temp",), ("T_add", "compute"))
+    assert not sums.einsum  # the second index of the image is a sum of two loops
 
 
 def _functions_of_other_kinds() -> Sequence[Any]:
