@@ -22,7 +22,15 @@ from tvm import te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    plain_extent,
+    same_shape,
+    shape_of,
+    tensor_type,
+)
 
 _LANES = 16  # of the widest vectors; narrower ones take several
 _LOG2_E = 1.44269504088896341
@@ -114,13 +122,14 @@ def quarter_power(x: Any, quarters: int) -> Any:
 def softmax(data: Any, axis: int) -> Any:
     """The softmax of a tensor along ``axis``; its steps are those of ``topi.nn.softmax``.
 
-    Rows that no vector divides (197 patches and a class of a Vision Transformer) are reduced in vectors nevertheless:
-    ``_LANES`` maxima or sums side by side, the last of a row filled up, and then these.
+    Rows that no vector divides (197 patches and a class of a Vision Transformer), and those of any length, are reduced
+    in vectors nevertheless: ``_LANES`` maxima or sums side by side, the last of a row filled up, and then these.
     """
-    shape = [int(extent) for extent in data.shape]
+    shape = [plain_extent(extent) for extent in data.shape]
     kept = [*shape[:axis], *shape[axis + 1 :]]
     length = shape[axis]
-    in_vectors = axis == len(shape) - 1 and length > _LANES and not _divided(length)
+    undivided = not isinstance(length, int) or (length > _LANES and not _divided(length))
+    in_vectors = axis == len(shape) - 1 and undivided
 
     def reduced(tensor: Any, reducer: Callable[..., Any], extent: int, name: str) -> Any:
         k = te.reduce_axis((0, extent), "k")
@@ -134,7 +143,7 @@ def softmax(data: Any, axis: int) -> Any:
     def along(tensor: Any, reducer: Callable[..., Any], neutral: Any, name: str) -> Any:
         if not in_vectors:
             return reduced(tensor, reducer, length, name)
-        k = te.reduce_axis((0, -(-length // _LANES)), "k")
+        k = te.reduce_axis((0, (length + _LANES - 1) // _LANES), "k")
 
         def side(*i: Any) -> Any:
             last = k * _LANES + i[-1]
@@ -174,7 +183,7 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
         name = str(getattr(call.op, "name", ""))
         if name not in (*_ELEMENTWISE, "relax.nn.softmax", "relax.power"):
             return call
-        data, shape = call.args[0], static_shape(call.args[0])
+        data, shape = call.args[0], shape_of(call.args[0])
         if not shape or str(tensor_type(data).dtype) != "float32":
             return call
         if name == "relax.nn.softmax":
@@ -200,7 +209,7 @@ class _FastMathRewriter(PyExprMutator):  # type: ignore[misc]
         if not is_constant(exponent) or constant_array(exponent).size != 1:
             return None
         quarters = 4 * float(constant_array(exponent).item())
-        if quarters not in range(1, 17) or static_shape(call) != static_shape(call.args[0]):
+        if quarters not in range(1, 17) or not same_shape(call, call.args[0]):
             return None
         return int(quarters)
 

@@ -7,31 +7,34 @@ distances from the mean, as in TVM's own layer normalisation: one pass over the 
 
 from __future__ import annotations
 
-import math
+from functools import reduce
 from typing import Any
 
 from tvm import relax, te, tirx
 
 from tunehub.relax.kernels import Kernels
-from tunehub.relax.nodes import static_shape, tensor_type
+from tunehub.relax.nodes import plain_extent, shape_of, tensor_type
 
 _TYPES = ("float16", "float32")
 
 
 def two_pass_norm(kernels: Kernels, emit: Any, call: Any) -> Any | None:
-    """``call``, a ``relax.nn.group_norm`` or ``relax.nn.instance_norm``, by two passes; None for one of open shape, one
-    whose channels are not the second axis or which does not normalise all axes behind it, and other element types than
-    float32 and float16, which is computed in float32."""
-    data, shape, attrs = call.args[0], static_shape(call.args[0]), call.attrs
+    """``call``, a ``relax.nn.group_norm`` or ``relax.nn.instance_norm``, by two passes; None for one with an open
+    number of channels, one whose channels are not the second axis or which does not normalise all axes behind it, and
+    other element types than float32 and float16, which is computed in float32."""
+    data, shape, attrs = call.args[0], shape_of(call.args[0]), call.attrs
     dtype = str(tensor_type(data).dtype)
     if not shape or len(shape) < 3 or dtype not in _TYPES or int(attrs.channel_axis) % len(shape) != 1:
+        return None
+    if not isinstance(shape[1], int):
         return None
     if sorted(int(axis) % len(shape) for axis in attrs.axes) != list(range(2, len(shape))):
         return None
     short = str(call.op.name).rpartition(".")[2]
     groups = int(attrs.num_groups) if short == "group_norm" else shape[1]
     epsilon = float(attrs.epsilon)
-    grouped = emit(relax.op.reshape(data, (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))))
+    places = reduce(lambda a, b: a * b, shape[2:])
+    grouped = emit(relax.op.reshape(data, (shape[0], groups, shape[1] // groups, places)))
 
     def compute(data: Any, scale: Any, shift: Any) -> Any:
         return _normalised(data, scale, shift, epsilon)
@@ -42,8 +45,9 @@ def two_pass_norm(kernels: Kernels, emit: Any, call: Any) -> Any | None:
 
 def _normalised(data: Any, scale: Any, shift: Any, epsilon: float) -> Any:
     """``data``: batch, groups, channels of a group, places; ``scale`` and ``shift``: for each channel."""
-    batch, groups, channels, places = (int(extent) for extent in data.shape)
-    count = tirx.const(float(channels * places), "float32")
+    batch, groups, channels, places = map(plain_extent, data.shape)
+    elements = channels * places
+    count = tirx.const(float(elements), "float32") if isinstance(elements, int) else elements.astype("float32")
 
     def wide(value: Any) -> Any:
         return value.astype("float32")

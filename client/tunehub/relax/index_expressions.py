@@ -13,6 +13,8 @@ Array = npt.NDArray[Any]
 Values = Mapping[int, Array]
 
 LANES = 0  # the variable of a vector's elements; no object has this hash
+_VARIABLES = ("Var", "SizeVar")
+_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
 _INDICES: dict[str, Any] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -60,7 +62,7 @@ def evaluate(expression: Any, values: Mapping[Any, Array], key: Callable[[Any], 
         return np.asarray(int(expression.value))
     if kind == "Cast":
         return evaluate(expression.value, values, key)
-    if kind == "Var":
+    if is_variable(expression):
         return values[key(expression)]
     operation = _INDICES[kind]  # before its operands: a load has none
     operands = (evaluate(operand, values, key) for operand in (expression.a, expression.b))
@@ -86,7 +88,7 @@ def compiled(expression: Any) -> Expression:
     kind = type(expression).__name__
     if kind in ("IntImm", "FloatImm"):
         return constant(expression.value)
-    if kind == "Var":
+    if is_variable(expression):
         return variable(hash(expression))
     if kind in _BINARY:
         return _applied(_BINARY[kind], expression.a, expression.b)
@@ -127,6 +129,17 @@ def combined(operation: Callable[..., Any], *operands: Expression, lanes: int = 
         return Expression(names, lambda values: operation(one(values), other(values)), most)
     parts = [operand.value for operand in operands]
     return Expression(names, lambda values: operation(*(part(values) for part in parts)), most)
+
+
+def is_variable(expression: Any) -> bool:
+    """Whether an expression is a variable."""
+    return type(expression).__name__ in _VARIABLES
+
+
+def parts_of(expression: Any) -> list[Any]:
+    """The expressions that one is made of, from left to right."""
+    fields = (getattr(expression, name, None) for name in _PARTS)
+    return [*(part for part in fields if part is not None), *getattr(expression, "args", ())]
 
 
 def operator_name(call: Any) -> str:

@@ -35,13 +35,13 @@ class Kernels:
         key = (name, how, *kinds)
         made = self._made.get(key)
         if made is not None:
-            return relax.call_tir(made.args[0], relax.Tuple(arguments), _results(made))
+            return relax.call_tir(made.args[0], relax.Tuple(arguments), result_types(made))
         call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name)
         if all(shape is not None for shape, _ in kinds) and len(call.args[1].fields) == len(arguments):
             self._made[key] = call
         return call
 
 
-def _results(call: Any) -> list[Any]:
+def result_types(call: Any) -> list[Any]:
     """The types of what ``call`` returns; 0.26 renamed ``sinfo_args``."""
     return list(call.ty_args if hasattr(call, "ty_args") else call.sinfo_args)

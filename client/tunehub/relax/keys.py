@@ -3,21 +3,27 @@
 TVM's structural hash differs between releases, so it cannot name a workload in a package. The printed form is stable
 once variables and buffers are renamed by first occurrence; block names stay, because traces refer to blocks by name.
 The scheme has a name, :data:`tunehub.records.key_scheme.KEY_SCHEME`: a release whose printer differs needs a new one.
+
+Releases print symbols in different ways. So the key of a symbolic workload is made of those of three of its instances:
+what is equal there has the same static extents, and the same symbols in the same places, whatever they are called.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, buffer_of
+from tunehub.relax.nodes import buffer_kind, buffer_of, main_module
+from tunehub.relax.symbols import instance, symbols_of
 
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*')
 _DEFINITION = re.compile(r"(?:^|[\s(])(?:([A-Za-z_][\w, ]*?) = T\.|for ([\w, ]+) in |([A-Za-z_]\w*): T\.)")
 _NOT_NAMES = frozenset({"T", "I", "R"})
 _SYNTAX = frozenset({"with", "in", "for", "if", "else", "as", "and", "or", "not", "def", "True", "False", "None"})
 _KEY_LENGTH = 32
+_SIZES = ((11, 2), (211, 6), (10007, 30))  # of the first symbol, and what the next one has more
 
 
 def workload_key(mod: Any) -> str:
@@ -25,6 +31,10 @@ def workload_key(mod: Any) -> str:
 
     Attributes of the function are left out: they carry names and hints, never the computation.
     """
+    return _of_instances(mod, _static_key) or _static_key(mod)
+
+
+def _static_key(mod: Any) -> str:
     text: str = mod["main"].script(show_meta=False)
     body = text[text.index("def ") :]
     lines = [line for line in body.splitlines() if not line.lstrip().startswith("T.func_attr(")]
@@ -38,6 +48,10 @@ def anchor_key(mod: Any) -> str | None:
     the block only refers to are not printed with their shapes, so the extents are added.
     Source of the notion: TVM, ``src/s_tir/analysis/analysis.cc`` (FindAnchorBlock) and ``trace_apply.cc``.
     """
+    return _of_instances(mod, _static_anchor_key) or _static_anchor_key(mod)
+
+
+def _static_anchor_key(mod: Any) -> str | None:
     from tvm.s_tir import analysis
 
     block = analysis.find_anchor_sblock(mod)
@@ -48,6 +62,17 @@ def anchor_key(mod: Any) -> str | None:
     extents = [f"{axis.iter_type}:{axis.dom.extent}" for axis in block.iter_vars]
     buffers = [_buffer_text(region) for region in (*block.reads, *block.writes)]
     return _digest(_rename("\n".join(lines), None) + "|".join([*extents, *buffers]))
+
+
+def _of_instances(mod: Any, key_of: Callable[[Any], str | None]) -> str | None:
+    """The key that some instances of a symbolic workload make together; None for a static one, or without keys."""
+    symbols = symbols_of(mod["main"])
+    if not symbols:
+        return None
+    sizes = [[first + apart * at for at in range(len(symbols))] for first, apart in _SIZES]
+    keys = [key_of(main_module(instance(mod["main"], values))) for values in sizes]
+    known = [key for key in keys if key is not None]
+    return _digest("|".join([f"{len(symbols)} symbols", *known])) if known else None
 
 
 def structural_hash(function: Any) -> int:

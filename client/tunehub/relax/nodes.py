@@ -70,6 +70,12 @@ def integer(value: Any) -> int | None:
     return int(value.value) if type(value).__name__ == "IntImm" else value if isinstance(value, int) else None
 
 
+def plain_extent(value: Any) -> Any:
+    """An extent: a number where it is static, else TVM's expression."""
+    number = integer(value)
+    return value if number is None else number
+
+
 def extent_or_one(value: Any) -> int:
     """A static extent, and 1 for one that is not known."""
     extent = integer(value)
@@ -141,10 +147,31 @@ def bound_value(mutator: Any, expression: Any) -> Any:
 
 def static_shape(expression: Any) -> tuple[int, ...] | None:
     """The shape of a tensor expression of Relax when every extent is a number, else None."""
-    shape = getattr(tensor_type(expression), "shape", None)
-    values = getattr(shape, "values", shape)
-    extents = None if values is None else [integer(extent) for extent in values]
-    return None if extents is None or None in extents else tuple(int(extent or 0) for extent in extents)
+    shape = shape_of(expression)
+    return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
+
+
+def shape_of(expression: Any) -> tuple[Any, ...] | None:
+    """The shape of a tensor expression of Relax: numbers, and TVM's expressions for symbolic extents. None when it is
+    a value of its own, or nothing is known of it."""
+    values = getattr(getattr(tensor_type(expression), "shape", None), "values", None)
+    return None if values is None else tuple(map(plain_extent, values))
+
+
+def same_extent(first: Any, second: Any) -> bool:
+    """Whether two extents (numbers or TVM's expressions) are equal for all values of their symbols, as far as TVM can
+    prove it."""
+    if None not in (integer(first), integer(second)):
+        return integer(first) == integer(second)
+    return bool(symbolic().Analyzer().can_prove_equal(first, second))
+
+
+def same_shape(first: Any, second: Any) -> bool:
+    """Whether two tensor expressions of Relax have the same shape, as far as that is known."""
+    one, other = shape_of(first), shape_of(second)
+    if one is None or other is None or len(one) != len(other):
+        return False
+    return all(map(same_extent, one, other))
 
 
 def tensor_type(expression: Any) -> Any:

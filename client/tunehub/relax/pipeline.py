@@ -6,18 +6,20 @@ the hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.p
 
 from __future__ import annotations
 
-import math
+import operator
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
-from tunehub.relax.nodes import buffer_kind, integer, parameters
+from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent
 from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled
 from tunehub.relax.schedule.verified import VerifiedFunctions, VerifiedScheduling
+from tunehub.relax.symbols import symbol_name, symbols_of
 from tunehub.report.model import WorkloadReport
 from tunehub.report.text import passed_over, rejection_text
 from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
@@ -43,9 +45,12 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     from tvm import relax
 
     legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
+    from tunehub.relax.effects import keep_effects
+
     simplify = _simplifying_passes(mod)
     planning = [_layout_pass(target)] if layout == "auto" and simplify else []
     passes = [
+        keep_effects,
         *simplify,
         *_accuracy_passes(target),
         *planning,
@@ -109,11 +114,14 @@ def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
 
 def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
     """Whether the hub can serve ``mod`` by its nature; if not, the hub says why."""
+    from tunehub.relax.effects import hidden_effects
+
     if target.kind.name != hub.host.kind:  # TVM itself never compares the target of a record
         hub.fall_back(f"they are for {hub.host.kind}, the module is compiled for {target.kind.name}")
         return False
-    if _relies_on_side_effects(mod):
-        hub.fall_back("the module calls packed functions for their side effects, which fusion may remove")
+    hidden = hidden_effects(mod)
+    if hidden is not None:
+        hub.fall_back(f"{hidden}, which other functions call, calls packed functions for their side effects")
         return False
     return True
 
@@ -242,6 +250,7 @@ def _report(item: VerifiedScheduling, name: str, remaining: str) -> WorkloadRepo
         verified=item.verdict.check,
         not_run=item.verdict.not_run,
         refused=tuple(rejected for rejected in outcome.rejected if rejected.refusal is not None),
+        symbols=tuple(map(symbol_name, symbols_of(item.scheduling.original))),
     )
     if served is None:
         return report
@@ -270,8 +279,8 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
 def _keeps_all(function: Any) -> bool:
     """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
     shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
-    sizes = {math.prod(integer(extent) or 0 for extent in shape) for shape in shapes}
-    return len(sizes) == 1
+    first, *others = [reduce(operator.mul, map(plain_extent, shape), 1) for shape in shapes]
+    return all(same_extent(first, size) for size in others)
 
 
 _patch = DefaultPipelinePatch(build_pipeline)
@@ -374,11 +383,6 @@ def _layout_pass(target: Any) -> Any:
         return fast_math(plan_layouts(mod, target)) if target.kind.name == "llvm" else mod
 
     return planned
-
-
-def _relies_on_side_effects(mod: Any) -> bool:
-    """True when fusion could drop a call that is made for its effect (see the comment in TVM's relax/vm_build.py)."""
-    return any(_operator(call) == "relax.call_pure_packed" for call in _relax_calls(mod))
 
 
 def _relax_calls(mod: Any) -> list[Any]:

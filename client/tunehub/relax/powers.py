@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tunehub.relax.nodes import static_shape, tensor_type
+from tunehub.relax.nodes import same_shape, shape_of, tensor_type
 
 _LOWEST, _HIGHEST = -3.0, 8.0
 _NARROW = ("float16", "bfloat16")  # computed in float32, rounded once
@@ -33,14 +33,14 @@ def expanded_power(emit: Emit, call: Any, exponents: Any) -> Any | None:
     """``call``, a ``relax.power`` whose exponents are the array or number ``exponents``, without the power.
 
     None when the exponents differ, are none of those that :func:`is_expanded` knows, or stretch the base to a shape
-    that is not static. ``emit`` binds an expression to a variable and returns that.
+    that is not known. ``emit`` binds an expression to a variable and returns that.
     """
     base, values = call.args[0], np.unique(exponents)
-    dtype, shape = str(tensor_type(base).dtype), static_shape(call)
+    dtype, shape = str(tensor_type(base).dtype), shape_of(call)
     if values.size != 1 or not is_expanded(float(values[0]), dtype) or (shape is None and np.ndim(exponents)):
         return None
     result = _power(emit, base, float(values[0]), dtype)
-    stretched = shape is not None and shape != static_shape(base)
+    stretched = np.ndim(exponents) > 0 and not same_shape(call, base)
     return relax.op.broadcast_to(emit(result), shape) if stretched else result
 
 

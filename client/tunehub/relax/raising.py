@@ -27,13 +27,18 @@ from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import (
     bound_value,
-    buffer_shapes,
+    buffer_kind,
     children,
     constant_array,
     integer,
     is_constant,
-    is_static,
+    parameters,
+    plain_extent,
+    same_extent,
+    same_shape,
+    shape_of,
     static_shape,
+    symbolic,
     tensor_type,
 )
 
@@ -75,10 +80,12 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         split = self.bound(item.tuple_value)
         if str(getattr(getattr(split, "op", None), "name", "")) != "relax.split":
             return item
-        shape, part = static_shape(split.args[0]), static_shape(item)
+        shape, part = shape_of(split.args[0]), shape_of(item)
         if shape is None or part is None:
             return item
         axis = int(split.attrs.axis) % len(shape)
+        if not isinstance(shape[axis], int) or not isinstance(part[axis], int):
+            return item
         sections = split.attrs.indices_or_sections
         index = int(item.index)
         count = integer(sections)
@@ -115,7 +122,9 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
 def _operator_of(function: Any) -> Callable[..., Any] | None:
     """The operator of Relax whose kernel ``function`` is, as a function of its arguments."""
     block = _only_block(function)
-    if block is None or not is_static(function) or {dtype for _, dtype in buffer_shapes(function)} != {"float32"}:
+    if block is None or len(_kinds(function)) != len(function.params):
+        return None
+    if {str(kind.dtype) for kind in _kinds(function)} != {"float32"}:
         return None
     name = str(block.name_hint)
     return _bound_operator(function, block) if name in _BOUNDS else _pad_operator(function, block)
@@ -137,14 +146,14 @@ def _only_block(function: Any) -> Any | None:
 
 def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     """``maximum`` or ``minimum`` of a tensor and a number, which is a tensor without axes or part of the kernel."""
-    name, (shape, *others) = str(block.name_hint), [shape for shape, _ in buffer_shapes(function)]
+    name, (shape, *others) = str(block.name_hint), _shapes(function)
     data = _tensor(shape)
-    if others == [(), shape]:
+    if len(others) == 2 and not others[0] and _same(shape, others[1]):
         bound = _tensor(())
         same = _is_kernel(function, [data, bound, _BOUNDS[name](data, bound)])
         return _OPERATORS[name] if same else None
     number = getattr(getattr(block.body.value, "b", None), "value", None)
-    if others != [shape] or not isinstance(number, float):
+    if len(others) != 1 or not _same(shape, others[0]) or not isinstance(number, float):
         return None
     if not _is_kernel(function, [data, _BOUNDS[name](data, number)]):
         return None
@@ -153,7 +162,7 @@ def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
 
 def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     """``pad`` with a number."""
-    kinds, value = [shape for shape, _ in buffer_shapes(function)], block.body.value
+    kinds, value = _shapes(function), block.body.value
     arguments = list(getattr(value, "args", ()))
     if len(kinds) != 2 or len(arguments) != 3 or len(kinds[0]) != len(kinds[1]):
         return None
@@ -161,8 +170,8 @@ def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     before = _places_of_origin(arguments[1], block)
     if before is None or not isinstance(number, float):
         return None
-    after = [large - small - first for large, small, first in zip(kinds[1], kinds[0], before, strict=True)]
-    if min(*before, *after) < 0:
+    after = [_difference(large, small, first) for large, small, first in zip(kinds[1], kinds[0], before, strict=True)]
+    if any(width is None or width < 0 for width in (*before, *after)):
         return None
     data = _tensor(kinds[0])
     if not _is_kernel(function, [data, topi.nn.pad(data, before, after, number)]):
@@ -180,9 +189,31 @@ def _places_of_origin(load: Any, block: Any) -> list[int] | None:
         return None
 
 
-def _tensor(shape: Sequence[int]) -> Any:
+def _kinds(function: Any) -> list[Any]:
+    return [buffer_kind(buffer) for buffer in parameters(function)]
+
+
+def _shapes(function: Any) -> list[tuple[Any, ...]]:
+    """The shapes of the parameters: numbers, and TVM's expressions for symbolic extents."""
+    return [tuple(map(plain_extent, kind.shape)) for kind in _kinds(function)]
+
+
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return len(first) == len(second) and all(map(same_extent, first, second))
+
+
+def _difference(large: Any, small: Any, before: int) -> int | None:
+    """What of an extent remains after another one and ``before``; None when that is no number."""
+    return integer(plain_extent(symbolic().Analyzer().simplify(_extent(large) - _extent(small) - before)))
+
+
+def _extent(value: Any) -> Any:
+    return tirx.const(value, "int64") if isinstance(value, int) else value
+
+
+def _tensor(shape: Sequence[Any]) -> Any:
     """A tensor with extents of the type that Relax's have."""
-    return te.placeholder([tirx.const(extent, "int64") for extent in shape], "float32")
+    return te.placeholder(list(map(_extent, shape)), "float32")
 
 
 def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:
@@ -198,8 +229,7 @@ def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:
 def _narrowed(raiser: _Raiser, call: Any) -> Any | None:
     """A maximum or minimum with a number as ``clip`` or ``relu``, and one with infinity as nothing."""
     data, bound = call.args[0], raiser.number(call.args[1])
-    shape = static_shape(data)
-    if bound is None or math.isnan(bound) or shape is None or shape != static_shape(call):
+    if bound is None or math.isnan(bound) or not same_shape(data, call):
         return None
     is_maximum = str(call.op.name) == "relax.maximum"
     if bound == (-math.inf if is_maximum else math.inf):
@@ -210,7 +240,7 @@ def _narrowed(raiser: _Raiser, call: Any) -> Any | None:
         return relax.op.nn.relu(data) if is_maximum and bound == 0 else None
     within, first = inner.args[0], 0.0 if name == "relax.nn.relu" else raiser.number(inner.args[1])
     low, high = (bound, first) if is_maximum else (first, bound)
-    if low is None or high is None or not low <= high or static_shape(within) != shape:
+    if low is None or high is None or not low <= high or not same_shape(within, data):
         return None
     return relax.op.clip(within, *(int(each) if each.is_integer() else each for each in (low, high)))
 
@@ -240,13 +270,15 @@ def _padded_convolution(raiser: _Raiser, call: Any) -> Any | None:
 def _reached(raiser: _Raiser, call: Any) -> Any | None:
     """A dilated 2D convolution of a small image without the rows and columns of its kernel that only read padding."""
     attrs, weight = call.attrs, raiser.bound(call.args[1])
-    shape, result = static_shape(call.args[0]), static_shape(call)
+    shape, result = shape_of(call.args[0]), shape_of(call)
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
     if layouts != ("NCHW", "OIHW", "NCHW") or not is_constant(weight) or shape is None or result is None:
         return None
     values, padding = constant_array(weight), [int(each) for each in attrs.padding]
     for axis in (0, 1):
         size, dilation = shape[2 + axis], int(attrs.dilation[axis])
+        if not isinstance(size, int) or not isinstance(result[2 + axis], int):
+            continue
         last = (result[2 + axis] - 1) * int(attrs.strides[axis])  # where the last window begins, from the first
         places = [tap * dilation - padding[axis] for tap in range(values.shape[2 + axis])]
         taps = [tap for tap, place in enumerate(places) if place < size and last + place >= 0]
@@ -266,7 +298,7 @@ def _reached(raiser: _Raiser, call: Any) -> Any | None:
         out_dtype=None if str(attrs.out_dtype) in ("", "None", "void") else str(attrs.out_dtype),
     )
     smaller = raiser.builder_.normalize(smaller)
-    return smaller if static_shape(smaller) == result else None
+    return smaller if same_shape(smaller, call) else None
 
 
 def _convolution(raiser: _Raiser, call: Any) -> Any | None:
@@ -326,7 +358,7 @@ def _padding_of(raiser: _Raiser, call: Any, layout: str, most: float) -> tuple[A
 
 def _slopes(raiser: _Raiser, call: Any) -> Any | None:
     """``prelu`` with constant slopes as arithmetic."""
-    value, shape = raiser.bound(call.args[1]), static_shape(call)
+    value, shape = raiser.bound(call.args[1]), shape_of(call)
     if not is_constant(value) or not shape or str(tensor_type(call).dtype) != "float32":
         return None
     slopes, axis = constant_array(value), int(call.attrs.axis) % len(shape)

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -22,12 +21,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.group_norm import two_pass_norm
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    same_shape,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 from tunehub.relax.powers import expanded_power
 
 _Array = npt.NDArray[Any]
@@ -76,33 +83,47 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         return call if folded is None else relax.const(folded, str(folded.dtype))
 
     def _same_shape(self, call: Any) -> Any | None:
-        return call.args[0] if static_shape(call) == static_shape(call.args[0]) else None
+        return call.args[0] if same_shape(call, call.args[0]) else None
 
     def _two_pass_norm(self, call: Any) -> Any | None:
         return two_pass_norm(self._kernels, self.builder_.emit, call)
 
     def _taken_inside(self, call: Any) -> Any | None:
-        shape = static_shape(call.args[0])
+        shape = shape_of(call.args[0])
         if shape is None or call.attrs.mode != "fast":
             return None
         axis = call.attrs.axis
-        index = self._index_inside(call.args[1], shape[0 if axis is None else int(axis)])
-        return None if index is call.args[1] else relax.op.take(call.args[0], index, axis, call.attrs.mode)
+        index = self._index_inside(call.args[1], call.args[0], 0 if axis is None else int(axis) % len(shape))
+        return None if index is None else relax.op.take(call.args[0], index, axis, call.attrs.mode)
 
     def _indexed_inside(self, call: Any) -> Any | None:
-        shape, indices = static_shape(call.args[0]), bound_value(self, call.args[1])
+        data, indices = call.args[0], bound_value(self, call.args[1])
+        shape = shape_of(data)
         if shape is None or not isinstance(indices, relax.Tuple):
             return None
-        inside = [self._index_inside(*each) for each in zip(indices.fields, shape, strict=False)]
-        same = all(map(operator.is_, inside, indices.fields))
-        return None if same else relax.op.index_tensor(call.args[0], inside)
+        inside = [self._index_inside(index, data, axis) for axis, index in enumerate(indices.fields[: len(shape)])]
+        if all(index is None for index in inside):
+            return None
+        kept = zip(inside, indices.fields, strict=True)
+        return relax.op.index_tensor(data, [old if new is None else new for new, old in kept])
 
-    def _index_inside(self, index: Any, extent: int) -> Any:
-        """``index`` itself, or a constant without negative numbers in its place."""
-        values = self._constant(index)
-        if not isinstance(values, np.ndarray) or not (values < 0).any():
-            return index
-        return relax.const(np.where(values < 0, values + extent, values).astype(values.dtype))
+    def _index_inside(self, index: Any, data: Any, axis: int) -> Any | None:
+        """What counts from the beginning of ``axis`` of ``data`` in place of a constant ``index`` with negative
+        numbers; None for others."""
+        values, shape = self._constant(index), shape_of(data)
+        if not isinstance(values, np.ndarray) or not (values < 0).any() or shape is None:
+            return None
+        if isinstance(shape[axis], int):
+            return relax.const(np.where(values < 0, values + shape[axis], values).astype(values.dtype))
+
+        def counted(data: Any, index: Any) -> Any:
+            def place(*i: Any) -> Any:
+                extent = data.shape[axis].astype(index.dtype)
+                return tirx.if_then_else(index[i] < 0, index[i] + extent, index[i])
+
+            return te.compute(index.shape, place, name="index_inside")
+
+        return self.builder_.emit(self._kernels.call(counted, data, index, name="index_inside"))
 
     def _power(self, call: Any) -> Any | None:
         exponents = self._constant(call.args[1])
@@ -123,14 +144,14 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         """A batch norm in inference mode with constant statistics is one multiplication and one addition."""
         data, *rest = call.args
         statistics = [self._constant(argument) for argument in rest]
-        shape = static_shape(data)
+        shape = shape_of(data)
         if call.attrs.training or shape is None or any(value is None for value in statistics):
             return None
         gamma, beta, mean, variance = statistics
         scale = (gamma if call.attrs.scale else 1) / np.sqrt(variance + call.attrs.epsilon)
         shift = (beta if call.attrs.center else 0) - mean * scale
         axis = int(call.attrs.axis) % len(shape)
-        along = [extent if i == axis else 1 for i, extent in enumerate(shape)]
+        along = [mean.size if i == axis else 1 for i in range(len(shape))]
         factors = [relax.const(value.reshape(along).astype(mean.dtype)) for value in (scale, shift)]
         scaled = self.builder_.emit(relax.op.multiply(data, factors[0]))
         shifted = self.builder_.emit(relax.op.add(scaled, factors[1]))
@@ -139,7 +160,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def _without_broadcast(self, expression: Any) -> Any:
         value = bound_value(self, expression)
         broadcast = getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to"
-        return value.args[0] if broadcast and static_shape(value) == static_shape(value.args[0]) else expression
+        return value.args[0] if broadcast and same_shape(value, value.args[0]) else expression
 
     def _fold(self, name: str, call: Any) -> _Array | None:
         if name in _ARITHMETIC:

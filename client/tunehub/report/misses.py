@@ -26,6 +26,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     ``target`` is the name of the target it was compiled for, ``exact`` and ``anchor`` are its keys, ``count`` its
     calls. ``seconds`` is the measured time of all calls, if it was. ``function`` is TVM's JSON of an IRModule with
     ``main``, None where there was none to write (TVM <= 0.19); ``tvm`` is the version that wrote it.
+    ``symbols`` are the names of its open dimensions, in the order in which its shapes have them.
     """
 
     target: str
@@ -37,6 +38,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
     seconds: float | None = None
     tvm: str | None = None
+    symbols: tuple[str, ...] = ()
     function: str | None = None
 
 
@@ -92,6 +94,7 @@ def _misses(report: ReportData) -> Iterator[Miss]:
         yield Miss(
             target=report.target, name=item.name, op=item.op, rung=item.rung, exact=item.exact, anchor=item.anchor,
             count=item.count, seconds=item.total_s if item.measured_s is not None else None, tvm=version, function=text,
+            symbols=item.symbols,
         )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class WorkloadReport:
     this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
     `verified` says how the schedule that serves was verified, `run` beside the plain schedule or by its text alone
     (`static`), and None when it was not; `not_run` is why it was not run, where it should have been. `refused` are the
-    schedules that did not pass.
+    schedules that did not pass. `symbols` are the names of its open dimensions.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -78,6 +78,7 @@ class WorkloadReport:
     verified: Check | None = None
     not_run: str | None = None
     refused: tuple[StepRejected, ...] = ()
+    symbols: tuple[str, ...] = ()
 
     @property
     def hit(self) -> bool:

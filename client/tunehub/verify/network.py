@@ -20,6 +20,8 @@ from tunehub.verify.memory import VerdictMemory
 from tunehub.verify.port import KernelVerdict
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
+_SIZES = (1, 3, 17, 32)  # of open dimensions
+_Shapes = list[tuple[tuple[int, ...], str]]
 _REMEDY = "TVM's own pipeline is used instead; please report it"
 
 
@@ -45,15 +47,13 @@ class NetworkVerifySession:
         import tvm
 
         mod, target = tvm.ir.load_json(original), tvm.target.Target(self._text)
-        shapes = _inputs(mod)
+        sizes = _inputs(mod)
         plain = tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
-        for kind in _KINDS:
-            arrays = [random_numbers(*shape, kind, seed=number) for number, shape in enumerate(shapes)]
-            outputs = _outputs(plain, arrays, target)
-            if comparable(outputs):
-                self._cases.append((arrays, outputs))
-                return
-        raise ValueError("TVM's plain compile gives no numbers on random inputs")
+        for shapes in sizes:
+            case = _case(plain, shapes, target, refusing=len(sizes) > 1)
+            self._cases += [] if case is None else [case]
+        if not self._cases:
+            raise ValueError("TVM's plain compile gives no numbers on random inputs")
 
     def compare(self, finished: str) -> NetworkDifference:
         """Run what a compile made of the network."""
@@ -122,19 +122,46 @@ def _verdict(found: NetworkDifference) -> KernelVerdict:
     return KernelVerdict(check="run", refusal=Refusal(check="run", difference=known, tolerance=found.tolerance))
 
 
-def _inputs(mod: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and element type of each parameter of ``main``. Raises ValueError for those that are not static."""
-    from tunehub.relax.nodes import static_shape, tensor_type
+def _case(plain: Any, shapes: _Shapes, target: Any, *, refusing: bool) -> tuple[list[Any], list[Any]] | None:
+    """Random inputs of these shapes, and what ``plain`` makes of them; None where that is no numbers, or, with
+    ``refusing``, where it refuses them: a model may be for some sizes only."""
+    for kind in _KINDS:
+        arrays = [random_numbers(*shape, kind, seed=number) for number, shape in enumerate(shapes)]
+        try:
+            outputs = _outputs(plain, arrays, target)
+        except Exception:  # of any kind: an assertion of the model, or what TVM says of shapes that do not fit
+            if not refusing:
+                raise
+            return None
+        if comparable(outputs):
+            return arrays, outputs
+    return None
+
+
+def _inputs(mod: Any) -> list[_Shapes]:
+    """Shape and element type of each parameter of ``main``; of open shapes, for several values of the symbols. Raises
+    ValueError for those that are not known."""
+    from tunehub.relax.nodes import shape_of, tensor_type
+    from tunehub.relax.symbols import combined, extent_at, variables_in
 
     if "main" not in [str(variable.name_hint) for variable in mod.functions]:
         raise ValueError("it has no function `main`")
-    shapes = []
-    for parameter in mod["main"].params:
-        shape = static_shape(parameter)
+    known = [(parameter, shape_of(parameter)) for parameter in mod["main"].params]
+    for parameter, shape in known:
         if shape is None:
-            raise ValueError(f"the shape of its input {parameter.name_hint} is not static")
-        shapes.append((shape, str(tensor_type(parameter).dtype)))
-    return shapes
+            raise ValueError(f"the shape of its input {parameter.name_hint} is not known")
+    symbols = variables_in(extent for _, shape in known for extent in shape or ())
+    sizes = combined(_SIZES, len(symbols)) if symbols else [()]
+    return [
+        [
+            (
+                tuple(extent_at(extent, dict(zip(map(hash, symbols), values, strict=True))) for extent in shape or ()),
+                str(tensor_type(parameter).dtype),
+            )
+            for parameter, shape in known
+        ]
+        for values in sizes
+    ]
 
 
 def _half(mod: Any) -> list[str]:

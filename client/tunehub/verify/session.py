@@ -6,12 +6,13 @@ a kernel for each block, with nothing inlined (:mod:`tunehub.cuda.plain`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
-from tunehub.relax.nodes import buffer_shapes, main_module
+from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
+from tunehub.relax.symbols import instance, is_symbolic, probes, scalars
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
@@ -36,13 +37,14 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    shapes: Shapes
+    scalars: tuple[int, ...]  # behind the buffers
     inputs: list[Any]  # tensors on the device, None for outputs
     expected: list[Any]  # arrays, None for inputs
 
 
 @dataclass(slots=True)
 class _Reference:
-    shapes: Shapes
     tolerance: float
     cases: list[_Case] = field(default_factory=list)
 
@@ -67,20 +69,32 @@ class VerifySession:
         if not any(written(function)):
             raise ValueError("what it writes is not known")
         library = self._built(self._plain(function))
-        self._reference, shapes = None, buffer_shapes(function)
-        reference = _Reference(shapes, tolerance((d for _, d in shapes), "narrow sums", terms=longest_sum(function)))
-        for kind in _KINDS:
-            arrays = arrays_for(function, kind)
-            case = _Case([array if array is None else self._tensor(array) for array in arrays], [])
-            outputs = self._outputs(library, reference.shapes, case)
-            if comparable([output for output in outputs if output is not None]):
-                reference.cases.append(_Case(case.inputs, outputs))
-            many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
-            if len(reference.cases) >= (1 if many else _ENOUGH):
-                break
+        self._reference, sizes = None, probes(function) if is_symbolic(function) else [()]
+        static = [instance(function, values) for values in sizes]
+        dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
+        reference = _Reference(tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1)))
+        enough = _ENOUGH if len(sizes) == 1 else 1
+        for each, values in zip(static, sizes, strict=True):
+            reference.cases += self._cases(library, each, scalars(function, values), enough)
         if not reference.cases:
             raise ValueError("its plain schedule gives no numbers on random inputs")
         self._reference = reference
+
+    def _cases(self, library: Any, function: Any, behind: tuple[int, ...], enough: int) -> list[_Case]:
+        """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
+        ``behind``: what it is called with behind its buffers."""
+        found: list[_Case] = []
+        for kind in _KINDS:
+            arrays = arrays_for(function, kind)
+            inputs = [array if array is None else self._tensor(array) for array in arrays]
+            case = _Case(buffer_shapes(function), behind, inputs, [])
+            outputs = self._outputs(library, case)
+            if comparable([output for output in outputs if output is not None]):
+                found.append(replace(case, expected=outputs))
+            many = sum(array.nbytes for array in arrays if array is not None) > _MANY_BYTES
+            if len(found) >= (1 if many else enough):
+                break
+        return found
 
     def judge(self, scheduled: str) -> RunResult:
         """Run a schedule of the function that was referred to last."""
@@ -89,22 +103,22 @@ class VerifySession:
         most = reference.tolerance
         try:
             library = self._built(_function(scheduled))
-            found = max(self._apart(library, reference, case) for case in reference.cases for _ in range(_RUNS))
+            found = max(self._apart(library, case) for case in reference.cases for _ in range(_RUNS))
         except Exception as error:  # TVM raises many kinds for what does not compile or run
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
         return RunResult(difference=found, tolerance=most)
 
-    def _apart(self, library: Any, reference: _Reference, case: _Case) -> float:
-        outputs = self._outputs(library, reference.shapes, case)
+    def _apart(self, library: Any, case: _Case) -> float:
+        outputs = self._outputs(library, case)
         pairs = [(a, b) for a, b in zip(outputs, case.expected, strict=True) if b is not None]
         return apart([a for a, _ in pairs], [b for _, b in pairs])
 
-    def _outputs(self, library: Any, shapes: Shapes, case: _Case) -> list[Any]:
+    def _outputs(self, library: Any, case: _Case) -> list[Any]:
         """The outputs of a run, None for inputs."""
-        expected = case.expected or [None] * len(shapes)
-        rows = list(zip(case.inputs, shapes, expected, strict=True))
+        expected = case.expected or [None] * len(case.shapes)
+        rows = list(zip(case.inputs, case.shapes, expected, strict=True))
         tensors = [self._tensor(unwritten(*shape, known)) if given is None else given for given, shape, known in rows]
-        library["main"](*tensors)
+        library["main"](*tensors, *case.scalars)
         return [tensor.numpy() if given is None else None for tensor, (given, _, _) in zip(tensors, rows, strict=True)]
 
     def _plain(self, function: Any) -> Any:

@@ -160,34 +160,6 @@ def test_uninstalling_inside_a_block_keeps_the_block(net: Any, target: Any, make
     assert len(hub.workloads) == 2
 
 
-def test_modules_with_side_effects_go_the_default_way(nets: Any, target: Any, make_hub: Any) -> None:
-    hub = make_hub()
-    with activate(hub):
-        tvm.compile(_call_packed(nets), target)
-    assert hub.workloads == []
-    (note,) = hub.notes
-    assert "side effects" in note
-
-
-def _call_packed(nets: Any) -> Any:
-    x = nets.var("x", (4, 4))
-    builder = relax.BlockBuilder()
-    kind = x.ty if hasattr(x, "ty") else x.struct_info
-    with builder.function("main", [x]):
-        value = builder.emit(_pure_packed(x, kind))
-        builder.emit_func_output(builder.emit(op.nn.relu(value)))
-    return builder.get()
-
-
-def _pure_packed(x: Any, kind: Any) -> Any:
-    """0.26 renamed the argument for the type of the result."""
-    import inspect
-
-    names = inspect.signature(op.call_pure_packed).parameters
-    keyword = next(name for name in names if name in ("ty_args", "sinfo_args"))
-    return op.call_pure_packed("vm.builtin.copy", x, **{keyword: kind})
-
-
 def test_a_module_for_another_kind_of_target_goes_the_default_way(net: Any, target: Any, make_hub: Any) -> None:
     hub = make_hub(host=SimpleNamespace(kind="cuda"))
     with activate(hub):

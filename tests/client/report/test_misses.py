@@ -43,10 +43,17 @@ def test_misses_are_written_once_when_asked(tmp_path: Path) -> None:
     first, torn, last = file.read_text().splitlines()
     assert json.loads(first) == {
         "target": "llvm-znver5", "name": "softmax", "op": "softmax", "rung": "default", "exact": key(4),
-        "anchor": None, "count": 2, "seconds": None, "tvm": None, "function": None,
+        "anchor": None, "count": 2, "seconds": None, "tvm": None, "symbols": [],
+        "function": None,
     }  # fmt: skip
     assert torn == '{"exact": "torn'
     assert json.loads(last)["exact"] == key(5)
+
+
+def test_names_of_open_dimensions_are_written(tmp_path: Path) -> None:
+    opened = replace(REPORT, workloads=(replace(REPORT.workloads[1], symbols=("batch", "sequence")),))
+    opened.save_misses(tmp_path / "misses.jsonl")
+    assert [miss.symbols for miss in read_misses(tmp_path / "misses.jsonl")] == [("batch", "sequence")]
 
 
 def test_measured_time_is_written(tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tvm
+from tvm import relax, te, tirx
 
+from tunehub.relax.workload import workload_text
 from tunehub.verify.limits import VerifyLimits
+from tunehub.verify.network import NetworkVerifySession
 from tunehub.verify.port import KernelVerdict, ScheduleVerifier
-from tunehub.verify.session import lacks_memory
+from tunehub.verify.session import VerifySession, lacks_memory
 from tunehub.verify.static import StaticVerifier
 
 from .conftest import KINDS, asked, fault_of_spoilt
@@ -97,3 +101,39 @@ def test_what_a_function_writes_must_be_known_to_run_it(workers: Any) -> None:
 )
 def test_a_lack_of_memory_says_nothing_about_a_schedule(error: str, lacks: bool) -> None:
     assert lacks_memory(error) == lacks
+
+
+def open_rows(most: int | None = None) -> Any:
+    """Rows of any number times a matrix; right up to ``most`` rows, zero after that."""
+    rows = tirx.Var("n", "int64")
+    a, b = te.placeholder((rows, 8), name="a"), te.placeholder((8, 8), name="b")
+    k = te.reduce_axis((0, 8), name="k")
+
+    def product(i: Any, j: Any) -> Any:
+        value = a[i, k] * b[k, j]
+        return te.sum(value if most is None else tirx.if_then_else(i < most, value, 0.0), axis=k)
+
+    return te.create_prim_func([a, b, te.compute((rows, 8), product, name="c")])
+
+
+@pytest.mark.parametrize(("most", "right"), [(None, True), (64, False), (2, False), (128, True)])
+def test_a_schedule_for_any_number_of_rows_is_run_with_several(target: Any, most: int | None, right: bool) -> None:
+    session = VerifySession(str(target))
+    session.refer(workload_text(open_rows()))
+    found = session.judge(workload_text(open_rows(most)))
+    assert found.error is None and found.difference is not None
+    assert (found.difference <= found.tolerance) == right
+
+
+def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets: Any, target: Any) -> None:
+    rows = tirx.Var("n", "int64")
+    weight = nets.const(8, 8)
+    mod = nets.build(lambda b, x: b.emit(relax.op.matmul(x, weight)), (rows, 8))
+    other = nets.build(lambda b, x: b.emit(relax.op.matmul(x, nets.const(8, 8))), (rows, 8))
+    with target:
+        right, wrong = (relax.get_pipeline("default")(each) for each in (mod, other))
+    session = NetworkVerifySession(str(target))
+    session.refer(str(tvm.ir.save_json(mod)))
+    differences = [session.compare(str(tvm.ir.save_json(each))) for each in (right, wrong)]
+    assert differences[0].difference <= differences[0].tolerance < differences[1].difference
+    assert len(session._cases) >= 4

@@ -13,8 +13,18 @@ from typing import Any, NamedTuple
 
 from tunehub.cuda.fault import Fault, NotSimulated
 from tunehub.cuda.limits import excess_threads, limits_of
-from tunehub.relax.nodes import buffer_kind, buffer_of, children, extent_or_one, integer, parameters, reduces, symbolic
+from tunehub.relax.nodes import (
+    buffer_kind,
+    buffer_of,
+    children,
+    extent_or_one,
+    integer,
+    parameters,
+    reduces,
+    symbolic,
+)
 from tunehub.relax.schedule.flattened_indices import misread_buffer
+from tunehub.relax.symbols import instances, is_symbolic
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
@@ -87,8 +97,28 @@ def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
 
 def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
     before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
-    if before != after:
+    if before != after or len(original.params) != len(scheduled.params):
         raise GuardError("the record changes the parameters of the function")
+    if not is_symbolic(original):
+        _check_static(scheduled, original, target)
+        return
+    _check_open_loops(scheduled, target)
+    pairs = list(zip(instances(scheduled), instances(original), strict=True))
+    for each in pairs:
+        _check_static(*each, target)
+    if not pairs:
+        raise GuardError("there are no values of its symbols on which the schedule could be checked")
+
+
+def _check_open_loops(scheduled: Any, target: Any) -> None:
+    """Loops of unknown extent run one after the other, or in parallel on CPUs; all else needs a number."""
+    allowed = (_SERIAL, _PARALLEL) if target.kind.name == "llvm" else (_SERIAL,)
+    for node, _ in _walk(scheduled.body, _Path()):
+        if type(node).__name__ == "For" and integer(node.extent) is None and int(node.kind) not in allowed:
+            raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
+
+
+def _check_static(scheduled: Any, original: Any, target: Any) -> None:
     device = "cpu" if target.kind.name == "llvm" else "gpu"
     limits = limits_of(target)
     statements = list(_walk(scheduled.body, _Path()))
@@ -114,8 +144,13 @@ def check_tiles(scheduled: Any) -> None:
     ``reverse_compute_at`` takes the box around what a tile covers, and of the conditions on it those at the ends of the
     result alone. A tile that holds parts of two rows, or a remainder that ends inside, writes elements that no one has
     computed, and with threads those stay. So every such block must write each element once
-    (``tvm::arith::DetectIterMap``).
+    (``tvm::arith::DetectIterMap``). Of a symbolic function, in each of some instances.
     """
+    for each in instances(scheduled):
+        _check_tiles(each)
+
+
+def _check_tiles(scheduled: Any) -> None:
     own = parameters(scheduled)
     blocks = list(_realized(scheduled.body, ()))
     if not any(reduces(node.block) for node, _ in blocks):

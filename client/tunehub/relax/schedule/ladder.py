@@ -20,6 +20,7 @@ from tunehub.relax.schedule.guard import FaultFoundError, check_function
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_of
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import Strategy, Transfers, predicted_s, promising
+from tunehub.relax.symbols import is_symbolic, typical_instance
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
@@ -105,6 +106,19 @@ class Request:
         return anchor_key(self.mod)
 
     @cached_property
+    def typical(self) -> Any | None:
+        """``mod``, or of a symbolic function the instance by which it is compared with others, if there is one."""
+        if not self.is_symbolic:
+            return self.mod
+        instance = typical_instance(self.mod["main"])
+        return None if instance is None else main_module(instance)
+
+    @cached_property
+    def is_symbolic(self) -> bool:
+        """Whether its shapes have symbols."""
+        return is_symbolic(self.mod["main"])
+
+    @cached_property
     def has_expert(self) -> bool:
         """Whether a template made for its operator recognises the function."""
         try:
@@ -140,8 +154,10 @@ def _transferred_knobs(request: Request) -> _Outcomes:
 
 
 def _transferred_traces(request: Request) -> _Outcomes:
-    """Traces tuned for other shapes, where no template made for the operator fits."""
-    return () if request.has_expert else _transferred(request, request.transfers.traces, META_SCHEDULE)
+    """Traces tuned for other static shapes, where no template made for the operator fits."""
+    if request.is_symbolic or request.has_expert:
+        return ()
+    return _transferred(request, request.transfers.traces, META_SCHEDULE)
 
 
 def _default_knobs(request: Request) -> _Outcomes:
@@ -166,7 +182,9 @@ def _default_knobs(request: Request) -> _Outcomes:
 
 
 def _cuda_rule(request: Request) -> _Outcomes:
-    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule."""
+    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; for static shapes."""
+    if request.is_symbolic:
+        return
     from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
 
     try:
@@ -293,10 +311,10 @@ def _chosen(request: Request, strategy: Strategy | None, *, knobs: bool) -> list
 
     Those of the function's class; when none promises anything, those of its anchor block's.
     """
-    if strategy is None:
+    if strategy is None or request.typical is None:
         return []
     for find in (class_of, anchor_class_of):
-        own = find(request.mod)
+        own = find(request.typical)
         if own is None:
             continue
         known = [other for other in request.lookup.by_class(own.key) if other.knobs == knobs]

@@ -1,0 +1,161 @@
+"""Symbolic workloads: the symbols of a PrimFunc, and its instances, which have a number for each.
+
+What cannot be decided for all values at once is decided on instances: costs on the typical one, whether a schedule is
+legal on several. Nothing here relies on how symbols are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunehub.relax.index_expressions import compiled, is_variable, parts_of
+from tunehub.relax.nodes import buffer_kind, integer, parameters
+
+_PROBED = (1, 2, 3, 7, 16, 61, 128)
+_LARGER = (13, 29, 131, 251, 509, 1021)  # for functions that small values leave without elements
+_FEWEST = 6
+_ROTATED = 3  # places between the values of neighbouring symbols
+_TYPICAL, _TYPICAL_BATCH = 128, 1
+_BATCHED = 3  # axes from which on a symbol that is nowhere but in front is a batch
+
+
+def symbols_of(function: Any) -> tuple[Any, ...]:
+    """The variables in the shapes of the parameters of ``function``, then its parameters that are integers; each once,
+    in the order in which they occur."""
+    extents = [extent for buffer in parameters(function) for extent in buffer_kind(buffer).shape]
+    return variables_in([*extents, *filter(_is_integer, function.params)])
+
+
+def symbol_name(symbol: Any) -> str:
+    """What the model calls a symbol."""
+    return str(symbol.name)
+
+
+def variables_in(expressions: Iterable[Any]) -> tuple[Any, ...]:
+    """The variables in some extents, each once, in the order in which they occur."""
+    found = [variable for expression in expressions for variable in _variables(expression)]
+    return tuple(variable for at, variable in enumerate(found) if not any(map(variable.same_as, found[:at])))
+
+
+def extent_at(extent: Any, values: Mapping[int, int]) -> int:
+    """The number that an extent is where its variables, by their hashes, have ``values``. Raises KeyError for one that
+    depends on something else."""
+    number = integer(extent)
+    if number is not None:
+        return number
+    return int(compiled(extent).value({name: np.asarray(value) for name, value in values.items()}))
+
+
+def is_symbolic(function: Any) -> bool:
+    """Whether ``function`` has symbols."""
+    return bool(symbols_of(function))
+
+
+def instance(function: Any, values: Sequence[int]) -> Any:
+    """``function`` with ``values`` in place of its symbols, in the order of :func:`symbols_of`; itself without any."""
+    from tvm import tirx
+
+    symbols = symbols_of(function)
+    if not symbols:
+        return function
+    added = [symbol for symbol in symbols if not any(map(symbol.same_as, function.params))]
+    numbers = {symbol: tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)}
+    return _with_parameters(function, added).specialize(numbers)
+
+
+def scalars(function: Any, values: Sequence[int]) -> tuple[int, ...]:
+    """What ``function`` is called with behind its buffers where its symbols have ``values``."""
+    known = dict(zip(map(hash, symbols_of(function)), values, strict=True))
+    return tuple(known[hash(parameter)] for parameter in function.params if hash(parameter) in known)
+
+
+def instances(function: Any) -> list[Any]:
+    """Instances of a symbolic ``function`` for checks, at least six where there are as many; itself when it is static.
+
+    1 and primes are among the values, and no two symbols have the same one throughout.
+    """
+    return [instance(function, values) for values in probes(function)] if is_symbolic(function) else [function]
+
+
+def typical_instance(function: Any) -> Any | None:
+    """The instance by which costs are judged; None where that has no elements."""
+    if not is_symbolic(function):
+        return function
+    values = typical(function)
+    return None if values is None else instance(function, values)
+
+
+def typical(function: Any) -> tuple[int, ...] | None:
+    """A value for each symbol: 1 for a batch, the first axis of tensors with three or more, else 128. None where these
+    leave a parameter without elements."""
+    symbols = symbols_of(function)
+    values = tuple(_TYPICAL_BATCH if _is_batch(function, symbol) else _TYPICAL for symbol in symbols)
+    return next((each for each in (values, (_TYPICAL,) * len(symbols)) if _has_elements(function, symbols, each)), None)
+
+
+def probes(function: Any) -> list[tuple[int, ...]]:
+    """Values of the symbols of ``function`` for checks. The first are 1 for all, where that leaves elements."""
+    symbols = symbols_of(function)
+    found = [values for values in combined(_PROBED, len(symbols)) if _has_elements(function, symbols, values)]
+    more = (values for values in combined(_LARGER, len(symbols)) if _has_elements(function, symbols, values))
+    while len(found) < _FEWEST and (values := next(more, None)) is not None:
+        found.append(values)
+    return found
+
+
+def combined(choices: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """Every one of ``choices`` for each of ``count`` symbols, beside another one for its neighbours."""
+    if count > 1:
+        yield (choices[0],) * count
+    for first in range(len(choices)):
+        yield tuple(choices[(first + _ROTATED * at) % len(choices)] for at in range(count))
+
+
+def _has_elements(function: Any, symbols: Sequence[Any], values: Sequence[int]) -> bool:
+    known = dict(zip(map(hash, symbols), values, strict=True))
+    extents = (extent for buffer in parameters(function) for extent in buffer_kind(buffer).shape)
+    try:
+        return all(extent_at(extent, known) > 0 for extent in extents)
+    except KeyError:  # an extent that is read from memory
+        return False
+
+
+def _is_batch(function: Any, symbol: Any) -> bool:
+    """Whether ``symbol`` is the first axis of all parameters that have it, and nothing else."""
+    shapes = [list(buffer_kind(buffer).shape) for buffer in parameters(function)]
+    own = [shape for shape in shapes if _has(shape, symbol)]
+    first = all(symbol.same_as(shape[0]) and not _has(shape[1:], symbol) for shape in own)
+    return first and any(len(shape) >= _BATCHED for shape in own)
+
+
+def _has(extents: Iterable[Any], symbol: Any) -> bool:
+    return any(map(symbol.same_as, variables_in(extents)))
+
+
+def _variables(expression: Any) -> Iterator[Any]:
+    """The variables in an extent, from left to right."""
+    if is_variable(expression):
+        yield expression
+    elif integer(expression) is None:
+        for part in parts_of(expression):
+            yield from _variables(part)
+
+
+def _is_integer(parameter: Any) -> bool:
+    return not hasattr(getattr(parameter, "ty", None), "shape") and _dtype(parameter).startswith(("int", "uint"))
+
+
+def _dtype(variable: Any) -> str:
+    """The element type of a scalar variable; 0.26 made it a type."""
+    return str(variable.dtype if hasattr(variable, "dtype") else variable.ty.dtype)
+
+
+def _with_parameters(function: Any, added: Sequence[Any]) -> Any:
+    """``function`` with variables of its shapes as parameters of its own, behind the others."""
+    from tvm.tirx import PrimFunc
+
+    maps = [function.buffer_map] if hasattr(function, "buffer_map") else []  # until 0.25
+    return PrimFunc([*function.params, *added], function.body, function.ret_type, *maps, function.attrs)
