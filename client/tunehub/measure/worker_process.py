@@ -34,8 +34,8 @@ import sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 sys.path[:] = connection.recv()
-sys.modules.update(dict.fromkeys(connection.recv()))
-from tunehub.measure.worker_process import serve
+from tunehub.measure.worker_process import hide, serve
+hide(connection.recv())
 serve(connection, *connection.recv())
 """
 
@@ -139,6 +139,30 @@ class WorkerProcess:
             self.connection.close()
             raise
         weakref.finalize(self, _ended, self._process, at_once=True)
+
+
+def hide(names: Collection[str]) -> None:
+    """From now on no module of these ``names`` is found in this process: importing one raises ModuleNotFoundError.
+
+    They are as absent as where they are not installed. ``None`` in ``sys.modules`` has the same effect on imports, but
+    SciPy takes what is there for a module: ``sys.modules["torch"].Tensor``.
+    """
+    sys.meta_path[:] = [_HidingFinder(finder, frozenset(names)) for finder in sys.meta_path]
+
+
+class _HidingFinder:
+    """A finder of modules that finds none of some packages; all else (distributions, caches) is left to it."""
+
+    def __init__(self, finder: Any, names: frozenset[str]) -> None:
+        self._finder = finder
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+    def find_spec(self, name: str, *where: Any) -> Any:
+        """As importlib's finders answer: None for a module that is not there."""
+        return None if name.partition(".")[0] in self._names else self._finder.find_spec(name, *where)
 
 
 def serve(connection: Connection, make_session: Callable[[], Any], threads: int | None) -> None:

@@ -125,7 +125,16 @@ def _runs(process: int) -> bool:
 
 def test_a_module_that_it_has_to_do_without_cannot_be_imported_there() -> None:
     """TVM imports PyTorch where it is installed, which takes longer than all else that a worker needs."""
-    worker = WorkerProcess(partial(importlib.import_module, "importlib"), without=("colorsys",))
-    kind, value = worker.ask(("import_module", "colorsys"), 60)
-    assert (kind, "colorsys" in str(value)) == ("error", True)
+    worker = WorkerProcess(partial(importlib.import_module, "importlib"), without=("wsgiref",))
+    assert worker.ask(("import_module", "wsgiref.util"), 60) == ("error", "No module named 'wsgiref'")
+    worker.stop()
+
+
+def test_such_a_module_looks_absent_to_libraries_that_ask_for_it() -> None:
+    """SciPy takes what the table of imported modules names for a module; others ask where it would come from."""
+    worker = WorkerProcess(partial(importlib.import_module, "builtins"), without=("wsgiref",))
+    assert worker.ask(("eval", "'wsgiref' in __import__('sys').modules"), 60) == ("ok", False)
+    where = "__import__('importlib.util').util.find_spec('{}')"
+    assert worker.ask(("eval", where.format("wsgiref")), 60) == ("ok", None)
+    assert worker.ask(("eval", where.format("json") + ".name"), 60) == ("ok", "json")
     worker.stop()
