@@ -6,9 +6,10 @@ does not divide are filled up: :func:`to_blocked` writes zeros there, packed wei
 an elementwise operator makes of them stays finite and is multiplied by zero by the next convolution, or cut off by
 :func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
 
-All shapes are static. The names of the blocks are fixed (``tunehub_conv2d``, ``tunehub_depthwise``, ``tunehub_dense``,
-``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_slice``, ``tunehub_shuffle``,
-``pad_temp``): templates recognise them, and the anchor keys of records contain them.
+Shapes are static but for the batch, and the rows of matmuls. The names of the blocks are fixed (``tunehub_conv2d``,
+``tunehub_depthwise``, ``tunehub_dense``, ``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``,
+``tunehub_slice``, ``tunehub_shuffle``, ``pad_temp``): templates recognise them, and the anchor keys of records contain
+them.
 
 Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
 """
@@ -22,6 +23,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from tvm import te, tirx, topi
+
+from tunehub.relax.nodes import plain_extent
 
 Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
@@ -50,7 +53,7 @@ def conv2d_blocked(
     Blocks that touch fewer groups than others skip the rest of the window.
     """
     blocked = len(data.shape) == 5
-    batch, height, width = int(data.shape[0]), int(data.shape[2]), int(data.shape[3])
+    batch, _, height, width = _extents(data.shape)[:4]
     outer, kernel, block = int(weight.shape[0]), _ints(weight.shape[2:4]), int(weight.shape[-1])
     padded = _pad(data, padding)
     rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
@@ -84,7 +87,7 @@ def depthwise_blocked(
 
     One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``.
     """
-    batch, outer, height, width, block = _ints(data.shape)
+    batch, outer, height, width, block = _extents(data.shape)
     kernel = _ints(weight.shape[1:3])
     padded = _pad(data, padding)
     rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
@@ -104,7 +107,7 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
     Two blocks: the products by blocks of ``o`` (``tunehub_dense``) and the copy to the plain result
     (``tunehub_from_blocked``), which a template computes in one pass.
     """
-    *lead, depth = _ints(data.shape)
+    *lead, depth = _extents(data.shape)
     outer, _, block = _ints(weight.shape)
     total = outer * block if outputs is None else outputs
     k = te.reduce_axis((0, depth), "k")
@@ -146,7 +149,7 @@ def adaptive_pool2d_blocked(data: Any, *, kind: Literal["max", "avg"], output_si
 
 def to_blocked(data: Any, block: int) -> Any:
     """Return ``data`` ``[N, C, *spatial]`` as ``[N, ceil(C / block), *spatial, block]``, zeros where channels end."""
-    batch, channels, *spatial = _ints(data.shape)
+    batch, channels, *spatial = _extents(data.shape)
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
         channel = outer * block + rest[-1]
@@ -160,7 +163,7 @@ def to_blocked(data: Any, block: int) -> Any:
 
 def from_blocked(data: Any, channels: int) -> Any:
     """Return ``data`` ``[N, C/c, *spatial, c]`` as ``[N, channels, *spatial]``; filled-up channels are cut off."""
-    batch, _, *spatial, block = _ints(data.shape)
+    batch, _, *spatial, block = _extents(data.shape)
 
     def compute(n: Any, channel: Any, *rest: Any) -> Any:
         return _at(data, n, channel // block, *rest, channel % block)
@@ -170,7 +173,7 @@ def from_blocked(data: Any, channels: int) -> Any:
 
 def reblock(data: Any, channels: int, block: int) -> Any:
     """Return ``data`` ``[N, C/c, *spatial, c]`` with ``channels`` logical channels in blocks of another size."""
-    batch, _, *spatial, old = _ints(data.shape)
+    batch, _, *spatial, old = _extents(data.shape)
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
         channel = outer * block + rest[-1]
@@ -189,7 +192,7 @@ def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, in
     phases, row by row, are the outermost part of the channels (the sub-pixel shuffle of Shi et al. 2016,
     arXiv 1609.05158).
     """
-    batch, phases, _, _, block = _ints(data.shape)
+    batch, phases, _, _, block = _extents(data.shape)
     outer = phases // (strides[0] * strides[1])
 
     def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
@@ -210,7 +213,7 @@ def concat_blocked(tensors: Sequence[Any], channels: Sequence[int]) -> Any:
     block, dtype = int(tensors[0].shape[-1]), tensors[0].dtype
     if all(count % block == 0 for count in channels[:-1]):
         return topi.concatenate(list(tensors), axis=1)
-    batch, _, *spatial, _ = _ints(tensors[0].shape)
+    batch, _, *spatial, _ = _extents(tensors[0].shape)
     starts, total = [sum(channels[:i]) for i in range(len(channels))], sum(channels)
     run = run_of(block, (*starts, total))
 
@@ -231,7 +234,7 @@ def slice_blocked(data: Any, begin: int, channels: int) -> Any:
     From the beginning of a block on they stay where they are in their blocks, and those after the last are whatever
     ``data`` has there. Otherwise they move between lanes as in :func:`concat_blocked`.
     """
-    batch, _, *spatial, block = _ints(data.shape)
+    batch, _, *spatial, block = _extents(data.shape)
     run = run_of(block, (begin, channels))
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
@@ -445,3 +448,8 @@ def _layout(data: Any) -> str:
 
 def _ints(extents: Any) -> list[int]:
     return [int(extent) for extent in extents]
+
+
+def _extents(extents: Any) -> list[Any]:
+    """Numbers, and TVM's expressions for what is not known."""
+    return [plain_extent(extent) for extent in extents]

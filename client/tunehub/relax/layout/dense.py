@@ -14,7 +14,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.layout import blocked
-from tunehub.relax.nodes import bound_value, constant_array, constant_like, is_constant, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    constant_like,
+    is_constant,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 
 _Array = npt.NDArray[Any]
 
@@ -23,7 +31,7 @@ def pack_dense(mod: Any, block: int) -> Any:
     """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``.
 
     Left as they are: products of other types than float32, with batches of weights, with fewer outputs than a block,
-    or with shapes that are not static.
+    or with sums of unknown length.
     """
     packer = _DensePacker(mod)
     packer.block = block
@@ -44,8 +52,8 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if getattr(call.op, "name", "") != "relax.matmul":
             return call
-        data, shape = call.args[0], static_shape(call.args[0])
-        if shape is None or len(shape) < 2 or not _is_float32(data, call):
+        data, shape = call.args[0], shape_of(call.args[0])
+        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or not _is_float32(data, call):
             return call
         weight = self._weight(call.args[1])
         if weight is None:

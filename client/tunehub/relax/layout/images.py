@@ -9,15 +9,32 @@ from typing import Any
 from tvm import relax
 
 from tunehub.relax.layout import blocked
-from tunehub.relax.nodes import static_shape, tensor_type
+from tunehub.relax.nodes import shape_of, tensor_type
 
 
 def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a tensor that can be blocked: float32, four axes, static; not a constant."""
-    shape = static_shape(expression) if isinstance(expression, relax.Var) else None
+    """The shape of a tensor that can be blocked: float32, four axes, static but for the batch; not a constant.
+
+    An open batch counts as 1.
+    """
+    shape = shape_for_one(expression) if isinstance(expression, relax.Var) else None
     if shape is None or len(shape) != 4 or 0 in shape:
         return None
     return shape if str(tensor_type(expression).dtype) == "float32" else None
+
+
+def shape_for_one(expression: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor where nothing but its first of four axes is open, which counts as 1; None for others."""
+    shape = shape_of(expression)
+    if shape is not None and len(shape) == 4 and not isinstance(shape[0], int):
+        shape = (1, *shape[1:])
+    return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
+
+
+def has_open_batch(expression: Any) -> bool:
+    """Whether a tensor's first axis is open."""
+    shape = shape_of(expression)
+    return shape is not None and len(shape) > 0 and not isinstance(shape[0], int)
 
 
 def filled(shape: Sequence[int], layout: int) -> int:
@@ -32,7 +49,7 @@ def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tupl
     if source == result:
         return expression
     if is_view(shape, layouts):
-        return relax.op.reshape(expression, _shape_in(shape, result))
+        return relax.op.reshape(expression, _shape_in((batch_of(expression), *shape[1:]), result))
     if not source:
         return builder.call_te(lambda x: blocked.to_blocked(x, result), expression, primfunc_name_hint="to_blocked")
     if not result:
@@ -43,11 +60,18 @@ def transform(builder: Any, expression: Any, shape: Sequence[int], layouts: tupl
     )
 
 
+def batch_of(expression: Any) -> Any:
+    """The batch of an image: a number, or TVM's expression where it is open."""
+    shape = shape_of(expression)
+    assert shape is not None
+    return shape[0]
+
+
 def is_view(shape: Sequence[int], layouts: tuple[int, int]) -> bool:
     """True when an image has the same bytes in both layouts: one pixel, and whole blocks."""
     return shape[2] == shape[3] == 1 and all(not layout or shape[1] % layout == 0 for layout in layouts)
 
 
-def _shape_in(shape: Sequence[int], layout: int) -> tuple[int, ...]:
+def _shape_in(shape: Sequence[Any], layout: int) -> tuple[Any, ...]:
     batch, channels, height, width = shape
     return (batch, channels // layout, height, width, layout) if layout else (batch, channels, height, width)

@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.relax.layout.attention import join_attention
 from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
@@ -32,8 +33,8 @@ def plan_layouts(
     """Return ``mod`` with the operators of its Relax functions in the layouts that cost least for ``target``.
 
     ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
-    elements of a vector, and half of them. A target that is no CPU, and functions that are not one block of dataflow
-    (with branches, say), are left as they are. Constant weights of matmuls are packed
+    elements of a vector, and half of them. A target that is no CPU, and functions with more than blocks of dataflow and
+    calls between them (with branches, say), are left as they are. Constant weights of matmuls are packed
     (:mod:`tunehub.relax.layout.dense`).
     """
     if target.kind.name != "llvm":
@@ -45,33 +46,41 @@ def plan_layouts(
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     rewriter: Any = None
     for variable, function in mod.functions.items():
-        if not isinstance(function, relax.Function) or not _is_dataflow(function):
+        if not isinstance(function, relax.Function):
             continue
-        network = _Network(function, sizes, costs)
-        chosen = network.choose()
+        networks = [_Network(function, block, sizes, costs) for block in _dataflow(function)]
+        chosen = {name: choice for network in networks for name, choice in network.choose().items()}
         if any(choice.source or choice.result for choice in chosen.values()):
             rewriter = rewriter or _LayoutRewriter(mod)
-            rewriter.begin(network.operators, chosen)
+            rewriter.begin({name: each for network in networks for name, each in network.operators.items()}, chosen)
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    return pack_dense(planned, machine.vector)
+    return join_attention(pack_dense(planned, machine.vector), machine.vector)
 
 
-def _is_dataflow(function: Any) -> bool:
+def _dataflow(function: Any) -> list[Any]:
+    """The blocks of dataflow of a function; none of one with branches. What crosses their borders stays plain."""
     blocks = list(getattr(function.body, "blocks", ()))
-    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
+    branches = any(isinstance(_value(each), relax.If) for block in blocks for each in block.bindings)
+    return [] if branches else [block for block in blocks if isinstance(block, relax.DataflowBlock)]
+
+
+def _value(binding: Any) -> Any:
+    return getattr(binding, "value", None)
 
 
 class _Network:
-    """The operators of a function that have choices, and who reads what."""
+    """The operators of a block of dataflow that have choices, and who reads what."""
 
-    def __init__(self, function: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
+    def __init__(self, function: Any, block: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
         self._costs = costs
         self._transform_costs: dict[tuple[Any, int, int], float] = {}
         self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
-        self._bindings = list(function.body.blocks[0].bindings)
+        self._bindings = list(block.bindings)
         values = {each.var: each.value for each in self._bindings if isinstance(each, relax.VarBinding)}
-        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, values))
+        everywhere = [each for part in function.body.blocks for each in part.bindings]
+        known = {each.var: each.value for each in everywhere if isinstance(each, relax.VarBinding)}
+        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, known))
         self.operators: dict[Any, Operator] = {}
         for variable, value in values.items():
             operator = rules.recognise(value)
@@ -203,6 +212,10 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
         self._operators = operators
         self._chosen = {variable: choice for variable, choice in chosen.items() if choice.source or choice.result}
         self._written: dict[Any, dict[int, Any]] = {}  # variable -> layout -> its value
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self._written = {}  # what is written in one block of dataflow is not known in the next
+        return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: Any) -> None:
         variable = binding.var

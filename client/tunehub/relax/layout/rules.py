@@ -17,7 +17,7 @@ from tvm import relax
 
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
-from tunehub.relax.layout.images import filled, image_shape, transform
+from tunehub.relax.layout.images import batch_of, filled, has_open_batch, image_shape, shape_for_one, transform
 from tunehub.relax.nodes import constant_array, constant_like, integer, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
@@ -109,7 +109,7 @@ def _image_and_weight(rules: Rules, call: Any, kernel_layout: str) -> tuple[_Sha
     """The shape of the image, the constant float32 weight in ``kernel_layout``, and the shape of the result."""
     data, weight = call.args
     attrs = call.attrs
-    shape, values, result = image_shape(data), rules.constant(weight), static_shape(call)
+    shape, values, result = image_shape(data), rules.constant(weight), shape_for_one(call)
     if shape is None or result is None or values is None or values.dtype != np.float32:
         return None
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -224,7 +224,7 @@ def _write_phases(
 ) -> Any:
     choice, expression = data
     (rows, columns), weight = axes, call.args[1]
-    strides, result, values = (rows.stride, columns.stride), static_shape(call), rules.constant(weight)
+    strides, result, values = (rows.stride, columns.stride), shape_for_one(call), rules.constant(weight)
     assert values is not None and result is not None
 
     def pack() -> _Array:
@@ -277,7 +277,7 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
 
 def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
     def rule(rules: Rules, call: Any) -> Operator | None:
-        result = static_shape(call)
+        result = shape_for_one(call)
         if (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW") or result is None:
             return None
         size = (result[2], result[3])
@@ -307,9 +307,9 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
         reduced = _reduced(builder, call, inputs[0])
         if keep:
             return reduced
-        pooled = (shape[0], shape[1], 1, 1)
-        plain = transform(builder, builder.emit(reduced), pooled, (choice.source, PLAIN))
-        return relax.op.reshape(builder.emit(plain), pooled[:2])
+        pooled = builder.emit(reduced)
+        plain = transform(builder, pooled, (shape[0], shape[1], 1, 1), (choice.source, PLAIN))
+        return relax.op.reshape(builder.emit(plain), (batch_of(pooled), shape[1]))
 
     choices = tuple(
         Choice(layout, layout if keep else PLAIN, rules.costs.pooling(filled(shape, layout), layout))
@@ -338,7 +338,7 @@ _POOLED = {"relax.mean": "avg", "relax.max": "max"}
 
 
 def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
-    result = static_shape(call)
+    result = shape_for_one(call)
     images = tuple(argument for argument in call.args if image_shape(argument) is not None)
     if result is None or len(result) != 4 or not images:
         return None
@@ -418,13 +418,14 @@ def _moving(blocks: Sequence[int], run: Callable[[int], int]) -> dict[int, float
 
 def _slice(rules: Rules, call: Any) -> Operator | None:
     """A part of an image, in steps of one."""
-    data, shape, result = call.args[0], image_shape(call.args[0]), static_shape(call)
+    data, shape, result = call.args[0], image_shape(call.args[0]), shape_for_one(call)
     bounds = [_numbers(rules, argument) for argument in call.args[1:]]
     if shape is None or result is None or len(bounds) not in (3, 4) or None in bounds:
         return None
     axes, begins, _, steps = [*bounds, [1]][:4]
     assert axes is not None and begins is not None and steps is not None
-    if any(step != 1 for step in steps) or 0 in result:
+    of_batch = any(axis % 4 == 0 for axis in axes) and (has_open_batch(data) or has_open_batch(call))
+    if any(step != 1 for step in steps) or 0 in result or of_batch:
         return None
     begin = dict.fromkeys(range(4), 0)
     for axis, first in zip(axes, begins, strict=True):
@@ -471,7 +472,7 @@ def _pad(rules: Rules, call: Any) -> Operator | None:
 def _resize(rules: Rules, call: Any) -> Operator | None:
     """Interpolation. What follows joins it only element by element: in another order of the elements each would find
     its place in the source anew, which takes longer than all the rest."""
-    attrs, result = call.attrs, static_shape(call)
+    attrs, result = call.attrs, shape_for_one(call)
     if str(attrs.layout) != "NCHW" or result is None or str(tensor_type(call).dtype) != "float32":
         return None
 
@@ -515,7 +516,7 @@ def _same_layout(
     element of each window on its own.
     """
     shapes = [image_shape(image) for image in images]
-    result = static_shape(call)
+    result = shape_for_one(call)
     if result is None or len(result) != 4 or None in shapes:
         return None
     choices = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -205,8 +205,40 @@ def _cuda_rule(request: Request) -> _Outcomes:
         yield Served(step="template", schedule=schedule, rung="template", template=name, predicted_s=predicted)
 
 
+def _by_tiles(request: Request) -> _Outcomes:
+    """Of a function with open axes, tiles of known extents, each scheduled as a function of its own."""
+    from tunehub.relax.open_axes.schedule import by_tiles  # static functions need none of it
+
+    def scheduled(tile: Any) -> tuple[Any | None, Any | None]:
+        inner = Scheduling(tile, request.target, request.lookup, transfers=request.transfers)
+        return inner.function, inner.served
+
+    try:
+        found = by_tiles(request.mod["main"], request.target, scheduled)
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", reason=_reason(error))
+        return
+    if found is not None:
+        yield _of_tiles(found, found.tile)
+
+
+def _of_tiles(schedule: Any, tile: Served | None) -> Served:
+    """What serves a function whose tiles ``tile`` serves: a record of a tile was not measured for more."""
+    if tile is None or tile.record is None:
+        return Served(step="template", schedule=schedule, rung="template", template=schedule.template)
+    return replace(
+        tile,
+        step="transfer",
+        schedule=schedule,
+        rung="transfer",
+        run_s=None,
+        default_s=None,
+        source=tile.source or tile.record.op,
+    )
+
+
 RECORD_STEPS = (_exact, _anchor)
-CPU_STEPS = (*RECORD_STEPS, _transferred_knobs, _transferred_traces, _default_knobs)
+CPU_STEPS = (*RECORD_STEPS, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
 CUDA_STEPS = (*RECORD_STEPS, _transferred_traces, _cuda_rule)
 
 

@@ -21,7 +21,8 @@ _LONG, _SHORT = ("int64", "uint64"), 2**31
 
 
 @lru_cache(maxsize=8)
-def _machine(target: Any) -> Machine:
+def machine_for(target: Any) -> Machine:
+    """The CPU of ``target``, looked at once."""
     return templates.machine_of(target)  # asks LLVM, 0.4 ms
 
 
@@ -72,16 +73,16 @@ class TemplateFit:
 
     def knob_space(self, match: Match) -> list[Any]:
         """The choices of the template's knobs that are worth measuring, its own first."""
-        return match.template.knob_space(match.workload, _machine(self._target))
+        return match.template.knob_space(match.workload, machine_for(self._target))
 
     def by_default(self, match: Match) -> Any:
         """The schedule by the template's own choice of knobs. Raises as `by_record`."""
-        knobs = match.template.default_knobs(match.workload, _machine(self._target))
+        knobs = match.template.default_knobs(match.workload, machine_for(self._target))
         return self._apply(match, knobs)
 
     def by_promising_default(self, match: Match) -> Any:
         """As `by_default`; KnobError also when the template's model does not promise to beat TVM's own loops."""
-        doubt = templates.doubt(match, _machine(self._target))
+        doubt = templates.doubt(match, machine_for(self._target))
         if doubt is not None:
             raise KnobError(doubt)
         return self.by_default(match)

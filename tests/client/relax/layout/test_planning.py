@@ -426,20 +426,38 @@ def test_a_weight_of_two_convolutions_is_packed_once(nets: Nets, target: Any) ->
     assert constants(planned) == 8 * 8 * 9
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_open_batch_is_planned_as_a_batch_of_one(nets: Nets, target: Any, size: int) -> None:
+    weight, batch = nets.const(16, 8, 3, 3), tvm.tirx.Var("n", "int64")
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, weight, padding=1))))
+        return b.emit(op.mean(b.emit(op.nn.max_pool2d(y, (2, 2), (2, 2))), axis=[2, 3]))
+
+    opened, fixed = (
+        plan_layouts(nets.build(make, (n, 8, 6, 6)), target, BlockedCosts(8), blocks=(8,)) for n in (batch, size)
+    )
+    names = [sorted(str(v.name_hint) for v in mod.functions if v.name_hint != "main") for mod in (opened, fixed)]
+    assert names[0] == names[1] and any("to_blocked" in name for name in names[0])
+    data = nets.array(size, 8, 6, 6)
+    results = [run(mod, target, data)[0] for mod in (opened, fixed)]
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
 # --- What is left alone
 
 
-@pytest.mark.parametrize("kind", ["variable weight", "dtype", "layout", "dynamic"])
+@pytest.mark.parametrize("kind", ["variable weight", "dtype", "layout", "height"])
 def test_convolutions_that_cannot_be_packed_stay(nets: Nets, target: Any, kind: str) -> None:
     dtype = "float64" if kind == "dtype" else "float32"
-    batch = tvm.tirx.Var("n", "int64") if kind == "dynamic" else 1
+    height = tvm.tirx.Var("h", "int64") if kind == "height" else 8
 
     def make(b: Any, x: Any, weight: Any) -> Any:
         weight = weight if kind == "variable weight" else relax.const(nets.array(8, 8, 1, 1), dtype)
         layout = "NHWC" if kind == "layout" else "NCHW"
         return b.emit(op.nn.conv2d(x, weight, data_layout=layout))
 
-    mod = nets.build(make, (batch, 8, 8, 8), (8, 8, 1, 1), dtype=dtype)
+    mod = nets.build(make, (1, 8, height, 8), (8, 8, 1, 1), dtype=dtype)
     assert plan_layouts(mod, target, BlockedCosts(8), blocks=(8,)).same_as(mod)
 
 

@@ -1,0 +1,85 @@
+"""Functions with reductions whose open axes lie anywhere: loops in a good order, on threads, in vectors where a known
+extent allows them.
+
+What is inlined, and which loop of a block may be in vectors, is what :mod:`tunehub.templates.loops` finds for the
+typical instance; it does not depend on the extents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax.nodes import integer, main_module
+from tunehub.relax.symbols import typical_instance
+from tunehub.templates import loops
+from tunehub.templates.base import Machine, blocks_of, open_schedule
+from tunehub.templates.divisors import divisors
+from tunehub.templates.loop_plan import Stage
+
+_FEWEST_STEPS = 1 << 14  # of the typical instance: fewer are not worth threads
+_NARROWEST = 4  # lanes
+
+
+def schedule_reductions(function: Any, machine: Machine) -> Any | None:
+    """The schedule of ``function``; None where the typical instance is not such, and for little work."""
+    typical = typical_instance(function)
+    if typical is None:
+        return None
+    mod = main_module(typical)
+    workload = loops.recognise(mod, blocks_of(mod))
+    if workload is None or sum(stage.nest.iterations for stage in workload.stages) < _FEWEST_STEPS:
+        return None
+    schedule = open_schedule(main_module(function))
+    for name in workload.inlined:
+        schedule.compute_inline(schedule.get_sblock(name))
+    for stage in workload.stages:
+        if stage.nest.reductions:
+            _reduction(schedule, stage, machine)
+        else:
+            _map(schedule, stage, machine)
+    return schedule
+
+
+def _map(schedule: Any, stage: Stage, machine: Machine) -> None:
+    found = schedule.get_loops(schedule.get_sblock(stage.nest.name))
+    if not found:
+        return
+    if stage.vector is not None and (lanes := _lanes(schedule, found[stage.vector], machine)) > 1:
+        found[stage.vector], vector = schedule.split(found[stage.vector], [None, lanes])
+        schedule.reorder(*found, vector)
+        schedule.vectorize(vector)
+    schedule.parallel(schedule.fuse(*found[:-1]) if len(found) > 1 else found[0])
+
+
+def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
+    """Results on threads; neighbours in vectors, or side by side in the innermost loop, which LLVM makes vectors of."""
+    block, count = schedule.get_sblock(stage.nest.name), len(stage.nest.spatial)
+    found = schedule.get_loops(block)
+    spatial, steps = found[:count], found[count:]
+    if not spatial:
+        return
+    follower = None if stage.follower is None else schedule.get_sblock(stage.follower)
+    column = stage.vector if stage.kind == "columns" and stage.nest.results == 1 else None
+    lanes = 1 if column is None else _lanes(schedule, spatial[column], machine)
+    vector = []
+    if column is not None and lanes > 1:
+        spatial[column], inner = schedule.split(spatial[column], [None, lanes])
+        vector, follower = [inner], follower or schedule.cache_write(block, 0, "global")
+    elif column is not None:
+        vector = [spatial.pop(column)]
+    schedule.reorder(*spatial, *steps, *vector)
+    outer = schedule.fuse(*spatial) if spatial else None
+    if outer is not None and follower is not None:
+        schedule.reverse_compute_at(follower, outer, preserve_unit_loops=True)
+    if outer is not None:
+        schedule.parallel(outer)
+    initial = schedule.decompose_reduction(block, steps[0])
+    if lanes > 1:
+        for each in (block, initial, *([follower] if column == count - 1 else [])):
+            schedule.vectorize(schedule.get_loops(each)[-1])
+
+
+def _lanes(schedule: Any, loop: Any, machine: Machine) -> int:
+    extent = integer(schedule.get(loop).extent)
+    lanes = 1 if extent is None else max(divisors(extent, machine.vector))
+    return lanes if lanes >= _NARROWEST else 1

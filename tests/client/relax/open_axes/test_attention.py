@@ -1,0 +1,66 @@
+"""Attention over sequences of unknown length, as one kernel, at every length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+relax = pytest.importorskip("tvm.relax")
+
+from tunehub.relax.layout.attention import join_attention  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+def _module(masked: bool, transposed: bool, depth: int) -> Any:
+    s, kind = tvm.tirx.Var("s", "int64"), getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    shape = (1, s, 2, depth) if transposed else (1, 2, s, depth)
+    q, k, v = (relax.Var(name, kind(shape, "float32")) for name in "qkv")
+    mask = relax.Var("mask", kind((1, 1, 1, s), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [q, k, v, mask]):
+        with builder.dataflow():
+            heads = [builder.emit(relax.op.permute_dims(x, [0, 2, 1, 3])) if transposed else x for x in (q, v)]
+            keys = builder.emit(relax.op.permute_dims(k, [0, 2, 3, 1] if transposed else [0, 1, 3, 2]))
+            scores = builder.emit(relax.op.matmul(heads[0], keys))
+            scores = builder.emit(relax.op.divide(scores, relax.const(np.float32(3.0))))
+            if masked:
+                scores = builder.emit(relax.op.add(scores, mask))
+            weights = builder.emit(relax.op.nn.softmax(scores, axis=-1))
+            output = builder.emit_output(relax.op.matmul(weights, heads[1]))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def _expected(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    scores = np.einsum("bhid,bhjd->bhij", q.astype("float64"), k.astype("float64")) / 3.0 + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize(("masked", "transposed", "depth"), [(True, True, 32), (False, False, 64), (True, False, 20)])
+def test_one_kernel_is_right_at_every_length(masked: bool, transposed: bool, depth: int, cpu: Any, opened: Any) -> None:
+    joined = join_attention(_module(masked, transposed, depth), 16)
+    functions = [f for f in joined.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert len(functions) == 1
+    case = opened.OpenCase(
+        mod=tvm.IRModule({"main": functions[0].with_attr("global_symbol", "main")}), shapes=None, symbols=1, dtypes=()
+    )
+    found = opened.scheduled(case, cpu)
+    assert found.template == "attention"
+    kernel, rng = opened.compiled(found.mod, cpu), np.random.default_rng(0)
+    for length in (*opened.SIZES, 128):
+        q, k, v = (rng.uniform(-2, 2, (1, 2, length, depth)).astype("float32") for _ in range(3))
+        mask = np.where(rng.random((1, 1, 1, length)) < 0.2, -3.4e38, 0).astype("float32") * masked
+        mask[..., 0] = 0
+        given = [x.transpose(0, 2, 1, 3).copy() for x in (q, k, v)] if transposed else [q, k, v]
+        got = opened.written(kernel, [*given, mask] if masked else given, (1, 2, length, depth))
+        np.testing.assert_allclose(got, _expected(q, k, v, mask), rtol=1e-4, atol=1e-5, err_msg=str(length))
+
+
+def test_static_attention_stays_as_it_is() -> None:
+    module = relax.transform.BindSymbolicVars({"s": 16}, "main")(_module(True, True, 32))
+    assert join_attention(module, 16) is module

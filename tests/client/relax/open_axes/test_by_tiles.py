@@ -1,0 +1,114 @@
+"""Functions with open axes, scheduled by tiles, compute what TVM's own loops do, at every size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+from tvm import te, tirx, topi  # noqa: E402
+
+from tunehub.relax.layout import blocked  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+def _convolution(x: Any, w: Any, b: Any) -> Any:
+    return topi.nn.relu(topi.add(blocked.conv2d_blocked(x, w, padding=(1, 1, 1, 1)), b))
+
+
+def _stem(x: Any, w: Any) -> Any:
+    return blocked.conv2d_blocked(x, w, strides=(2, 2), padding=(3, 3, 3, 3))
+
+
+def _depthwise(x: Any, w: Any) -> Any:
+    return blocked.depthwise_blocked(x, w, strides=(2, 2), padding=(1, 1, 1, 1))
+
+
+def _pooling(x: Any) -> Any:
+    return blocked.pool2d_blocked(x, kind="max", pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+
+
+def _whole(x: Any) -> Any:
+    return blocked.adaptive_pool2d_blocked(x, kind="avg", output_size=(1, 1))
+
+
+def _dense(x: Any, w: Any, b: Any) -> Any:
+    return topi.nn.relu(topi.add(blocked.dense_blocked(x, w), b))
+
+
+def _cut_dense(x: Any, w: Any) -> Any:
+    return blocked.dense_blocked(x, w, outputs=37)
+
+
+def _layer_norm(x: Any, g: Any, b: Any) -> Any:
+    return topi.nn.layer_norm(x, g, b, axis=[2], epsilon=1e-5)
+
+
+def _gathered(indices: Any, table: Any) -> Any:
+    return topi.take(table, indices, axis=0, mode="fast")
+
+
+CASES = {
+    "convolution": (_convolution, ("s0", 2, 9, 9, 16), (4, 2, 3, 3, 16, 16), (4, 1, 1, 16)),
+    "stem": (_stem, ("s0", 3, 24, 24), (4, 3, 7, 7, 16)),
+    "depthwise": (_depthwise, ("s0", 3, 15, 15, 16), (3, 3, 3, 16)),
+    "pooling": (_pooling, ("s0", 3, 16, 16, 16)),
+    "global pooling": (
+        lambda x: blocked.adaptive_pool2d_blocked(x, kind="avg", output_size=(1, 1)),
+        ("s0", 8, 7, 7, 16),
+    ),
+    "into blocks": (lambda x: blocked.to_blocked(x, 16), ("s0", 20, 14, 14)),
+    "out of blocks": (lambda x: blocked.from_blocked(x, 20), ("s0", 2, 14, 14, 16)),
+    "dense": (_dense, ("s0", 96), (6, 96, 16), (96,)),
+    "dense of sequences": (_dense, (1, "s0", 64), (4, 64, 16), (64,)),
+    "dense of batches of sequences": (_dense, ("s0", "s1", 64), (4, 64, 16), (64,)),
+    "dense, outputs cut off": (_cut_dense, (1, "s0", 32), (3, 32, 16)),
+    "layer norm": (_layer_norm, (1, "s0", 96), (96,), (96,)),
+    "elementwise": (lambda x, y: topi.nn.relu(topi.add(x, y)), ("s0", 4, 6, 6, 16), ("s0", 4, 6, 6, 16)),
+    "gather": (_gathered, (1, "s0"), (5, 64)),
+}
+
+
+def _symbols(shapes: Any) -> int:
+    return len({extent for shape in shapes for extent in shape if isinstance(extent, str)})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
+    make, *shapes = CASES[name]
+    dtypes = ("int64",) if name == "gather" else ()
+    case = opened.open_case(make, *shapes, symbols=_symbols(shapes), dtypes=dtypes)
+    found = opened.scheduled(case, cpu)
+    assert found is not None
+    fast, plain = opened.compiled(found.mod, cpu), opened.compiled(case.mod, cpu)
+    rng = np.random.default_rng(3)
+    for size in opened.SIZES:
+        values = [size, *(2 + size % 5,) * (case.symbols - 1)]
+        arrays, got = opened.outputs(fast, case, values, rng)
+        expected = opened.written(plain, arrays, case.shapes(*values)[-1])
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {values}")
+
+
+def test_products_of_rows_are_register_tiles(cpu: Any, opened: Any) -> None:
+    make, *shapes = CASES["dense"]
+    found = opened.scheduled(opened.open_case(make, *shapes), cpu)
+    assert found.template == "dense"
+
+
+@pytest.mark.parametrize("make", [lambda x: topi.sum(x, axis=0), lambda x: topi.flip(x, axis=0)])
+def test_what_is_not_separate_along_an_open_axis_is_left_alone(make: Any, cpu: Any, opened: Any) -> None:
+    """A sum over the axis, and elements of other places of it."""
+    case = opened.open_case(make, ("s0", 64))
+    assert opened.scheduled(case, cpu) is None or not opened.scheduled(case, cpu).tile
+
+
+def test_a_value_that_depends_on_the_extent_is_not_separate(opened: Any) -> None:
+    from tunehub.relax.open_axes.axes import open_axes
+
+    case = opened.open_case(
+        lambda x: te.compute(x.shape, lambda i, j: x[i, j] * tirx.Cast("float32", i), name="scaled"), ("s0", 64)
+    )
+    assert open_axes(case.mod["main"]) is None
