@@ -1,0 +1,103 @@
+"""Open dimensions under every supported TVM: keys are the same, results right, effects and casts kept."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.relax_nets import net
+
+pytestmark = pytest.mark.tvm_versions
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+op = relax.op
+SIZES = (1, 2, 3, 7, 13, 16)
+
+
+def symbol(name: str) -> Any:
+    return tvm.tirx.Var(name, "int64")
+
+
+def kind_of(shape: tuple[Any, ...]) -> Any:
+    return (getattr(relax, "TensorStructInfo", None) or relax.TensorType)(shape, "float32")  # renamed in 0.26
+
+
+def array(*shape: int) -> Any:
+    return np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+
+
+@pytest.fixture
+def compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that computes what a module does, compiled by tunehub without any records."""
+    import tunehub
+
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+
+    def make(mod: Any, layout: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # there is no package for any CPU
+            executable = tunehub.compile(mod, {"kind": "llvm", "num-cores": 2}, layout=layout, offline=True)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+    return make
+
+
+def test_symbolic_workloads_have_one_key_in_all_releases() -> None:
+    from tunehub.relax.keys import anchor_key, workload_key
+    from tunehub.relax.nodes import main_module
+    from tunehub.relax.pipeline import prepare
+
+    def keys(make: Any, *shape: Any) -> tuple[str, str | None]:
+        mod = prepare(net(make, shape), tvm.target.Target({"kind": "llvm"}))
+        (function,) = [f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+        return workload_key(main_module(function)), anchor_key(main_module(function))
+
+    assert keys(lambda b, x: b.emit(op.nn.softmax(x)), symbol("batch"), 2, symbol("length")) == (
+        "a3fa90681056d55c18433bd115b53ce2",
+        "db75f697a6ec701c7f341f0f88e581f7",
+    )
+    assert keys(lambda b, x: b.emit(op.concat([x, x], axis=0)), symbol("n"), 4)[0] == "c03474b036b8427987b49ae9539ef8ce"
+
+
+@pytest.mark.parametrize("layout", ["keep", "auto"])
+def test_results_are_right_at_every_size(compiled: Any, layout: str) -> None:
+    n, weight, scale = symbol("n"), array(8, 12), array(12)
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.matmul(x, relax.const(weight)))))
+        y = b.emit(op.nn.softmax(b.emit(op.multiply(y, relax.const(scale)))))
+        last = b.emit(op.take(y, relax.const(np.array([-1, 0]), "int64"), axis=0, mode="fast"))
+        return b.emit(op.power(last, relax.const(2.0)))
+
+    run = compiled(net(make, (n, 8)), layout)
+    for size in SIZES:
+        data = array(size, 8)
+        y = np.exp(np.maximum(data @ weight, 0) * scale)
+        np.testing.assert_allclose(run(data), ((y / y.sum(-1, keepdims=True)) ** 2)[[-1, 0]], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["keep", "auto"])
+def test_effects_and_casts_are_kept(compiled: Any, layout: str) -> None:
+    called: list[int] = []
+    tvm.register_global_func("tunehub.test.seen", lambda x: called.append(int(x.shape[0])) or x, override=True)
+    keyword = next(k for k in inspect.signature(op.call_pure_packed).parameters if k in ("ty_args", "sinfo_args"))
+    n, m = symbol("n"), symbol("m")
+
+    def make(b: Any, x: Any, y: Any) -> Any:
+        b.emit(op.call_pure_packed("tunehub.test.seen", x, **{keyword: kind_of((m, 4))}))
+        same = b.match_cast(x, kind_of((n, 4)))
+        return b.emit(op.multiply(b.emit(op.exp(same)), y))
+
+    run = compiled(net(make, (m, 4), (n, 4)), layout)
+    for size in SIZES:
+        x, y = array(size, 4), array(size, 4) + 1
+        np.testing.assert_allclose(run(x, y), np.exp(x) * y, rtol=1e-5)
+    assert called == list(SIZES)
+    with pytest.raises(Exception, match=r"(?i)cast|mismatch|shape"):
+        run(array(5, 4), array(4, 4))
