@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError, UnknownNetworkError
 from tunehub_builder.networks.network import Definition, Network
-from tunehub_builder.networks.registry import from_onnx_file, get, names
+from tunehub_builder.networks.registry import from_onnx_file, get, names, open_onnx_file
 
 __all__ = [
     "Definition",
@@ -19,4 +19,5 @@ __all__ = [
     "from_onnx_file",
     "get",
     "names",
+    "open_onnx_file",
 ]

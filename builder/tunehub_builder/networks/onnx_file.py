@@ -19,10 +19,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxFile:
-    """Reads the file anew for each form, so that no weights stay in memory between uses."""
+    """Reads the file anew for each form, so that no weights stay in memory between uses.
+
+    ``may_be_open``: dimensions that neither the file nor ``shapes`` fixes stay open.
+    """
 
     path: Path
     shapes: Shapes
+    may_be_open: bool = False
 
     def relax_module(self) -> tvm.IRModule:
         """See `Network.relax_module`."""
@@ -34,7 +38,7 @@ class OnnxFile:
         """See `Network.onnx_model`."""
         model = onnx_model.load(self.path)
         onnx_model.drop_initializers_from_inputs(model)
-        _fix_shapes(model, self.shapes, str(self.path))
+        _fix_shapes(model, self.shapes, str(self.path), may_be_open=self.may_be_open)
         onnx_model.simplify(model)
         onnx_model.sanitise_interface(model)
         return model
@@ -57,8 +61,9 @@ def read(path: Path, shapes: Shapes | None = None) -> Network:
     )
 
 
-def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str) -> None:
-    """Set the given shapes; raise OnnxFileError unless every input then has a fixed shape."""
+def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str, *, may_be_open: bool) -> None:
+    """Set the given shapes; raise OnnxFileError unless every input then has a shape, which is fixed but with
+    ``may_be_open``."""
     names = identifiers(value.name for value in model.graph.input)
     asked = {_input_named(name, names, source): shape for name, shape in shapes.items()}
     for value in model.graph.input:
@@ -70,7 +75,8 @@ def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str) -> None:
         if value.name in asked:
             _check_fits(value, asked[value.name], source)
             onnx_model.set_shape(value, asked[value.name])
-        _check_static(value, names[value.name], source)
+        if not may_be_open or onnx_model.shape_of(value) is None:
+            _check_static(value, names[value.name], source)
     if asked:
         onnx_model.forget_inferred_shapes(model)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.exceptions import UnknownNetworkError
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
-from tunehub_builder.networks.network import Network
+from tunehub_builder.networks.network import Definition, Network
 from tunehub_builder.networks.vit import ViT, ViTConfig
 
 IMAGE = (1, 3, 224, 224)
@@ -55,6 +55,13 @@ def from_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | 
     from tunehub_builder.networks.onnx_file import read
 
     return read(Path(path), shapes)
+
+
+def open_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Definition:
+    """As `from_onnx_file`; dimensions that neither the file nor `shapes` fixes stay open."""
+    from tunehub_builder.networks.onnx_file import OnnxFile
+
+    return OnnxFile(path=Path(path), shapes=dict(shapes or {}), may_be_open=True)
 
 
 def _light(name: str, seed: int) -> Network:

@@ -75,7 +75,7 @@ def _module(model: Path, shapes: Sequence[str]) -> Any:
 
     require_relax()
     try:
-        return networks.from_onnx_file(model, shapes=fixed).relax_module()
+        return networks.open_onnx_file(model, shapes=fixed).relax_module()
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
     except ModuleNotFoundError as error:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.relax.identifiers import identifiers
-from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file
+from tunehub.relax.nodes import shape_of
+from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file, open_onnx_file
 
 onnx = pytest.importorskip("onnx")
 
@@ -79,6 +80,16 @@ def test_dynamic_shape_names_the_input_and_the_option(tmp_path: Path) -> None:
     assert "--input-shape in_put_0:1,4" in message
     assert "(?, 4)" in failure(write(tmp_path / "m.onnx", (None, 4)))
     assert "has no shape" in failure(write(tmp_path / "m.onnx", None))
+
+
+def test_dimensions_may_stay_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "open.onnx", ("batch", 4))
+    (parameter,) = open_onnx_file(path).relax_module()["main"].params
+    assert [str(extent) for extent in shape_of(parameter) or ()] == ["batch", "4"]
+    (fixed,) = open_onnx_file(path, shapes={"in_put_0": (2, 4)}).relax_module()["main"].params
+    assert shape_of(fixed) == (2, 4)
+    with pytest.raises(OnnxFileError, match="has no shape"):
+        open_onnx_file(write(tmp_path / "none.onnx", None)).relax_module()
 
 
 def test_shapes_that_do_not_fit(tmp_path: Path) -> None:

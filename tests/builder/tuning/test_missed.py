@@ -14,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.explain import explain
+from tunehub.relax.keys import workload_key
+from tunehub.relax.workload import workload_of
 from tunehub.report.misses import Miss, read_misses
 from tunehub_builder.cli.distill import distill as distill_command
 from tunehub_builder.cli.tune import tune as tune_command
@@ -108,6 +110,21 @@ def test_what_is_no_workload_is_left_out_with_its_reason(misses: Path) -> None:
     assert targets_of([misses]) == (good.target, "llvm-other")
     with pytest.raises(TuningError, match=r"nothing to tune for llvm-none: 4 × missed on llvm-"):
         workloads.tasks("llvm-none")
+
+
+def test_misses_with_open_dimensions_are_kept_but_not_tuned(tmp_path: Path, tvm: Any) -> None:
+    onnx = pytest.importorskip("onnx")
+    sides = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", 64]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Softmax", ["x"], ["y"])], "g", sides[:1], sides[1:])
+    model, file = tmp_path / "open.onnx", tmp_path / "misses.jsonl"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), model)
+    result = CliRunner().invoke(explain, [str(model), *NO_PACKAGE, "--misses", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    (workload,), (miss,) = json.loads(result.stdout)["workloads"], lines_of(file)
+    assert workload["symbols"] == ["rows"] and miss.symbols == ("rows",) and miss.function is not None
+    assert workload_key(workload_of(miss.function)) == miss.exact == workload["exact"]
+    with pytest.raises(TuningError, match="1 × with dynamic shapes"):
+        missed_workloads(file).tasks(miss.target)
 
 
 def test_nothing_in_the_file(tmp_path: Path) -> None:
