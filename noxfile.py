@@ -44,16 +44,24 @@ def _physical_cores(session: nox.Session) -> int:
 
 
 def _pytest(session: nox.Session, tier: str, *options: str, parallel: bool) -> None:
-    """One run of pytest over a tier; in parallel, TVM's threads sleep at once instead of taking the cores to wait."""
+    """One run of pytest over a tier. In parallel, TVM's threads sleep at once instead of taking the cores to wait, and
+    nothing is measured again because others were at work: they always are."""
     cores = _physical_cores(session)
     env = {"TVM_NUM_THREADS": str(cores)}
     if parallel:
-        env["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
+        env |= {"TVM_THREAD_POOL_SPIN_COUNT": "0", "TUNEHUB_PATIENCE": "0"}
         options = ("-n", str(min(2 * cores, 8)), "--dist", "worksteal", *options)  # many tests wait for processes
     session.run(
         "pytest", "-q", "--durations=20", "-m", TIERS[tier], *options, *session.posargs,
         env=env, success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in the other run
     )  # fmt: skip
+
+
+def _read_tests(session: nox.Session, tier: str, *options: str) -> None:
+    """Collect a tier once before it runs in parallel: else every process of pytest compiles the tests and all that they
+    import, the same at the same time."""
+    session.run("pytest", "--collect-only", "-qq", "-m", TIERS[tier], *options, *session.posargs,
+                silent=True, success_codes=[0, 5])  # fmt: skip
 
 
 def _pytest_alone(session: nox.Session, tier: str, folder: str, *options: str) -> None:
@@ -82,7 +90,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict over the three packages, without TVM installed."""
     session.install("-e", ".[dev]")
-    session.run("mypy", "--strict")
+    session.run("mypy", "--strict", env={"MYPY_NUM_WORKERS": str(os.cpu_count() or 1)})
 
 
 @nox.session(reuse_venv=True)
@@ -100,6 +108,7 @@ def tests_modern(session: nox.Session) -> None:
     """All tests against the TVM that the extra `tvm` pins, with the coverage gate."""
     session.install("-e", MODERN)
     first, last = _covered("pyproject.toml")
+    _read_tests(session, "modern")
     _pytest(session, "modern", *first, parallel=True)
     _pytest_alone(session, "modern, alone", "tests", *last)
 
@@ -117,6 +126,7 @@ def tests_legacy(session: nox.Session) -> None:
     """What needs TVM <= 0.19, against the TVM that the extra `legacy` pins, with a coverage gate of its own."""
     _install_legacy(session)
     first, last = _covered("tests/legacy/coverage.toml")
+    _read_tests(session, "legacy", "tests/legacy")
     _pytest(session, "legacy", "tests/legacy", *first, parallel=True)
     _pytest_alone(session, "legacy, alone", "tests/legacy", *last)
 

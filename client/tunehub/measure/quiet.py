@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunehub.exceptions import SettingError
+
+PATIENCE = "TUNEHUB_PATIENCE"
 _PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)  # before each attempt
 _MOST_WAITING = 0.05
 
@@ -26,10 +29,12 @@ def undisturbed(measure: Callable[[], tuple[float, ...]], patience: Patience | N
 
     Linux says how long this process's threads were ready to run but had no core: next to nothing on a quiet machine,
     more than half of the time beside one busy neighbour, who makes a candidate look twice as slow as it is.
-    ``patience`` bounds what that costs where it is never quiet; what repeating takes is subtracted from it.
+    ``patience`` bounds what that costs where it is never quiet, and the environment bounds ``patience``; what repeating
+    takes is subtracted from it. Raises SettingError when ``TUNEHUB_PATIENCE`` is no number of seconds.
     """
     best: tuple[float, ...] | None = None
     patience = patience or Patience(left=math.inf)
+    patience.left = min(patience.left, _limit_s())
     for pause_s in _PAUSES_S:
         if best is not None and patience.left <= 0:
             break
@@ -66,6 +71,15 @@ def clear_of_the_pool() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def _limit_s() -> float:
+    text = os.environ.get(PATIENCE, "inf")
+    try:
+        return float(text)
+    except ValueError:
+        remedy = "give seconds, such as 3, or 0 where it is never quiet"
+        raise SettingError(text, "is not a number of seconds", place=PATIENCE, remedy=remedy) from None
 
 
 def _waited_s() -> float:
