@@ -113,7 +113,7 @@ def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.Mon
         scheduled = tiled(mod, sums, tile).mod
         check_exact(scheduled["main"])
         check_function(scheduled["main"], mod["main"], TARGET)
-        assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
+        assert difference(one_after_the_other(scheduled), mod) < 1e-4
 
 
 COVERED = {
@@ -157,7 +157,7 @@ def test_virtual_threads_and_several_elements_of_a_thread() -> None:
     tile = Tile(virtual=(1, 2), threads=(8, 4), inner=(4, 2), step=(8,), expected_s=0.0)
     scheduled = tiled(mod, sums, tile).mod
     check_function(scheduled["main"], mod["main"], TARGET)
-    assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
+    assert difference(one_after_the_other(scheduled), mod) < 1e-4
 
 
 def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatc
     assert sums is not None and sums.problem is None
     scheduled = one_thread_each(mod, sums).mod
     check_function(scheduled["main"], mod["main"], TARGET)
-    assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-5
+    assert difference(one_after_the_other(scheduled), mod) < 1e-5
     with pytest.raises(NoTileError, match="several threads for each result"):
         by_rule(mod, TARGET)
     monkeypatch.setattr(cuda_tiles, "_FEWEST_WINDOWS", 1)

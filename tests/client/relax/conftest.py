@@ -18,13 +18,15 @@ from tunehub.report.model import WorkloadReport  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
+from ...threads_as_loops import UNOPTIMISED  # noqa: E402
+
 Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(scope="session")
 def target() -> Any:
     """A CPU that is described the same way everywhere: keys do not depend on it."""
-    return tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return tvm.target.Target(UNOPTIMISED)
 
 
 class Nets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,12 @@ import tvm
 
 from tunehub.relax.nodes import buffer_shapes
 
+from ...threads_as_loops import UNOPTIMISED, threads_as_loops
 
-def difference(first: Any, second: Any, target: Any) -> float:
+
+def difference(first: Any, second: Any) -> float:
     """The largest difference of what two modules compute from the same random buffers; infinite for a NaN."""
+    target = tvm.target.Target(UNOPTIMISED)
     rng = np.random.default_rng(0)
     shapes = buffer_shapes(first["main"])
     arrays = [(rng.uniform(-1, 1, s) if "float" in d else rng.integers(0, 2, s)).astype(d) for s, d in shapes]
@@ -27,11 +29,6 @@ def difference(first: Any, second: Any, target: Any) -> float:
 
 def one_after_the_other(mod: Any) -> Any:
     """``mod`` with plain loops in place of threads: what a thread loads into shared memory, each loads for itself."""
-    text = re.sub(
-        r'T\.thread_binding\(((?:[^()]|\([^()]*\))*?), thread="[\w.]+"(, annotations=\{.*?\})?\)',
-        r"T.serial(\1)",
-        mod.script(),
-    )
-    text = text.replace('scope="local"', 'scope="global"')  # TVM stages loads of what is shared only
-    assert "thread" not in text
-    return tvm.script.from_source(text)
+    looped = threads_as_loops(mod)  # TVM stages loads of what is shared only
+    assert "thread" not in looped.script()
+    return looped

@@ -31,6 +31,7 @@ from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import encode_record
 
 from ...sweeps import swept
+from ...threads_as_loops import UNOPTIMISED
 
 pytestmark = pytest.mark.slow
 
@@ -310,7 +311,7 @@ def outcomes(
     (folder / "cuda-h100.jsonl").write_bytes(line)
     listed.append(["wrong_target", {"user_records": str(folder / "cuda-h100.jsonl")}])
     (folder / "net.json").write_text(tvm.ir.save_json(net))
-    (folder / "target.json").write_text(json.dumps({"kind": "llvm", "num-cores": 2}))
+    (folder / "target.json").write_text(json.dumps(UNOPTIMISED))
     np.save(folder / "data.npy", module_nets.array(1, 8, 8, 8))
     tested = {item.callspec.params["name"] for item in request.session.items if item.parent is request.node}
     (folder / "cases.json").write_text(json.dumps([case for case in listed if case[0] in tested]))

@@ -259,7 +259,7 @@ def run(mod: Any, target: Any, arrays: list[Array], shape: tuple[int, ...]) -> A
 
 def run_often(mod: Any, target: Any, arrays: list[Array], shape: tuple[int, ...], times: int) -> list[Array]:
     """The results of so many runs: threads that overrun each other do not show in each."""
-    function = tvm.compile(mod, target=target)["main"]
+    function = tvm.compile(mod, target=tvm.target.Target(target))["main"]
     inputs = [tvm.runtime.tensor(array) for array in arrays]
     results = []
     for _ in range(times):

@@ -18,6 +18,7 @@ from tunehub.templates import KnobError, Machine, loops, machine_of  # noqa: E40
 from tunehub.templates.base import blocks_of  # noqa: E402
 
 from ...sweeps import swept  # noqa: E402
+from ...threads_as_loops import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -193,7 +194,7 @@ def inputs_of(some: Case) -> list[Array]:
 
 def run(mod: Any, target: Any, some: Case, times: int = 1) -> list[Array]:
     """The results of so many runs of ``mod``, whose result is filled with ones before."""
-    function = tvm.compile(mod, target=target)["main"]
+    function = tvm.compile(mod, target=tvm.target.Target(target))["main"]
     arguments = [tvm.runtime.tensor(array) for array in inputs_of(some)]
     shape, dtype = some.parameters[-1]
     results = []
@@ -234,7 +235,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seeds: range) -> None:
         check_function(mod["main"], some.mod["main"], target)
         check_tiles(mod["main"])
         scheduled += 1
-        (found,), (expected,) = run(mod, target, some), run(some.mod, "llvm", some)
+        (found,), (expected,) = run(mod, target, some), run(some.mod, UNOPTIMISED, some)
         assert_equal(found, expected, f"{seed}: {some.name}: {knobs}")
     assert scheduled > 0.33 * len(seeds)
 
@@ -257,7 +258,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seeds: range) -> None:
 def test_threads_do_not_overrun_each_other(some: Case) -> None:
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
     workload = recognised(some)
-    expected = run(some.mod, "llvm", some)[0]
+    expected = run(some.mod, UNOPTIMISED, some)[0]
     for choice in loops.knob_space(workload, machine_of(target))[:6]:
         knobs = loops.LoopsKnobs(lanes=choice.lanes, rows=choice.rows, row=choice.row, parallel=True)
         mod = loops.apply(some.mod, workload, knobs).mod
@@ -329,4 +330,4 @@ def test_a_constant_operand_is_packed_when_the_function_is_compiled() -> None:
     scheduled = loops.apply(mod, workload, loops.default_knobs(workload, MACHINE)).mod
     check_function(scheduled["main"], main, tvm.target.Target("llvm"))
     assert "layout_rewrite_preproc" in scheduled.script()
-    assert_equal(run(scheduled, "llvm", some)[0], run(some.mod, "llvm", some)[0], some.name)
+    assert_equal(run(scheduled, "llvm", some)[0], run(some.mod, UNOPTIMISED, some)[0], some.name)

@@ -15,6 +15,7 @@ from tunehub import templates  # noqa: E402
 from tunehub.relax.schedule.guard import GuardError, check_function, check_tiles  # noqa: E402
 
 from ...sweeps import swept  # noqa: E402
+from ...threads_as_loops import UNOPTIMISED  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seed: int, support: Any) ->
     check_tiles(scheduled["main"])
     inputs = support.inputs_of(case)
     result = support.run(scheduled, target, inputs, case.shapes[-1])
-    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
+    expected = support.run(case.mod, UNOPTIMISED, inputs, case.shapes[-1])
     np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4, err_msg=f"{seed}: {case.name}: {knobs}")
 
 
@@ -41,7 +42,7 @@ def check_every_choice(case: Any, target: Any, machine: Any, support: Any, times
     match = templates.find(case.mod)
     assert match is not None
     inputs = support.inputs_of(case)
-    expected = support.run(case.mod, "llvm", inputs, case.shapes[-1])
+    expected = support.run(case.mod, UNOPTIMISED, inputs, case.shapes[-1])
     for choice in match.template.knob_space(match.workload, machine):
         knobs = msgspec.structs.replace(choice, parallel=True)
         scheduled = match.template.apply(case.mod, match.workload, knobs).mod

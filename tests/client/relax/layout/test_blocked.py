@@ -13,6 +13,8 @@ from tvm import te, topi  # noqa: E402
 
 from tunehub.relax.layout import blocked  # noqa: E402
 
+from ....threads_as_loops import UNOPTIMISED  # noqa: E402
+
 pytestmark = pytest.mark.slow
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +25,7 @@ def evaluate(make: Callable[..., Any], *inputs: Array) -> Array:
     placeholders = [te.placeholder(array.shape, str(array.dtype), name=f"p{i}") for i, array in enumerate(inputs)]
     result = make(*placeholders)
     function = te.create_prim_func([*placeholders, result])
-    library = tvm.compile(tvm.IRModule({"main": function}), target="llvm")
+    library = tvm.compile(tvm.IRModule({"main": function}), target=tvm.target.Target(UNOPTIMISED))
     output = tvm.runtime.tensor(np.zeros([int(extent) for extent in result.shape], "float32"))
     library["main"](*[tvm.runtime.tensor(array) for array in inputs], output)
     return np.asarray(output.numpy())

@@ -25,6 +25,7 @@ from tunehub_registry.template_record import TemplateRecord
 from tunehub_registry.trace_rules import validate_trace
 
 from ....sweeps import swept
+from ....threads_as_loops import UNOPTIMISED
 from .transfer_cases import KINDS, Case, case, outputs
 
 pytestmark = pytest.mark.slow
@@ -40,7 +41,7 @@ def batches(size: int, whole: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def host() -> Any:
     """A CPU with the vectors of x86-64's baseline, which every machine that runs these tests has."""
-    return tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return tvm.target.Target(UNOPTIMISED)
 
 
 def searched_trace(mod: Any, target: Any, seed: int) -> list[Any]:

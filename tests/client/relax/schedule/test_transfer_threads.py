@@ -76,7 +76,7 @@ def test_loads_follow_the_threads_of_the_product(tile: SplitTile, anchored: bool
         served += 1
         tags = [tag for tag, _ in _extents(scheduled["main"])]
         assert tags == sorted(set(tags)), (rows, columns, inner, _extents(scheduled["main"]))
-        assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4, (rows, columns, inner)
+        assert difference(one_after_the_other(scheduled), mod) < 1e-4, (rows, columns, inner)
     assert served >= 2
 
 
@@ -91,7 +91,7 @@ def test_the_end_of_k_is_not_lost(inner: int, anchored: bool) -> None:
         assert "about 4 groups" in str(error) or "Not a reduction block" in str(error)
         assert inner % 4
     else:
-        assert difference(one_after_the_other(scheduled), mod, "llvm") < 1e-4
+        assert difference(one_after_the_other(scheduled), mod) < 1e-4
 
 
 @pytest.mark.slow
