@@ -91,6 +91,8 @@ def held_out(folder: Path, target: Any, threads: int, *, knobs: bool) -> list[Tr
     """Tune the workloads of :mod:`benchmarks.transfer_workloads` in ``folder``, and time those that are held out."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = _tasks(target, knobs=knobs)
+    if not tasks:
+        return []
     with _pool(folder, target, threads, knobs=knobs) as pool:
         _tune(folder, [task for task, _ in tasks], target, pool, knobs=knobs)
         best = _best(folder, _OF_A_SOURCE)
@@ -119,6 +121,8 @@ def by_client(networks: Iterable[tuple[str, Any]], folder: Path, target: Any, th
     named = [(f"{task.name} of {task.networks[0]}", task) for task in tasks if chosen[task.exact] is not None]
     items = [Item.of(name, task.exact, task.mod, "") for name, task in named]
     cases = (TransferCase(item=i, own=None, neighbours=[], tuned=Trial(task=i.exact, source="none")) for i in items)
+    if not items:
+        return []
     with _pool(folder, target, threads, knobs=True) as pool:
         return _solved(cases, folder, target, pool, make)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,15 @@ _STOCK_BATCH = 64
 
 
 def run(
-    network: Network | None = None, batch: int = _OUR_BATCH, stock_batch: int | None = _STOCK_BATCH, batches: int = 2
+    network: Network | None = None,
+    batch: int = _OUR_BATCH,
+    stock_batch: int | None = _STOCK_BATCH,
+    batches: int = 2,
+    initializer: Callable[[], None] | None = None,
 ) -> list[Row]:
     """Build and measure the candidates of one convolution both ways, in ``batches`` of our tuner's size and in one of
     TVM's (None: not of TVM's). The convolution is the first of ``network``, by default of squeezenet.
+    ``initializer``: what TVM's builders do first in each of their processes.
     """
     import tunehub
     from tunehub_builder.tuning.search.evolutionary import EvolutionarySearch
@@ -35,7 +41,7 @@ def run(
     small = [traces[i : i + batch] for i in range(0, min(batches * batch, len(traces)), batch)]
 
     ours_s, failed = _ours(task, target, small, threads)
-    stock_s, stock_failed = _stock(task, target, small)
+    stock_s, stock_failed = _stock(task, target, small, initializer)
     count = sum(map(len, small))
     rows = [
         Row(name="trials_per_hour", value=3600 * count / ours_s, unit="per hour"),
@@ -49,7 +55,7 @@ def run(
     ]
     if stock_batch is not None:
         ours_s, lost = _ours(task, target, [traces], threads)
-        stock_s, stock_lost = _stock(task, target, [traces])
+        stock_s, stock_lost = _stock(task, target, [traces], initializer)
         failed, stock_failed = failed + lost, stock_failed + stock_lost
         note = f"one batch of {len(traces)} (TVM's default)"
         rows.append(
@@ -87,7 +93,9 @@ def _ours(task: Any, target: Any, batches: list[list[Any]], threads: int) -> tup
     return elapsed, sum(not outcome.run_s for outcome in outcomes)
 
 
-def _stock(task: Any, target: Any, batches: list[list[Any]]) -> tuple[float, int]:
+def _stock(
+    task: Any, target: Any, batches: list[list[Any]], initializer: Callable[[], None] | None
+) -> tuple[float, int]:
     """The same with ``LocalBuilder`` and ``LocalRunner`` at their defaults, but for the runner's repeats: ours."""
     from tvm.s_tir import meta_schedule as ms
 
@@ -101,7 +109,8 @@ def _stock(task: Any, target: Any, batches: list[list[Any]]) -> tuple[float, int
     )
     arguments = ms.arg_info.ArgInfo.from_prim_func(task.mod["main"])
     modules = [[apply_exact(task.mod, import_trace(trace)).mod for trace in batch] for batch in batches]
-    builder, runner = ms.builder.LocalBuilder(), ms.runner.LocalRunner(evaluator_config=evaluator, timeout_sec=30)
+    builder = ms.builder.LocalBuilder(initializer=initializer)
+    runner = ms.runner.LocalRunner(evaluator_config=evaluator, timeout_sec=30)
     failed = 0
     began = time.perf_counter()
     for batch in modules:

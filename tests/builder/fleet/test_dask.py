@@ -96,7 +96,7 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     summary, _ = tune_until(command("tune", *OPTIONS, *given), work, 2, kill_a_worker)
     require_planned(work, summary)
     assert WorkDirectory(work).existing_run().runs[0].options["engine"] == "local"
-    again = subprocess.run(command("tune", *OPTIONS, *given[:2], "--work", work), capture_output=True, text=True)
+    again = CliRunner().invoke(tune_command, list(map(str, [*OPTIONS, *given[:2], "--work", work])))
     assert json.loads(again.stdout)["targets"][0]["measured_now"] == 0
     assert len(trials(work)) == summary["trials"]
 

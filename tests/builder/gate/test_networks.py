@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
 from tunehub_builder.cli.check import check as check_command
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import BuilderError, PackingError
 from tunehub_builder.gate import check as gate_check
 from tunehub_builder.gate.evidence import network_evidence
@@ -158,7 +157,6 @@ def test_a_network_that_does_not_compile_is_rejected(tmp_path: Path, tiny_model:
 def test_from_tuning_to_a_package_with_the_networks_times(
     tmp_path: Path,
     blocked_model: Path,
-    command: Callable[..., list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
@@ -166,22 +164,9 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     monkeypatch.setattr(gate_check, "RelaxNetworks", partial(RelaxNetworks, plan=QUICK))
     work = tmp_path / "work"
     alone = ["--threads", 1, "--workers", 1]
-    call = command(
-        "tune",
-        "--target",
-        "host",
-        "--model",
-        blocked_model,
-        "--tuner",
-        "template",
-        "--no-warm-start",
-        "--trials",
-        2,
-        "--work",
-        work,
-        *alone,
-    )
-    subprocess.run(call, capture_output=True, timeout=120, check=True)
+    tune = ["--target", "host", "--model", blocked_model, "--tuner", "template", "--no-warm-start", "--trials", 2]
+    tuned = CliRunner().invoke(tune_command, [*map(str, tune), "--work", str(work), *map(str, alone)])
+    assert tuned.exit_code == 0, tuned.output
     options = ["--end-to-end", "--model", str(blocked_model), "--json", *map(str, alone)]
     first = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
     assert first.exit_code == 0, first.output

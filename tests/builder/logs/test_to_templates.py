@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
 from tunehub_builder.cli.check import check as check_command  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
 from tunehub_builder.cli.pack import pack as pack_command  # noqa: E402
+from tunehub_builder.cli.tune import tune as tune_command  # noqa: E402
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError  # noqa: E402
 from tunehub_builder.gate.check import check_file  # noqa: E402
 from tunehub_builder.logs.autotvm_to_knobs import MAX_STEPS, MAX_UNROLLED  # noqa: E402
@@ -239,33 +239,26 @@ def test_knobs_are_proposed_by_anchor_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_from_a_log_to_a_package(
-    command: Any, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_log_to_a_package(blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Knobs of a log are measured by the tuner, judged by the gate, and packed with times of this machine."""
-    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # `check` sets it; this restores it
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # commands set it; this restores it
     host = str(tvm.target.codegen.llvm_get_system_cpu())
     work, resources = tmp_path / "work", ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", 1, *resources]
-    options.append("--no-warm-start")
-    tune = command("tune", *options, "--work", work, "--json")
-    call(tune)
+    options += ["--no-warm-start", "--work", work]
+    call(tune_command, *options)
     knobs = {**CONV, "tile_oc": [-1, 48], "tile_ow": [-1, 2], "unroll_kw": False}
     line = conv_line(knobs, data=(1, 32, 14, 14), kernel=(48, 32, 3, 3))
     log = write(tmp_path, took(line, 1e-9, target=f"llvm -mcpu={host}"))
-    report = CliRunner().invoke(
-        command_of_import,
-        [str(log), "--as", "template", "-o", str(tmp_path / "records"), "--work", str(work), "--json"],
-    )
-    assert json.loads(report.output)["proposed"] == 1, report.output
+    imported = call(command_of_import, log, "--as", "template", "-o", tmp_path / "records", "--work", work, "--json")
+    assert json.loads(imported)["proposed"] == 1, imported
     before = (work / "trials.jsonl").read_bytes()
-    call(tune)
+    call(tune_command, *options)
     after = (work / "trials.jsonl").read_bytes()
     (trial,) = [json.loads(line) for line in after[len(before) :].splitlines()]
     assert after.startswith(before) and trial["choice"]["knobs"]["columns"] == 2 and trial["run_s"][0] > 1e-8
-    assert CliRunner().invoke(check_command, [str(work), *map(str, resources)]).exit_code == 0
-    arguments = [str(work), "--version", "1.0", "-o", str(tmp_path), "--json"]
-    packed = json.loads(CliRunner().invoke(pack_command, arguments, catch_exceptions=False).stdout)
+    call(check_command, work, *resources)
+    packed = json.loads(call(pack_command, work, "--version", "1.0", "-o", tmp_path, "--json"))
     with open_package(Path(packed["package"])) as package:
         assert package.manifest.provenance.tuner_options["proposed"] == 1
         with package.open("records/template.jsonl") as stream:
@@ -273,10 +266,11 @@ def test_from_a_log_to_a_package(
     assert records and all(isinstance(r, TemplateRecord) and "AutoTVM" not in r.source for r in records)
 
 
-def call(arguments: list[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def call(command: Any, *arguments: object) -> str:
+    """What a command that succeeds prints, called in this process."""
+    done = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return str(done.stdout)
 
 
 @pytest.mark.skipif(LOGS is None, reason="no TopHub logs here (TUNEHUB_TOPHUB_LOGS)")

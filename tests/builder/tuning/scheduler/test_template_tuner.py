@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.cli.pack import pack as pack_command
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.package import open_package
 from tunehub_registry.template_record import TemplateRecord, read_template_records
@@ -74,14 +75,14 @@ def kill_after(command: list[str], journal: Path, lines: int) -> bytes:
 def test_from_a_network_to_a_package_and_back(
     command: Command, blocked_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # `check` sets it; this restores it
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # commands set it; this restores it
     work, registry = tmp_path / "work", tmp_path / "registry"
     resources = ["--threads", 1, "--workers", 1]
     options = ["--tuner", "template", "--target", "host", "--model", blocked_model, "--trials", TRIALS, *resources]
     options.append("--no-warm-start")
-    tune = command("tune", *options, "--work", work, "--json")
-    before = kill_after(tune, work / "trials.jsonl", 1)
-    (summary,) = json.loads(call(tune))["targets"]
+    options += ["--work", work]
+    before = kill_after(command("tune", *options), work / "trials.jsonl", 1)
+    (summary,) = call_here(tune_command, *options)["targets"]
     lines = (work / "trials.jsonl").read_bytes().splitlines()
     assert b"\n".join(lines).startswith(before)
     trials = [json.loads(line) for line in lines]
