@@ -81,6 +81,12 @@ def run(lib: Any, shape: tuple[int, ...] = SHAPE) -> Any:
     return module.get_output(0).numpy()
 
 
+def plain_output(mod: Any, params: dict[str, Any], shape: tuple[int, ...] = SHAPE, target: str = TARGET) -> Any:
+    """The output for the same input without optimising: other layouts and folding take most of the time of a build."""
+    with tvm.transform.PassContext(opt_level=0):
+        return run(relay.build(mod, target, params=params), shape)
+
+
 def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 

@@ -33,7 +33,7 @@ from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import auto_scheduler_key
 
-from .relay_cases import run
+from .relay_cases import plain_output, run
 
 TARGET = "llvm -mcpu=core-avx2 -num-cores=2"
 WRITTEN = str(tvm.target.Target(TARGET))
@@ -127,8 +127,7 @@ def test_a_network_built_with_the_records_computes_the_same(
     tuned: tuple[Path, TrialTotals, list[Progress]],
 ) -> None:
     module, params = small_net(dense=True)
-    with tvm.transform.PassContext(opt_level=3):
-        expected = run(relay.build(module, TARGET, params=params), SHAPE)
+    expected = plain_output(module, params, SHAPE, TARGET)
     config = {"relay.backend.use_auto_scheduler": True}
     best = auto_scheduler.ApplyHistoryBest(str(tuned[0] / "auto_scheduler.json"))
     with best, tvm.transform.PassContext(opt_level=3, config=config):

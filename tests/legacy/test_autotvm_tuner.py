@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import tvm
+from click.testing import CliRunner
 from tvm import autotvm, relay
 
 from tunehub_builder.backends.relay import autotvm_tuner
@@ -28,6 +29,7 @@ from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.networks import get as get_network
 from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
 from tunehub_builder.backends.relay.work import RelayWork
+from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.runner.messages import MeasureOptions
@@ -339,17 +341,23 @@ def wait_for_lines(process: subprocess.Popen[str], log: Path, lines: int) -> Non
 
 
 @pytest.mark.long
-def test_killed_and_resumed_by_the_command(command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_and_resumed_by_the_command(
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     work = tmp_path / "work"
-    call = command(
-        "tune", "--target", "host", "--network", "mlp", "--trials", 1, "--work", work, "--threads", 1, "--workers", 1
-    )
-    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    call = ["--target", "host", "--network", "mlp", "--trials", 1, "--work", work, "--threads", 1, "--workers", 1]
+    process = subprocess.Popen(command("tune", *call), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_lines(process, work / "autotvm.log", 2)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     killed = (work / "autotvm.log").read_bytes()
-    done = subprocess.run([*call, "--json"], capture_output=True, text=True, timeout=200, check=True)
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # the command sets it; this restores it
+    monkeypatch.setenv("TOPHUB_LOCATION", "NONE")
+    done = CliRunner().invoke(tune_command, [*map(str, call), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     lines = (work / "autotvm.log").read_bytes()
     assert lines.startswith(killed)
     (summary,) = json.loads(done.stdout)["targets"]
@@ -357,7 +365,7 @@ def test_killed_and_resumed_by_the_command(command: Callable[..., list[str]], tm
     assert (summary["tasks"], summary["trials"]) == (6, 6)
     assert summary["measured_now"] == 6 - killed.count(b"\n")
     assert len(set(trials_of(work))) == 6
-    assert "[6/6] finished dense_pack.x86 1x64 10x64" in done.stderr
+    assert "[6/6] finished dense_pack.x86 1x64 10x64" in capfd.readouterr().err
     run = WorkDirectory(work).existing_run()
     assert run.relay_target is not None
     assert run.relay_target.startswith("llvm -mcpu=")
@@ -385,10 +393,6 @@ def test_killed_and_resumed_by_the_command(command: Callable[..., list[str]], tm
 def test_wrong_usage_is_found_before_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
 ) -> None:
-    from click.testing import CliRunner
-
-    from tunehub_builder.cli.tune import tune as tune_command
-
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     given = [] if "--target" in arguments else ["--target", "host"]
     given += [] if "--network" in arguments else ["--network", "mlp"]

@@ -21,7 +21,18 @@ import tunehub
 from tunehub.api import installed_hubs
 from tunehub.exceptions import HubWarning
 
-from .relay_cases import TARGET, build, conv_net, layouts_of, log_line, run, tasks, used_layouts, write_log
+from .relay_cases import (
+    TARGET,
+    build,
+    conv_net,
+    layouts_of,
+    log_line,
+    plain_output,
+    run,
+    tasks,
+    used_layouts,
+    write_log,
+)
 
 pytestmark = pytest.mark.legacy
 
@@ -70,7 +81,7 @@ def task(net: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def expected(net: Any) -> Any:
-    return run(build(*net))
+    return plain_output(*net)
 
 
 def test_a_record_is_used_and_reported(net: Any, task: Any, expected: Any, tmp_path: Path, no_network: Any) -> None:

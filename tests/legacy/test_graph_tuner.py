@@ -28,7 +28,7 @@ from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.graph_log import parse_graph_header
 
-from .relay_cases import build, log_line, run, tasks, write_log
+from .relay_cases import build, log_line, plain_output, run, tasks, write_log
 
 pytestmark = pytest.mark.legacy
 
@@ -148,7 +148,7 @@ def test_the_plan_avoids_transforms_that_the_fastest_records_would_need(planned:
 
 def test_tvm_replays_the_plan_and_computes_the_same(planned: Planned, net: Any) -> None:
     _, _, work, _ = planned
-    expected = run(build(*net, TARGET), SHAPE)
+    expected = plain_output(*net, SHAPE, TARGET)
     context = autotvm.apply_graph_best(str(work.graph_log("net")))
     with context:
         built = build(*net, TARGET)

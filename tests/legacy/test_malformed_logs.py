@@ -15,7 +15,18 @@ import pytest
 
 import tunehub
 
-from .relay_cases import TARGET, build, conv_net, layouts_of, log_line, run, tasks, used_layouts, write_log
+from .relay_cases import (
+    TARGET,
+    build,
+    conv_net,
+    layouts_of,
+    log_line,
+    plain_output,
+    run,
+    tasks,
+    used_layouts,
+    write_log,
+)
 
 pytestmark = pytest.mark.legacy
 
@@ -39,7 +50,7 @@ def task(net: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def expected(net: Any) -> Any:
-    return run(build(*net))
+    return plain_output(*net)
 
 
 class _Payload:

@@ -22,7 +22,7 @@ from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from tunehub_registry.tuning_log import autotvm_key, parse_line
 
-from .relay_cases import TARGET, build, log_line, make_registry, run, tasks, used_layouts, write_log
+from .relay_cases import TARGET, build, log_line, make_registry, plain_output, run, tasks, used_layouts, write_log
 
 pytestmark = pytest.mark.legacy
 
@@ -91,7 +91,7 @@ def test_a_record_of_other_shapes_serves(source: Any, index: int, tmp_path: Path
     assert layer.package is not None
     assert layer.package.endswith(" 1.0")
     assert layer.predicted_s == pytest.approx(1e-4 * task_of(net).flop / source.flop)
-    np.testing.assert_allclose(run(lib, OTHER), run(build(*net), OTHER), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(lib, OTHER), plain_output(*net, OTHER), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

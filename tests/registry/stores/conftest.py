@@ -15,6 +15,7 @@ from tunehub_registry.stores.open import open_store, open_writable_store
 from tunehub_registry.stores.port import Store, WritableStore
 
 from ...seaweed import PRIVATE, PUBLIC, Seaweed
+from ...sweeps import swept
 from .web_server import Script, WebServer, folder_script, served
 
 
@@ -37,7 +38,7 @@ def serve() -> Iterator[Callable[[Script], WebServer]]:
 
 @pytest.fixture(scope="session")
 def moto_url() -> Iterator[str]:
-    """moto's server: a mock, for quick runs only. It takes what a real server refuses."""
+    """moto's server: a mock, so it is swept. It takes what a real server refuses."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -67,7 +68,7 @@ def moto_address(moto_url: str, moto_client: Any, monkeypatch: pytest.MonkeyPatc
     return f"s3://bucket/{uuid.uuid4().hex}?endpoint={moto_url}&region=us-east-1"
 
 
-@pytest.fixture(params=["folder", "seaweed", "moto"])
+@pytest.fixture(params=swept(["folder", "seaweed"], ["moto"]))
 def writable(request: pytest.FixtureRequest, tmp_path: Path) -> WritableStore:
     """Every store that can be written, empty."""
     if request.param == "folder":
@@ -78,7 +79,7 @@ def writable(request: pytest.FixtureRequest, tmp_path: Path) -> WritableStore:
     return open_writable_store(server.address(uuid.uuid4().hex))
 
 
-@pytest.fixture(params=["folder", "web site", "seaweed", "seaweed, anonymous", "seaweed's web site", "moto"])
+@pytest.fixture(params=swept(["folder", "web site", "seaweed", "seaweed, anonymous", "seaweed's web site"], ["moto"]))
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """Every store that can be read, empty."""
     kind = request.param
