@@ -76,6 +76,13 @@ def plain_extent(value: Any) -> Any:
     return value if number is None else number
 
 
+def integers(argument: Any, value_of: Callable[[Any], Any]) -> list[int] | None:
+    """The numbers of a tuple; ``value_of``: what a variable is bound to."""
+    fields = [value_of(field) for field in getattr(value_of(argument), "fields", (None,))]
+    numbers = [integer(field.value if type(field).__name__ == "PrimValue" else field) for field in fields]
+    return None if None in numbers else [int(number) for number in numbers if number is not None]
+
+
 def extent_or_one(value: Any) -> int:
     """A static extent, and 1 for one that is not known."""
     extent = integer(value)

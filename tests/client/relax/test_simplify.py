@@ -172,3 +172,28 @@ def test_constant_negative_indices_count_from_the_end(nets: Any, target: Any, ru
     array = nets.array(2, 3, 4)
     found = run(tvm.compile(simplify(mod), target), array)
     np.testing.assert_array_equal(found, place(array))
+
+
+def test_a_normalised_weight_is_computed_once(nets: Any, same: Any) -> None:
+    """A weight norm: the weight divided by the root of its summed squares."""
+
+    def make(b: Any, x: Any) -> Any:
+        weight = nets.const(6, 4, 5)
+        squares = b.emit(op.power(weight, relax.const(np.float32(2))))
+        size = b.emit(op.sqrt(b.emit(op.sum(squares, [0, 1], keepdims=True))))
+        scaled = b.emit(op.multiply(weight, b.emit(op.divide(nets.const(1, 1, 5), size))))
+        return b.emit(op.nn.conv1d(x, scaled))
+
+    mod = nets.build(make, (1, 4, 20))
+    after = simplify(mod)
+    assert set(operators(after)) == {"relax.nn.conv1d"}
+    same(mod, after, (1, 4, 20))
+
+
+@pytest.mark.parametrize("kind", ["float16", "int32"])
+def test_sums_of_constants_keep_their_type(nets: Any, target: Any, run: Any, kind: str) -> None:
+    values = (np.arange(2100).reshape(3, 700) % 3).astype(kind)
+    mod = nets.build(lambda b, x: b.emit(op.add(x, b.emit(op.sum(relax.const(values))))), (2,), dtype=kind)
+    found = run(tvm.compile(simplify(mod), target), np.array([1, 2], kind))
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, np.array([1, 2], kind) + values.sum(dtype="float64").astype(kind))

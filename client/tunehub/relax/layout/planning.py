@@ -21,7 +21,8 @@ from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
 from tunehub.relax.layout.images import filled, image_shape, is_view, transform
-from tunehub.relax.layout.rules import Choice, Operator, Rules
+from tunehub.relax.layout.rules import ELEMENTWISE, Choice, Operator, Rules
+from tunehub.relax.layout.sequences import as_images
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
@@ -45,6 +46,7 @@ def plan_layouts(
     costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     rewriter: Any = None
+    mod = as_images(mod, ELEMENTWISE)
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function):
             continue
@@ -198,8 +200,8 @@ def _followed(expression: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _subsets(layouts: Iterable[int]) -> list[tuple[int, ...]]:
-    """The sets of layouts that are not empty."""
-    ordered = sorted(layouts)
+    """The sets of layouts that are not empty; of those that cost the same, the one with wider blocks comes first."""
+    ordered = sorted(layouts, reverse=True)
     return [each for size in range(1, len(ordered) + 1) for each in itertools.combinations(ordered, size)]
 
 

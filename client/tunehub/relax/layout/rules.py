@@ -18,7 +18,7 @@ from tvm import relax
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
 from tunehub.relax.layout.images import batch_of, filled, has_open_batch, image_shape, shape_for_one, transform
-from tunehub.relax.nodes import constant_array, constant_like, integer, is_constant, static_shape, tensor_type
+from tunehub.relax.nodes import constant_array, constant_like, integers, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
@@ -61,7 +61,7 @@ class Rules:
         name = str(getattr(getattr(call, "op", None), "name", ""))
         if name in _RULES:
             return _RULES[name](self, call)
-        return _elementwise(self, call, name) if name in _ELEMENTWISE else None
+        return _elementwise(self, call, name) if name in ELEMENTWISE else None
 
     def constant(self, expression: Any) -> _Array | None:
         """The value of a constant tensor."""
@@ -344,7 +344,7 @@ def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
         return None
     if not all(_fits(rules, argument, result) for argument in call.args):
         return None
-    whole = _ELEMENTWISE[name] == "whole" or (name == "relax.divide" and image_shape(call.args[1]) is not None)
+    whole = ELEMENTWISE[name] == "whole" or (name == "relax.divide" and image_shape(call.args[1]) is not None)
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
         given = iter(inputs)
@@ -419,7 +419,7 @@ def _moving(blocks: Sequence[int], run: Callable[[int], int]) -> dict[int, float
 def _slice(rules: Rules, call: Any) -> Operator | None:
     """A part of an image, in steps of one."""
     data, shape, result = call.args[0], image_shape(call.args[0]), shape_for_one(call)
-    bounds = [_numbers(rules, argument) for argument in call.args[1:]]
+    bounds = [integers(argument, rules.value_of) for argument in call.args[1:]]
     if shape is None or result is None or len(bounds) not in (3, 4) or None in bounds:
         return None
     axes, begins, _, steps = [*bounds, [1]][:4]
@@ -444,13 +444,6 @@ def _slice(rules: Rules, call: Any) -> Operator | None:
         return relax.op.strided_slice(image, *zip(*inside, strict=True)) if inside else image
 
     return _same_layout(rules, call, (data,), write, _moving(rules.blocks, run))
-
-
-def _numbers(rules: Rules, argument: Any) -> list[int] | None:
-    """The integers of a tuple."""
-    fields = [rules.value_of(field) for field in getattr(rules.value_of(argument), "fields", (None,))]
-    numbers = [integer(field.value if type(field).__name__ == "PrimValue" else field) for field in fields]
-    return None if None in numbers else [int(number) for number in numbers if number is not None]
 
 
 def _pad(rules: Rules, call: Any) -> Operator | None:
@@ -545,7 +538,7 @@ _RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
 }
 # "any": stays finite on channels that are filled up with zeros. "whole": may not, so blocks must be whole there
 # (what it makes of them is multiplied by zero weights later, which infinity and NaN survive).
-_ELEMENTWISE = {
+ELEMENTWISE = {
     **dict.fromkeys(
         ("add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "negative", "abs", "sigmoid"), "any"
     ),
@@ -553,7 +546,7 @@ _ELEMENTWISE = {
     **dict.fromkeys(("nn.relu", "nn.relu6", "nn.leakyrelu", "nn.silu", "nn.gelu", "nn.gelu_tanh"), "any"),
     **dict.fromkeys(("exp", "log", "sqrt", "rsqrt", "power", "sin", "cos", "nn.softplus"), "whole"),
 }
-_ELEMENTWISE = {f"relax.{name}": kind for name, kind in _ELEMENTWISE.items()}
+ELEMENTWISE = {f"relax.{name}": kind for name, kind in ELEMENTWISE.items()}
 
 
 def _pair(values: Any) -> tuple[int, int]:
