@@ -30,6 +30,11 @@ class ConvWorkload:
         """One input and one output channel a group."""
         return self.groups == self.in_channels == self.out_channels
 
+    @property
+    def strided(self) -> bool:
+        """At most every second column of the data begins a window."""
+        return 2 * self.out_size[1] <= self.in_size[1] + 1
+
 
 class LayoutCosts(Protocol):
     """Seconds of what a plan is made of. Layouts are of the data that an operator reads and writes."""
@@ -67,6 +72,8 @@ class ModelCosts:
         data = _filled(workload.in_channels, source) * math.prod(workload.in_size)
         data += _filled(workload.out_channels, result) * math.prod(workload.out_size)
         compute = flops / (peak * _efficiency(workload, source, result))
+        if workload.strided and 0 < source < self.vector:
+            compute *= _SKIPPED
         return _KERNEL_S + max(compute, self._memory(workload.batch * data))
 
     def transform(self, elements: int) -> float:
@@ -96,6 +103,7 @@ _GFLOPS_A_LANE = 18.75  # of one core: two fused multiply-adds a cycle
 _BYTES_A_SECOND = 12e9  # of one core, tensors in the second or third cache
 _SCATTERED = 2.0  # reading or writing one element of each cache line at a time
 _FUSED = 0.1  # of a pass over memory
+_SKIPPED = 1.2  # narrower blocks with strides: of each cache line of the data only a part is read
 _KERNEL_S = 6e-6  # start of the thread pool and of the virtual machine's call
 
 

@@ -200,8 +200,8 @@ def _followed(expression: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _subsets(layouts: Iterable[int]) -> list[tuple[int, ...]]:
-    """The sets of layouts that are not empty; of those that cost the same, the one with wider blocks comes first."""
-    ordered = sorted(layouts, reverse=True)
+    """The sets of layouts that are not empty."""
+    ordered = sorted(layouts)
     return [each for size in range(1, len(ordered) + 1) for each in itertools.combinations(ordered, size)]
 
 

@@ -135,13 +135,14 @@ def test_other_convolutions_of_sequences_stay_as_they_are(nets: Any, target: Any
     assert (found["relax.nn.conv1d"], found["relax.nn.conv1d_transpose"]) == (2, 1)
 
 
-def test_of_layouts_that_cost_the_same_the_widest_is_taken(nets: Any, target: Any) -> None:
-    class Same(Blocked):
-        def conv(self, _workload: Any, source: int, result: int) -> float:
-            return 1.0 if source and result else 100.0
+def test_a_stride_reads_whole_cache_lines(nets: Any) -> None:
+    """By the model's costs, which are the same for both blocks without a stride."""
+    wide = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
 
-    mod = nets.build(lambda b, x: b.emit(op.nn.conv2d(x, nets.const(16, 16, 3, 3))), (1, 16, 9, 9))
-    for blocks in (BLOCKS, tuple(reversed(BLOCKS))):
-        after = plan_layouts(mod, target, Same(), blocks=blocks)
-        (made,) = (f for v, f in after.functions.items() if str(v.name_hint) == "to_blocked")
-        assert buffer_shapes(made)[-1][0] == (1, 2, 9, 9, 8)
+    def make(b: Any, x: Any) -> Any:
+        swapped = b.emit(op.permute_dims(x, [0, 2, 1]))
+        return b.emit(op.nn.conv1d(swapped, nets.const(256, 256, 3), strides=2))
+
+    after = plan_layouts(nets.build(make, (1, 1599, 256)), wide)
+    (made,) = (f for v, f in after.functions.items() if str(v.name_hint) == "to_blocked")
+    assert buffer_shapes(made)[-1][0] == (1, 16, 1, 1599, 16)
