@@ -19,7 +19,7 @@ import pytest
 from tunehub_builder.tuning.search.knobs import space_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
 
-TRIALS = 4
+TRIALS = 3
 _LIMIT_S = 150
 
 

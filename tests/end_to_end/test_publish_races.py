@@ -157,7 +157,7 @@ def finish_reading(site: Site, readers: list[subprocess.Popen[bytes]]) -> None:
 
 @pytest.mark.long
 def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 12) for number in range(6)}
+    packages = {number: make_packages(site.folder, number, 8) for number in range(6)}
     publishers = {number: site.publisher(number, packages[number]) for number in packages}
     readers = [site.reader(number) for number in range(2)]
     everything = [*publishers.values(), *readers]
@@ -179,7 +179,7 @@ def test_six_racing_publishers_of_whom_two_are_killed(site: Site) -> None:
 
 
 def test_the_server_is_killed_and_restarted_under_load(site: Site) -> None:
-    packages = {number: make_packages(site.folder, number, 10) for number in range(4)}
+    packages = {number: make_packages(site.folder, number, 7) for number in range(4)}
     publishers = [site.publisher(number, packages[number]) for number in packages]
     with ended(publishers):
         for done in (4, 16):

@@ -164,7 +164,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     monkeypatch.setattr(gate_check, "RelaxNetworks", partial(RelaxNetworks, plan=QUICK))
     work = tmp_path / "work"
     alone = ["--threads", 1, "--workers", 1]
-    tune = ["--target", "host", "--model", blocked_model, "--tuner", "template", "--no-warm-start", "--trials", 2]
+    tune = ["--target", "host", "--model", blocked_model, "--tuner", "template", "--no-warm-start", "--trials", 1]
     tuned = CliRunner().invoke(tune_command, [*map(str, tune), "--work", str(work), *map(str, alone)])
     assert tuned.exit_code == 0, tuned.output
     options = ["--end-to-end", "--model", str(blocked_model), "--json", *map(str, alone)]
