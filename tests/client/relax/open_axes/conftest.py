@@ -17,24 +17,10 @@ from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.relax.open_axes.schedule import by_tiles  # noqa: E402
 from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 
+from ..conftest import FakeHub  # noqa: E402
+
 Array = np.ndarray[Any, Any]
 SIZES = (1, 2, 3, 5, 6, 7, 8, 13, 16, 17, 61)
-
-
-class NoRecords:
-    """A lookup that finds nothing."""
-
-    def by_exact(self, _key: str) -> None:
-        return None
-
-    def by_anchor(self, _key: str) -> tuple[()]:
-        return ()
-
-    def by_class(self, _key: str) -> tuple[()]:
-        return ()
-
-    def measured(self, _tuner: str, _key: str) -> None:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +59,7 @@ def scheduled(case: OpenCase, target: Any) -> Any:
     """What :func:`by_tiles` makes of a function; None when it does not serve it."""
 
     def schedule(tile: Any) -> tuple[Any, Any]:
-        inner = Scheduling(tile, target, NoRecords())
+        inner = Scheduling(tile, target, FakeHub())
         return inner.function, inner.served
 
     return by_tiles(case.mod["main"], target, schedule)

@@ -11,6 +11,7 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.relax.layout.attention import join_attention  # noqa: E402
+from tunehub.relax.pipeline import compile_module  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -64,3 +65,31 @@ def test_one_kernel_is_right_at_every_length(masked: bool, transposed: bool, dep
 def test_static_attention_stays_as_it_is() -> None:
     module = relax.transform.BindSymbolicVars({"s": 16}, "main")(_module(True, True, 32))
     assert join_attention(module, 16) is module
+
+
+def test_the_operator_with_lengths_of_its_own(cpu: Any, make_hub: Any) -> None:
+    """Relax's attention: batch, queries and keys open, with a bias for each query."""
+    n, s, t = (tvm.tirx.Var(name, "int64") for name in "nst")
+    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    shapes = {"q": (n, s, 2, 32), "k": (n, t, 2, 32), "v": (n, t, 2, 16), "bias": (n, 1, s, t)}
+    q, k, v, bias = (relax.Var(name, kind(shape, "float32")) for name, shape in shapes.items())
+    builder = relax.BlockBuilder()
+    with builder.function("main", [q, k, v, bias]):
+        with builder.dataflow():
+            output = builder.emit_output(relax.op.nn.attention(q, k, v, bias))
+        builder.emit_func_output(output)
+    hub = make_hub(layout="auto")
+    executable = compile_module(builder.get(), cpu, hub)
+    assert not hub.failures and "template" in hub.rungs()
+    machine, rng = relax.VirtualMachine(executable, tvm.cpu()), np.random.default_rng(0)
+    for size in ((1, 1, 1), (2, 7, 13), (3, 61, 33), (1, 128, 5), (2, 1, 64)):
+        known = dict(zip("nst", size, strict=True))
+        given = [
+            rng.uniform(-1, 1, [known.get(getattr(extent, "name", ""), extent) for extent in shape]).astype("float32")
+            for shape in shapes.values()
+        ]
+        scores = np.einsum("bihd,bjhd->bhij", given[0], given[1]) / np.sqrt(32) + given[3]
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        expected = np.einsum("bhij,bjhd->bihd", weights / weights.sum(-1, keepdims=True), given[2])
+        got = machine["main"](*map(tvm.runtime.tensor, given)).numpy()
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=str(size))
