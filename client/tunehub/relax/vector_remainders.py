@@ -8,6 +8,7 @@ LoopPartition makes that ten lanes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,12 +26,13 @@ def with_short_vectors(mod: Any) -> Any:
     """``mod`` with TVM's hint on every vectorized loop that ends inside a vector.
 
     Only for loops of at most 16 lanes inside another loop with the hint: elsewhere the end depends on an outer loop,
-    and TVM makes no vectors of unknown length.
+    and TVM makes no vectors of unknown length. Functions with tiles of several sizes, whose blocks have the same names,
+    stay as they are.
     """
     hinted = {}
     for variable, function in mod.functions.items():
         names = list(_cut_blocks(function.body, hinted=False, lanes=0))
-        if names:
+        if names and not set(names) & _repeated(function.body):
             hinted[variable] = _with_hints(function, names)
     return tvm.IRModule({**dict(mod.functions.items()), **hinted}, attrs=mod.attrs) if hinted else mod
 
@@ -45,6 +47,19 @@ def _cut_blocks(node: Any, *, hinted: bool, lanes: int) -> Iterator[str]:
         yield str(node.block.name_hint)
     for child in children(node):
         yield from _cut_blocks(child, hinted=hinted, lanes=lanes)
+
+
+def _repeated(body: Any) -> set[str]:
+    """The names that several blocks have."""
+    found = Counter(_names(body))
+    return {name for name, count in found.items() if count > 1}
+
+
+def _names(node: Any) -> Iterator[str]:
+    if type(node).__name__ == "SBlock":
+        yield str(node.name_hint)
+    for child in children(node):
+        yield from _names(child)
 
 
 def _with_hints(function: Any, blocks: list[str]) -> Any:

@@ -95,3 +95,13 @@ def test_where_tvm_makes_no_vectors_by_the_hints_it_lowers_without_them() -> Non
     first, second = (str(mod["main"].script(show_meta=False)) for mod in lowered)
     assert first != second
     assert second == str(bound["main"].script(show_meta=False))
+
+
+def test_a_function_whose_blocks_share_names_stays_as_it_is(target: Any) -> None:
+    """Tiles of several sizes in one function, as open axes have them."""
+    mod = scheduled(sums(96, 26), 16, 4)
+    assert not with_short_vectors(mod).same_as(mod)
+    body = mod["main"].body
+    root = type(body.block)([], [], [], "root", tvm.tirx.SeqStmt([body, body]))
+    twice = tvm.IRModule({"main": mod["main"].with_body(type(body)([], True, root))})
+    assert with_short_vectors(twice).same_as(twice)

@@ -16,7 +16,7 @@ from tunehub.relax.symbols import symbols_of
 _VARIABLES = ("Var", "SizeVar")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
-_PROBES = ((5, 7, 11, 13), (1021, 509, 251, 131))  # extents, a different one for each symbol
+_PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
 _INNER = ("For", "SBlockRealize", "SBlock", "SeqStmt")
 

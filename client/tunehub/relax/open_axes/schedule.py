@@ -17,7 +17,6 @@ from tunehub.relax.open_axes.maps import schedule_maps
 from tunehub.relax.open_axes.reductions import schedule_reductions
 from tunehub.relax.schedule.template_fit import machine_for, with_short_indices
 from tunehub.relax.symbols import instance, symbols_of
-from tunehub.relax.vector_remainders import with_short_vectors
 from tunehub.templates import Machine
 from tunehub.templates import dense as dense_template
 from tunehub.templates.base import FLOAT_BYTES, blocks_of, size_of
@@ -69,8 +68,7 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
     scheduled, served = schedule(piece)
     if scheduled is None or _rewrites_layouts(scheduled.body):
         scheduled, served = piece, None
-    tile = _with_short_vectors(scheduled)
-    made = over_pieces(function, axes, tile, _fewest(piece, machine))
+    made = over_pieces(function, axes, scheduled, _fewest(piece, machine))
     return TiledFunction(mod=main_module(made), tile=served, template=getattr(served, "template", None) or "loops")
 
 
@@ -137,7 +135,7 @@ def _dense_tile(piece: Any | None, lanes: int, blocks: int) -> Any | None:
         schedule = dense_template.apply(with_short_indices(mod), workload, knobs)
     except templates.KnobError:
         return None
-    return _with_short_vectors(schedule.mod["main"])
+    return schedule.mod["main"]
 
 
 @lru_cache(maxsize=256)
@@ -177,11 +175,6 @@ def _counts(rows: int, large: int, small: int) -> tuple[int, int, int]:
     if rest and large + rest <= 2 * small:
         return whole - 1, 2, 0
     return (whole + 1, 0, 0) if rest > small else (whole, int(rest > 0), 0)
-
-
-def _with_short_vectors(function: Any) -> Any:
-    """The ends of vectors as shorter vectors, which is possible as long as the names of blocks are unique."""
-    return with_short_vectors(main_module(function))["main"]
 
 
 def _rewrites_layouts(node: Any) -> bool:
