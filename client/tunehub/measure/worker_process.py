@@ -1,8 +1,8 @@
 """A worker process and its parent's end: what crashes or hangs there costs that process only.
 
-It is a new interpreter that shares nothing but a pipe. A fork would take over TVM's thread pool in pieces, and
-multiprocessing would run the user's main module again, which may be the script that compiles. POSIX only: elsewhere
-starting one raises ValueError.
+It is a new interpreter that shares nothing but a pipe, or the fork of one (:mod:`tunehub.measure.fork_server`). A fork
+of the parent would take over TVM's thread pool in pieces, and multiprocessing would run the user's main module again,
+which may be the script that compiles. POSIX only: elsewhere starting one raises ValueError.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tunehub.exceptions import last_line
 
@@ -28,16 +29,65 @@ Answer = tuple[str, Any]  # ("ok", value) or ("error", text)
 SLOW_OPTIONAL_MODULES = ("torch",)
 """What TVM imports where it is installed, for conversions that no worker needs: of the 4.5 s of its import, 3."""
 _SEND_LIMIT_S = 60
-_PATIENCE_S = 2.0  # for the end of a process whose pipe is closed
+PATIENCE_S = 2.0  # for the end of a process whose pipe is closed
 _BOOT = """
-import sys
+import importlib, sys
 from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[1]))
 sys.path[:] = connection.recv()
-from tunehub.measure.worker_process import hide, serve
+from tunehub.measure.worker_process import hide
 hide(connection.recv())
-serve(connection, *connection.recv())
+importlib.import_module(sys.argv[2]).serve(connection, *connection.recv())
 """
+
+
+class Launched(Protocol):
+    """A process that was started."""
+
+    def end(self, *, at_once: bool) -> int:
+        """Its exit code, once it has ended: it is killed ``at_once`` or when it does not end by itself."""
+
+
+class Launcher(Protocol):
+    """Starts processes that do what ``_BOOT`` does with the other end of a pipe."""
+
+    def launch(self, child: Connection) -> Launched:
+        """Raises OSError when no process can be started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewInterpreter:
+    """Starts a new interpreter, in which ``module.serve`` has the word. ``log`` gets what it prints (None: what this
+    process prints to)."""
+
+    log: str | os.PathLike[str] | None = None
+    module: str = __name__
+
+    def launch(self, child: Connection) -> Launched:
+        """As the port says."""
+        command = [sys.executable, "-c", _BOOT, str(child.fileno()), self.module]
+        with Path(self.log or os.devnull).open("ab") as log:
+            output = None if self.log is None else log
+            return _Interpreter(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[child.fileno()]
+                )
+            )
+
+
+class _Interpreter:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def end(self, *, at_once: bool) -> int:
+        """As the port says."""
+        if not at_once:
+            try:
+                return self._process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                pass
+        self._process.kill()
+        return self._process.wait()
 
 
 class WorkerProcess:
@@ -50,18 +100,20 @@ class WorkerProcess:
         threads: int | None = None,
         log: str | os.PathLike[str] | None = None,
         without: Collection[str] = (),
+        launcher: Launcher | None = None,
     ) -> None:
         """``make_session``, which can be pickled, makes what answers the requests: an object whose methods they name.
 
-        ``threads`` is the size of TVM's pool in the process (None: as here); ``log`` gets what it prints (None: what
-        this process prints to). What is imported there finds none of the modules ``without``: see
-        :data:`SLOW_OPTIONAL_MODULES`. Raises OSError when no process can be started.
+        ``threads`` is the size of TVM's pool in the process (None: as here). What is imported there finds none of the
+        modules ``without``: see :data:`SLOW_OPTIONAL_MODULES`. ``launcher`` starts the process; None: it is a new
+        interpreter, and ``log`` gets what it prints (None: what this process prints to). Raises OSError when no process
+        can be started.
         """
         self._make_session = make_session
         self._threads = threads
-        self._log = log
         self._without = tuple(without)
-        self._process: Any = None
+        self._launcher = launcher or NewInterpreter(log=log)
+        self._process: Launched | None = None
         self._stopped = False
         self._starting = threading.Lock()
         self.start()
@@ -108,7 +160,7 @@ class WorkerProcess:
         process, self._process = self._process, None
         if process is None:  # another thread has stopped it
             return "error", f"the {what} was given up"
-        code = _ended(process, at_once=not crashed)
+        code = process.end(at_once=not crashed)
         self.connection.close()
         reason = f"crashed its process (exit code {code})" if crashed else "took longer than its limit"
         return "error", f"the {what} {reason}"
@@ -122,23 +174,19 @@ class WorkerProcess:
             return
         if not at_once:
             self.connection.close()
-        _ended(process, at_once=at_once)
+        process.end(at_once=at_once)
         self.connection.close()
 
     def _start(self) -> None:
         self.connection, child = multiprocessing.Pipe()
-        command = [sys.executable, "-c", _BOOT, str(child.fileno())]
         try:
             _limit_sending(self.connection, _SEND_LIMIT_S)
-            with child, Path(self._log or os.devnull).open("ab") as log:
-                output = None if self._log is None else log
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[child.fileno()]
-                )
+            with child:
+                self._process = self._launcher.launch(child)
         except BaseException:
             self.connection.close()
             raise
-        weakref.finalize(self, _ended, self._process, at_once=True)
+        weakref.finalize(self, self._process.end, at_once=True)
 
 
 def hide(names: Collection[str]) -> None:
@@ -197,17 +245,6 @@ def _limit_sending(connection: Connection, seconds: int) -> None:
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
     os.set_blocking(connection.fileno(), True)  # where the program has a default time limit for sockets, it is not
-
-
-def _ended(process: Any, *, at_once: bool) -> int:
-    """The exit code of a process, which is killed ``at_once`` or when it does not end by itself."""
-    if not at_once:
-        try:
-            return int(process.wait(_PATIENCE_S))
-        except subprocess.TimeoutExpired:
-            pass
-    process.kill()
-    return int(process.wait())
 
 
 def _end_with_parent() -> None:

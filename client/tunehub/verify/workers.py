@@ -7,12 +7,14 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 from tunehub.measure.difference import difference_reason
-from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
+from tunehub.measure.fork_server import ForkServer
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, Launcher, WorkerProcess
 from tunehub.records.ladder import Refusal
 from tunehub.relax.workload import workload_text
 from tunehub.verify.limits import VerifyLimits
@@ -20,6 +22,8 @@ from tunehub.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifi
 from tunehub.verify.session import RunResult, VerifySession, lacks_memory
 
 _TRIES = 2  # of a schedule whose process ends: it may not be to blame
+_IMPORTS = ("tvm", "tunehub.verify.session", "tunehub.cuda.plain", "tunehub.cuda.nvrtc", "cuda.bindings.nvrtc")
+"""What a session imports, none of which uses a device."""
 
 
 class WorkerVerifier:
@@ -31,28 +35,24 @@ class WorkerVerifier:
         self._target, self._otherwise, self._limits = target, otherwise, limits
         self._count = workers
         self._threads: ThreadPoolExecutor | None = None
-        self._idle: SimpleQueue[_VerifyWorker] = SimpleQueue()
+        self._server: ForkServer | None = None
+        self._idle: LifoQueue[_VerifyWorker] = LifoQueue()  # one that has started comes before one that has not
         self._workers: list[_VerifyWorker] = []
         self._asked: dict[str, Future[KernelVerdict]] = {}
 
     def begin(self) -> None:
-        """As the port says: processes start, and import TVM."""
-        if self._threads is not None:
-            return
-        self._threads = ThreadPoolExecutor(self._count)
-        for _ in range(self._count):
-            worker = _VerifyWorker(partial(VerifySession, self._target), self._limits)
-            worker.begin()
-            self._workers.append(worker)
-            self._idle.put(worker)
+        """As the port says: a process imports TVM, forks all others, and they take the device into use."""
+        if self._threads is None:
+            self._open()
+            for worker in self._workers:
+                worker.begin()
 
     def submit(self, asked: ScheduledFunction) -> None:
-        """As the port says."""
+        """As the port says. Without :meth:`begin`, as many processes start as there is work for."""
         if asked.key not in self._asked:
-            self.begin()
-            assert self._threads is not None
+            threads = self._threads or self._open()
             texts = (workload_text(asked.original), workload_text(asked.scheduled))
-            self._asked[asked.key] = self._threads.submit(self._judge, *texts)
+            self._asked[asked.key] = threads.submit(self._judge, *texts)
 
     def verdict(self, asked: ScheduledFunction) -> KernelVerdict:
         """As the port says."""
@@ -65,10 +65,22 @@ class WorkerVerifier:
 
     def close(self) -> None:
         """As the port says."""
+        if self._server is not None:
+            self._server.stop()
         for worker in self._workers:
             worker.stop()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self) -> ThreadPoolExecutor:
+        self._threads = ThreadPoolExecutor(self._count)
+        with suppress(OSError, ValueError):  # a worker will say why none can be started
+            self._server = ForkServer(_IMPORTS, without=SLOW_OPTIONAL_MODULES)
+        for _ in range(self._count):
+            worker = _VerifyWorker(partial(VerifySession, self._target), self._limits, self._server)
+            self._workers.append(worker)
+            self._idle.put(worker)
+        return self._threads
 
     def _judge(self, original: str, scheduled: str) -> KernelVerdict:
         worker = self._idle.get()
@@ -83,10 +95,13 @@ class _CannotSayError(Exception):
 
 
 class _VerifyWorker:
-    """One process. It starts when it is first needed, and again after a schedule has ended it."""
+    """One process. It starts when it is first needed, and again after a schedule has ended it.
 
-    def __init__(self, make_session: Callable[[], Any], limits: VerifyLimits) -> None:
-        self._make_session, self._limits = make_session, limits
+    ``launcher`` starts it; where that does not lead to one that works, it is a new interpreter.
+    """
+
+    def __init__(self, make_session: Callable[[], Any], limits: VerifyLimits, launcher: Launcher | None) -> None:
+        self._make_session, self._limits, self._launcher = make_session, limits, launcher
         self._process: WorkerProcess | None = None
         self._warm = False
         self._broken: str | None = None
@@ -96,12 +111,14 @@ class _VerifyWorker:
         self._warm = False
         try:
             if self._process is None:
-                self._process = WorkerProcess(self._make_session, log=os.devnull, without=SLOW_OPTIONAL_MODULES)
+                self._process = WorkerProcess(
+                    self._make_session, log=os.devnull, without=SLOW_OPTIONAL_MODULES, launcher=self._launcher
+                )
             else:
                 self._process.start()
             self._process.send(("warm_up",))
         except (OSError, ValueError, RuntimeError) as error:
-            self._broken = f"a process that verifies cannot start: {error}"
+            self._failed(str(error))
 
     def stop(self) -> None:
         """End it for good, whatever it is doing."""
@@ -159,15 +176,25 @@ class _VerifyWorker:
         """The process, warm. Raises _CannotSayError, and from then on at once."""
         if self._broken is None and (self._process is None or not self._process.alive):
             self.begin()
-        if self._broken is None and not self._warm:
+        while self._broken is None and not self._warm:
             assert self._process is not None
             kind, value = self._process.receive(self._limits.start_s, "start")
             self._warm = kind == "ok"
-            self._broken = None if self._warm else f"a process that verifies cannot start: {value}"
+            if not self._warm:
+                self._failed(str(value))
         if self._broken is not None:
             raise _CannotSayError(self._broken)
         assert self._process is not None
         return self._process
+
+    def _failed(self, reason: str) -> None:
+        """A process could not be started: begin without the launcher, or give up."""
+        if self._launcher is None or self._broken is not None:
+            self._broken = self._broken or f"a process that verifies cannot start: {reason}"
+            return
+        self._end()
+        self._launcher = self._process = None
+        self.begin()
 
 
 def _refused(refusal: Refusal) -> KernelVerdict:

@@ -13,16 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.measure.worker_process import WorkerProcess
+from tunehub.measure.fork_server import ForkServer
+from tunehub.measure.worker_process import Launcher, WorkerProcess
 
 pytestmark = pytest.mark.slow
 
 CALLS_OF_OS = partial(importlib.import_module, "os")  # a session whose requests are functions of the module os
 
 
+@pytest.fixture(params=["a new interpreter", "a fork"])
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher | None]:
+    server = ForkServer(("colorsys", "no_such_module")) if request.param == "a fork" else None
+    yield server
+    if server is not None:
+        server.stop()
+
+
 @pytest.fixture
-def worker() -> Iterator[WorkerProcess]:
-    process = WorkerProcess(CALLS_OF_OS, threads=3)
+def worker(launcher: Launcher | None) -> Iterator[WorkerProcess]:
+    process = WorkerProcess(CALLS_OF_OS, threads=3, launcher=launcher)
     yield process
     process.stop()
 
@@ -49,8 +58,8 @@ def test_a_crash_is_an_error_and_a_new_process_can_be_started(worker: WorkerProc
     assert "exit code -6" in value
 
 
-def test_a_request_has_a_limit() -> None:
-    worker = WorkerProcess(partial(importlib.import_module, "time"))
+def test_a_request_has_a_limit(launcher: Launcher | None) -> None:
+    worker = WorkerProcess(partial(importlib.import_module, "time"), launcher=launcher)
     assert worker.ask(("sleep", 0.0), 20) == ("ok", None)
     began = time.monotonic()
     assert worker.ask(("sleep", 600.0), 0.5) == ("error", "the sleep took longer than its limit")
@@ -67,8 +76,8 @@ def test_a_process_that_does_not_read_does_not_stop_its_parent(monkeypatch: pyte
     worker.stop()
 
 
-def test_a_session_that_cannot_be_made_is_a_crash() -> None:
-    worker = WorkerProcess(partial(importlib.import_module, "no_such_module"), log=os.devnull)
+def test_a_session_that_cannot_be_made_is_a_crash(launcher: Launcher | None) -> None:
+    worker = WorkerProcess(partial(importlib.import_module, "no_such_module"), log=os.devnull, launcher=launcher)
     kind, value = worker.ask(("anything",), 20)
     assert (kind, worker.alive) == ("error", False)
     assert "exit code 1" in value
@@ -91,12 +100,15 @@ SCRIPT = """
 import importlib, os, signal, sys
 from functools import partial
 sys.path[:0] = {path!r}
+from tunehub.measure.fork_server import ForkServer
 from tunehub.measure.worker_process import WorkerProcess
-worker = WorkerProcess(partial(importlib.import_module, "os"))
-print(worker.ask(("getpid",), 20)[1], flush=True)
+new = WorkerProcess(partial(importlib.import_module, "os"))
+fork = WorkerProcess(partial(importlib.import_module, "os"), launcher=ForkServer(()))
+print(*(fork.ask((name,), 20)[1] for name in ("getpid", "getppid")), new.ask(("getpid",), 20)[1], flush=True)
 if "die" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
-worker.stop()
+new.stop()
+fork.stop()
 """
 
 
@@ -108,11 +120,11 @@ def test_a_script_is_not_run_again_and_no_process_outlives_it(tmp_path: Path, di
         [sys.executable, str(script), *(["die"] if dies else [])], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode == 0) != dies
-    (worker,) = map(int, done.stdout.split())
+    started = [int(process) for process in done.stdout.split()]
     until = time.monotonic() + 30
-    while _runs(worker) and time.monotonic() < until:
+    while any(map(_runs, started)) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not _runs(worker)
+    assert len(started) == 3 and not any(map(_runs, started))
 
 
 def _runs(process: int) -> bool:

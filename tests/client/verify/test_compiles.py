@@ -80,8 +80,8 @@ def _wrong_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (workers, network):
-        monkeypatch.setattr(module, "WorkerProcess", lambda *_, **__: pytest.fail("a process was started"))
+    for module, name in ((workers, "ForkServer"), (workers, "WorkerProcess"), (network, "WorkerProcess")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("a process was started"))
 
 
 def of_matmul(hub: Hub) -> WorkloadReport:
@@ -112,8 +112,8 @@ def test_a_wrong_schedule_is_refused_and_the_next_rung_serves(
     stated = json.loads(json.dumps(hub.report().to_json()))["workloads"]
     assert [[each["refusal"]["check"] for each in item["refused"]] for item in stated] == [["run", "run"]]
 
-    for module in (workers, network):
-        monkeypatch.setattr(module, "WorkerProcess", lambda *_, **__: pytest.fail("a process was started"))
+    for module, name in ((workers, "ForkServer"), (workers, "WorkerProcess"), (network, "WorkerProcess")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("a process was started"))
     again = hub_with("always")
     compile_module(net, target, again)
     assert of_matmul(again) == of_matmul(hub)

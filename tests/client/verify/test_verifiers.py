@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from tunehub.relax.workload import workload_text
+from tunehub.verify import workers as workers_module
 from tunehub.verify.limits import VerifyLimits
 from tunehub.verify.network import NetworkVerifySession
 from tunehub.verify.port import KernelVerdict, ScheduleVerifier
@@ -137,3 +139,32 @@ def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets:
     differences = [session.compare(str(tvm.ir.save_json(each))) for each in (right, wrong)]
     assert differences[0].difference <= differences[0].tolerance < differences[1].difference
     assert len(session._cases) >= 4
+
+
+class _NoFork:
+    """A launcher without processes: they cannot be started, or end at once."""
+
+    def __init__(self, *_: Any, starts: bool, **__: Any) -> None:
+        self._starts = starts
+
+    def launch(self, child: Any) -> _NoFork:
+        if not self._starts:
+            raise OSError("no forks today")
+        child.close()
+        return self
+
+    def end(self, *, at_once: bool) -> int:
+        return 1
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_where_no_process_can_be_forked_a_new_interpreter_verifies(
+    workers: Any, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    monkeypatch.setattr(workers_module, "ForkServer", partial(_NoFork, starts=starts))
+    verifier = workers()
+    verifier.begin()
+    assert verifier.verdict(asked("right")) == KernelVerdict(check="run")
