@@ -65,6 +65,11 @@ def is_static(function: Any) -> bool:
     return len(kinds) == len(function.params) and None not in extents
 
 
+def element_type(expression: Any) -> str:
+    """The element type of an expression of TIR, which has a type since 0.27."""
+    return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
+
+
 def integer(value: Any) -> int | None:
     """The number that an expression is, such as a static extent; None when it is none."""
     return int(value.value) if type(value).__name__ == "IntImm" else value if isinstance(value, int) else None
@@ -150,6 +155,13 @@ def bound_value(mutator: Any, expression: Any) -> Any:
             return expression
         expression = bound
     return expression
+
+
+def tensor_class() -> Any:
+    """The class of the types of tensors, made of a shape and an element type; 0.26 renamed it."""
+    from tvm import relax
+
+    return getattr(relax, "TensorType", None) or relax.TensorStructInfo
 
 
 def static_shape(expression: Any) -> tuple[int, ...] | None:

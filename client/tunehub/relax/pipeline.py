@@ -44,7 +44,6 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     import tvm
     from tvm import relax
 
-    legalize = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE not in str(p.info.name)]
     from tunehub.relax.effects import keep_effects
 
     simplify = _simplifying_passes(mod)
@@ -55,7 +54,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
         *_accuracy_passes(target),
         *planning,
         *relax.pipeline.library_dispatch_passes(target),
-        *legalize,
+        *_legalizing_passes(target),
     ]
     if target.kind.name == "llvm":
         passes.append(relax.transform.AttachAttrLayoutFreeBuffers())
@@ -361,6 +360,20 @@ def _simplifying_passes(mod: Any) -> list[Any]:
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
     ]
+
+
+def _legalizing_passes(target: Any) -> list[Any]:
+    """TVM's own; before it folds constants, those that need no code are."""
+    from tvm import relax
+
+    from tunehub.relax.constants import evaluate_constants
+
+    found = []
+    for each in relax.pipeline.legalize_passes(target):
+        name = str(each.info.name)
+        found += [evaluate_constants] if name == "FoldConstant" else []
+        found += [] if _DEFAULT_SCHEDULE in name else [each]
+    return found
 
 
 def _accuracy_passes(target: Any) -> list[Any]:

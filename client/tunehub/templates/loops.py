@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from tunehub.relax.nodes import element_type
 from tunehub.templates.access import nest_of
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -278,8 +279,7 @@ def _merged(schedule: Any, stage: Stage) -> tuple[Any, list[Any], list[Any], Any
 
 def _index_type(schedule: Any, block: Any) -> str:
     """The type of the loops around a block: int32 in tensor expressions, int64 in functions of Relax."""
-    extent = schedule.get(schedule.get_loops(block)[0]).extent
-    return str(extent.ty.dtype if hasattr(extent, "ty") else extent.dtype)  # an expression has a type since 0.27
+    return element_type(schedule.get(schedule.get_loops(block)[0]).extent)
 
 
 def _tile(schedule: Any, stage: Stage, spatial: list[Any], knobs: LoopsKnobs, rows: int) -> tuple[list[Any], list[int]]:
