@@ -9,8 +9,8 @@
 * Powers with a constant exponent become products and roots (:mod:`tunehub.relax.powers`).
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.relax.group_norm`).
 * ``broadcast_to`` to the shape that the tensor has already is dropped.
-* Constant negative indices of ``take`` and ``index_tensor`` count from the end, as the PyTorch importer means them: TVM
-  reads what lies before the tensor.
+* Negative indices of ``index_tensor``, and constant ones of ``take``, ``gather_elements`` and ``gather_nd``, count from
+  the end, as the PyTorch importer means them: TVM reads what lies before the tensor.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
     "relax.power": "_power",
     "relax.take": "_taken_inside",
     "relax.index_tensor": "_indexed_inside",
+    "relax.gather_elements": "_gathered_inside",
+    "relax.gather_nd": "_gathered_places_inside",
     "relax.nn.group_norm": "_two_pass_norm",
     "relax.nn.instance_norm": "_two_pass_norm",
 }
@@ -102,20 +104,46 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shape = shape_of(data)
         if shape is None or not isinstance(indices, relax.Tuple):
             return None
-        inside = [self._index_inside(index, data, axis) for axis, index in enumerate(indices.fields[: len(shape)])]
+        inside = [
+            self._index_inside(index, data, axis, known=False)
+            for axis, index in enumerate(indices.fields[: len(shape)])
+        ]
         if all(index is None for index in inside):
             return None
         kept = zip(inside, indices.fields, strict=True)
         return relax.op.index_tensor(data, [old if new is None else new for new, old in kept])
 
-    def _index_inside(self, index: Any, data: Any, axis: int) -> Any | None:
-        """What counts from the beginning of ``axis`` of ``data`` in place of a constant ``index`` with negative
-        numbers; None for others."""
-        values, shape = self._constant(index), shape_of(data)
-        if not isinstance(values, np.ndarray) or not (values < 0).any() or shape is None:
+    def _gathered_inside(self, call: Any) -> Any | None:
+        shape = shape_of(call.args[0])
+        if shape is None:
             return None
-        if isinstance(shape[axis], int):
-            return relax.const(np.where(values < 0, values + shape[axis], values).astype(values.dtype))
+        axis = int(call.attrs.axis)
+        index = self._index_inside(call.args[1], call.args[0], axis % len(shape))
+        return None if index is None else relax.op.gather_elements(call.args[0], index, axis)
+
+    def _gathered_places_inside(self, call: Any) -> Any | None:
+        """The last axis of the indices has a place along each axis of the data behind those of the batch."""
+        shape, values, batch = static_shape(call.args[0]), self._constant(call.args[1]), int(call.attrs.batch_dims)
+        if shape is None or not isinstance(values, np.ndarray) or not (values < 0).any():
+            return None
+        extents = np.array(shape[batch : batch + values.shape[-1]])
+        index = np.where(values < 0, values + extents, values).astype(values.dtype)
+        return relax.op.gather_nd(call.args[0], relax.const(index, str(index.dtype)), batch)
+
+    def _index_inside(self, index: Any, data: Any, axis: int, *, known: bool = True) -> Any | None:
+        """What counts from the beginning of ``axis`` of ``data`` in place of a constant ``index`` with negative
+        numbers, or of one whose numbers are not ``known``; None for others."""
+        values, shape, dtype = self._constant(index), shape_of(data), str(tensor_type(index).dtype)
+        if shape is None or (values is None and (known or not dtype.startswith("int"))):
+            return None
+        if values is not None and (not isinstance(values, np.ndarray) or not (values < 0).any()):
+            return None
+        extent = shape[axis]
+        if isinstance(extent, int) and values is not None:
+            return relax.const(np.where(values < 0, values + extent, values).astype(values.dtype), dtype)
+        if isinstance(extent, int):
+            emit, zero, end = self.builder_.emit, relax.const(0, dtype), relax.const(extent, dtype)
+            return emit(relax.op.where(emit(relax.op.less(index, zero)), emit(relax.op.add(index, end)), index))
 
         def counted(data: Any, index: Any) -> Any:
             def place(*i: Any) -> Any:

@@ -155,6 +155,9 @@ def test_prepared_modules_compute_the_same(nets: Any, same: Any, target: Any) ->
     same(mod, prepare(mod, target), (1, 8, 8, 8))
 
 
+GATHERED = np.random.default_rng(1).integers(-4, 4, (2, 3, 4))
+
+
 @pytest.mark.parametrize(
     ("place", "pick"),
     [
@@ -164,8 +167,17 @@ def test_prepared_modules_compute_the_same(nets: Any, same: Any, target: Any) ->
             lambda x: op.index_tensor(x, [relax.const(np.array([-1, 0])), relax.const(np.array([-3, 1]))]),
         ),
         (lambda x: x[[0, 0]], lambda x: op.take(x, relax.const(np.array([-9, 0])), axis=0, mode="clip")),
+        (
+            lambda x: np.take_along_axis(x, GATHERED, -1),
+            lambda x: op.gather_elements(x, relax.const(GATHERED), axis=-1),
+        ),
+        (lambda x: x[[-1, 0], [1, -3]], lambda x: op.gather_nd(x, relax.const(np.array([[-1, 1], [0, -3]]), "int64"))),
+        (
+            lambda x: np.stack([x[0, -1, 2], x[1, 1, -4]]),
+            lambda x: op.gather_nd(x, relax.const(np.array([[-1, 2], [1, -4]]), "int64"), batch_dims=1),
+        ),
     ],
-    ids=["an axis", "several axes", "clipped"],
+    ids=["an axis", "several axes", "clipped", "elements", "places", "places in a batch"],
 )
 def test_constant_negative_indices_count_from_the_end(nets: Any, target: Any, run: Any, place: Any, pick: Any) -> None:
     mod = nets.build(lambda b, x: b.emit(pick(x)), (2, 3, 4))
