@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
-from tunehub.report.model import Profile, TunedRatio, WorkloadReport
+from tunehub.report.model import Profile, TunedRatio, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
 from tunehub.target.host import small_pool
@@ -97,7 +98,7 @@ class Hub:
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
     compiling keeps the layouts of a module or chooses them; with `measuring` it measures what has no record, and puts
     the fastest there. `verification` checks schedules before they serve. Compiling reports by `add`, `failed`,
-    `refused` and `fall_back`.
+    `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Hub:
         self._read_tuning = read_tuning
         self._tuning: Mapping[str, TunedRatio] = {}
         self._profiles: dict[int, Profile] = {}
+        self._wrong_operators: list[WrongOperator] = []
         self._modules = 0
 
     @property
@@ -169,6 +171,17 @@ class Hub:
     def fall_back(self, reason: str) -> None:
         """The hub cannot serve this module by its nature: warn, in strict mode too, and leave it to TVM."""
         self._policy.warn(f"records are not used: {reason} (TVM's own pipeline is used instead)", reason)
+
+    def leaves_wrong(self, operators: Iterable[WrongOperator]) -> None:
+        """Put into the report what the module that was begun last has of what TVM is known to compute wrongly."""
+        self._wrong_operators += (replace(each, module=self._modules) for each in operators)
+
+    def lost_vectors(self, functions: Collection[str], reason: str) -> None:
+        """TVM makes no vectors of the remainders in these functions of the module that was begun last."""
+        self._workloads = [
+            replace(each, scalar_remainders=reason) if each.module == self._modules and each.name in functions else each
+            for each in self._workloads
+        ]
 
     def note(self, text: str) -> None:
         """Put a remark into the report, without a warning."""
@@ -214,6 +227,7 @@ class Hub:
     def _report(self, workloads: Sequence[WorkloadReport]) -> Report:
         chosen = self.resolution.chosen
         modules = {item.module for item in workloads}
+        wrong = tuple(item for item in self._wrong_operators if item.module in modules)
         return Report(
             target=self.host.name,
             package=chosen.label if chosen else None,
@@ -222,6 +236,7 @@ class Hub:
             profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,
             tuning=self._tuning,
             functions=dict(self._functions),
+            wrong_operators=wrong,
         )
 
     def serves(self, target: Any) -> bool:

@@ -32,7 +32,7 @@ from tunehub.hub import Hub, open_hub
 from tunehub.records import index_building, package_records
 from tunehub.records.lookup import EmptyLookup, LayeredLookup
 from tunehub.registries import blob_cache
-from tunehub.report.model import WorkloadReport
+from tunehub.report.model import WorkloadReport, WrongOperator
 from tunehub_registry.target import TargetDescriptor
 
 from .conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
@@ -542,3 +542,18 @@ def test_small_pool_is_a_note_and_no_warning(registry: RegistryFolder, monkeypat
     registry.publish()
     monkeypatch.setattr("tunehub.hub.small_pool", lambda: "TVM's thread pool is small")
     assert open_quietly(registry).report().notes == ("TVM's thread pool is small",)
+
+
+def test_what_a_compile_tells_later_is_of_the_module_begun_last(registry: RegistryFolder) -> None:
+    registry.publish()
+    hub = open_quietly(registry)
+    for operator in ("nn.relu", "clip"):
+        module = hub.begin_module()
+        for name in ("conv", "pool"):
+            hub.add(WorkloadReport(name=name, op=name, rung="template", module=module))
+        hub.leaves_wrong([WrongOperator(operator=operator, wrong_for="nan", calls=2)])
+    hub.lost_vectors(["pool"], "a vector of unknown length")
+    report = hub.report()
+    assert [item.scalar_remainders for item in report.workloads] == [None, None, None, "a vector of unknown length"]
+    assert [(item.operator, item.module) for item in report.wrong_operators] == [("nn.relu", 1), ("clip", 2)]
+    hub.close()

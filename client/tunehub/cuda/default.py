@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tunehub.cuda.check import fault
 from tunehub.cuda.fault import Fault
 from tunehub.cuda.plain import plain_schedule
+from tunehub.exceptions import last_line
+from tunehub.records.ladder import Refusal, StepRejected
 from tunehub.relax.nodes import children
 
+Tell = Callable[[str, StepRejected], None]
 
-def checked(schedule_all: Any, target: Any) -> Any:
+
+def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
     """A pass that does what ``schedule_all`` does (a pass that gives functions their default schedule) for ``target``.
 
     A function gets its plain schedule instead, slower and right, where :func:`tunehub.cuda.check.fault` finds its
-    default one wrong, and where ``schedule_all`` raises for it. A default schedule may take more shared memory than a
-    record's where TVM asks the device for it at the launch.
+    default one wrong, and where ``schedule_all`` raises for it; ``tell`` is told the name of each, and why. A default
+    schedule may take more shared memory than a record's where TVM asks the device for it at the launch.
     """
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.ApplyDefaultSchedule")  # type: ignore[untyped-decorator]
     def apply(mod: Any, _context: Any) -> Any:
-        scheduled = _scheduled(schedule_all, mod)
+        scheduled = _scheduled(schedule_all, mod, tell)
         for variable, function in mod.functions.items():
             new = scheduled[variable]
             if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function):
@@ -30,6 +34,8 @@ def checked(schedule_all: Any, target: Any) -> Any:
             found = fault(new, target)
             if isinstance(found, Fault) and not (found.rule == "shared_memory" and _is_asked_for(new)):
                 scheduled.update_func(variable, plain_schedule(function))
+                refusal = Refusal(check="static", reason=str(found))
+                tell(str(variable.name_hint), StepRejected(step="dlight", refusal=refusal))
         return scheduled
 
     return apply
@@ -47,7 +53,7 @@ def _allocated(node: Any) -> Iterator[Any]:
         yield from _allocated(child)
 
 
-def _scheduled(schedule_all: Any, mod: Any) -> Any:
+def _scheduled(schedule_all: Any, mod: Any, tell: Tell) -> Any:
     """``mod`` after ``schedule_all``, or a copy in which functions that this cannot schedule have their plain schedule.
 
     TVM's rules of 0.27 fail an assertion for ``log(sum(exp(x)))`` over several axes, say.
@@ -60,14 +66,16 @@ def _scheduled(schedule_all: Any, mod: Any) -> Any:
     except Exception:  # of any kind: what TVM raises inside a rule
         for variable, function in functions.items():
             if isinstance(function, tvm.tirx.PrimFunc):
-                functions[variable] = _alone(schedule_all, variable, function)
+                functions[variable] = _alone(schedule_all, variable, function, tell)
         return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def _alone(schedule_all: Any, variable: Any, function: Any) -> Any:
+def _alone(schedule_all: Any, variable: Any, function: Any, tell: Tell) -> Any:
     import tvm
 
     try:
         return schedule_all(tvm.IRModule({variable: function}))[variable]
-    except Exception:
-        return plain_schedule(function)
+    except Exception as error:
+        plain = plain_schedule(function)
+        tell(str(variable.name_hint), StepRejected(step="dlight", reason=f"TVM's rules raise: {last_line(error)}"))
+        return plain

@@ -7,21 +7,25 @@ compiles in up to half of the time (``docs/adr/0023-lowering-without-cleaning.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+from tunehub.exceptions import last_line
 
 IS_SCHEDULED = "tirx.is_scheduled"
 PIPELINE = "s_tir"  # of TVM's PIPELINE_MAP: what "default" means in tvm.compile and tvm.tirx.build
 _CLEANING = ("tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern")
 
 Factory = Callable[[], tuple[Any, Any, Any]]
+LostVectors = Callable[[Collection[str], str], None]
 
 
-def without_cleaning(factory: Factory) -> Factory:
+def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) -> Factory:
     """``factory`` of a lowering pipeline, with a pipeline that leaves cleaning to LLVM where that is possible.
 
     It is for modules with functions that were scheduled, all for CPUs. Others are lowered by TVM's own pipeline, and so
-    is everything under a ``PassContext`` with instruments: they are there to see what TVM does.
+    is everything under a ``PassContext`` with instruments: they are there to see what TVM does. ``lost_vectors`` is
+    told the functions whose remainders TVM makes no vectors of (:mod:`tunehub.relax.vector_remainders`), and why.
     """
 
     def lowering() -> tuple[Any, Any, Any]:
@@ -37,7 +41,7 @@ def without_cleaning(factory: Factory) -> Factory:
             if context.instruments or not _scheduled_for_cpu(mod):
                 return whole(mod)
             with _disabling(context, _CLEANING):
-                return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod)))
+                return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod), lost_vectors))
 
         return (lower, *finalizing)
 
@@ -49,14 +53,18 @@ def is_scheduled(function: Any) -> bool:
     return bool(function.attrs and function.attrs.get(IS_SCHEDULED, False))
 
 
-def _lowered(whole: Any, mod: Any, hinted: Any) -> Any:
+def _lowered(whole: Any, mod: Any, hinted: Any, lost_vectors: LostVectors | None) -> Any:
     """``hinted``, lowered by ``whole``; ``mod`` where TVM finds no vectors of known length by the hints."""
     try:
         return whole(hinted)
-    except Exception:
+    except Exception as error:
         if hinted is mod:
             raise
-        return whole(mod)
+        lowered = whole(mod)
+        if lost_vectors is not None:
+            names = [str(v.name_hint) for v, function in mod.functions.items() if not hinted[v].same_as(function)]
+            lost_vectors(names, last_line(error))
+        return lowered
 
 
 def _scheduled_for_cpu(mod: Any) -> bool:

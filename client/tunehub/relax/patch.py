@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tunehub.hub import Hub
 
 _active: ContextVar[Hub | None] = ContextVar("tunehub_active_hub", default=None)
+_last: ContextVar[Hub | None] = ContextVar("tunehub_last_hub", default=None)  # of those that are installed
 
 
 class DefaultPipelinePatch:
@@ -93,7 +94,7 @@ class DefaultPipelinePatch:
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
         self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
-        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])
+        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors)
 
         def hub_or_default() -> Any:
             @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]
@@ -115,4 +116,13 @@ class DefaultPipelinePatch:
         hub = _active.get()
         if hub is not None or self._open_hub is None or target is None:
             return hub if target is not None else None
-        return self._open_hub(target)
+        hub = self._open_hub(target)
+        _last.set(hub)
+        return hub
+
+
+def _lost_vectors(functions: Collection[str], reason: str) -> None:
+    """The module that is lowered is the one that went through the hub's pipeline before."""
+    hub = _active.get() or _last.get()
+    if hub is not None:
+        hub.lost_vectors(functions, reason)

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.records.ladder import StepRejected
+from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent
 from tunehub.relax.patch import DefaultPipelinePatch
@@ -80,6 +82,7 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
                 prepared = _prepare_for(hub, mod, target)
                 _measure(prepared, target, hub)
                 finished = _scheduled_and_finished(prepared, target, hub, verifier)
+            hub.leaves_wrong(wrong_operators(_relax_calls(mod), target))
             if hub.verification is not None and hub.verification.whole_networks:
                 hub.verification.check_network(mod, finished, target, hub.note)
             return finished
@@ -107,6 +110,7 @@ def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
     try:
         with _verifying(hub, target, explaining=True) as verifier:
             apply_records(_prepare_for(hub, bound, target), target, hub, verifier)
+        hub.leaves_wrong(wrong_operators(_relax_calls(bound), target))
     except Exception as error:
         hub.failed("explaining the module", error)
 
@@ -154,7 +158,7 @@ def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
 
     mod = _bound(mod, params)
     try:
-        with _patch.applied():
+        with activate(hub):
             return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
     except Exception as error:
         hub.failed("generating code for the scheduled module", error)
@@ -177,27 +181,33 @@ def _scheduled_and_finished(mod: Any, target: Any, hub: Hub, verifier: ScheduleV
     """``mod`` after :func:`apply_records` and :func:`_finish`, which goes on while schedules are verified. Where one is
     refused it was in vain, and so was an error that it raised."""
     records = _ModuleRecords(mod, target, hub, verifier)
-    finished, failed = None, None
-    try:
-        finished = _finish(records.module(), target, hub)
-    except Exception as error:  # of a schedule that is refused, maybe
-        failed = error
-    changed = records.verified.settle()
+    finished = _finished(records, target)
+    if records.verified.settle():
+        finished = _finished(records, target)
     records.report()
-    if changed:
-        return _finish(records.module(), target, hub)
-    if failed is not None:
-        raise failed
+    if isinstance(finished, Exception):
+        raise finished
     return finished
 
 
+def _finished(records: _ModuleRecords, target: Any) -> Any:
+    """The module with what serves now after :func:`_finish`, or the error that this raised."""
+    records.replaced.clear()
+    try:
+        return _finish(records.module(), target, records.replaced)
+    except Exception as error:  # of a schedule that will be refused, maybe
+        return error
+
+
 class _ModuleRecords:
-    """A prepared module whose functions are scheduled by the records of a hub, as far as verified."""
+    """A prepared module whose functions are scheduled by the records of a hub, as far as verified. ``replaced``: the
+    functions whose default schedule is not TVM's own, and why, by name."""
 
     def __init__(self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> None:
         self._mod, self._hub = mod, hub
         self._number = hub.begin_module()
         self._workloads = list(_workloads(mod))
+        self.replaced: dict[str, StepRejected] = {}
         self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
         wants = hub.verification.wants if hub.verification is not None else lambda _: False
         functions = (function for _, function in self._workloads)
@@ -219,7 +229,8 @@ class _ModuleRecords:
         calls = call_counts(self._mod)
         for (variable, function), item in zip(self._workloads, self.verified.items, strict=True):
             name = str(variable.name_hint)  # not TVM's str, which 0.25 frees twice when it is copied
-            report = replace(_report(item, name, self._remaining), count=calls[name], module=self._number)
+            line = _report(item, name, self._remaining, self.replaced.get(name))
+            report = replace(line, count=calls[name], module=self._number)
             self._hub.add(report, function)
             for rejected in report.refused:
                 if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
@@ -233,10 +244,12 @@ def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:
     return hub.verification.verifying(target, explaining=explaining)
 
 
-def _report(item: VerifiedScheduling, name: str, remaining: str) -> WorkloadReport:
-    """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules."""
+def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepRejected | None) -> WorkloadReport:
+    """The report's line of a function; ``remaining`` is the rung of those that nothing of the hub schedules, and
+    ``replaced`` why that is not the rung of this one."""
     outcome: Scheduled = item.scheduling.outcome
-    served, rung = outcome.served, outcome.rung or remaining
+    served, rung = outcome.served, outcome.rung or ("plain" if replaced is not None else remaining)
+    rejected = outcome.rejected if served is not None or replaced is None else (*outcome.rejected, replaced)
     report = WorkloadReport(
         name=name,
         op=name,
@@ -244,11 +257,11 @@ def _report(item: VerifiedScheduling, name: str, remaining: str) -> WorkloadRepo
         exact=outcome.exact,
         anchor=outcome.anchor,
         default_s=outcome.default_s,
-        skipped=tuple(map(rejection_text, outcome.rejected)),
-        passed_over=passed_over(rung, outcome.anchor, outcome.rejected),
+        skipped=tuple(map(rejection_text, rejected)),
+        passed_over=passed_over(rung, outcome.anchor, rejected),
         verified=item.verdict.check,
         not_run=item.verdict.not_run,
-        refused=tuple(rejected for rejected in outcome.rejected if rejected.refusal is not None),
+        refused=tuple(each for each in rejected if each.refusal is not None),
         symbols=tuple(map(symbol_name, symbols_of(item.scheduling.original))),
     )
     if served is None:
@@ -292,8 +305,9 @@ def _plain_pipeline(target: Any) -> Any:
     return by_target(target) if "gpu" in target.keys else default()
 
 
-def _finish(mod: Any, target: Any, hub: Hub) -> Any:
-    """Pack constant weights, give the remaining functions their default schedule, and lower."""
+def _finish(mod: Any, target: Any, replaced: dict[str, StepRejected]) -> Any:
+    """Pack constant weights, give the remaining functions their default schedule, and lower. Those whose default
+    schedule is not TVM's own are put into ``replaced``, by name."""
     import tvm
     from tvm import relax
 
@@ -307,7 +321,8 @@ def _finish(mod: Any, target: Any, hub: Hub) -> Any:
         from tunehub.cuda.default import checked
 
         passes = [p for p in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(p.info.name)]
-        passes = [checked(each, target) for each in passes] if target.kind.name == "cuda" else passes
+        if target.kind.name == "cuda":
+            passes = [checked(each, target, replaced.__setitem__) for each in passes]
     with target:
         return tvm.transform.Sequential([*passes, *_lowering_passes(target)])(mod)
 

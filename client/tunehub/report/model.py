@@ -13,15 +13,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tunehub.records.ladder import Check, StepRejected
 
-RUNGS = ("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template", "dlight", "default")
+RUNGS = (
+    *("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template"),
+    *("dlight", "plain", "default"),
+)
 HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
 OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
 _TVMS_OWN = frozenset({"dlight", "default"})
 _BOTTLENECKS = 3
+
+WrongFor = Literal["nan", "infinity", "far_from_zero", "subnormal", "large_divisor", "halfway"]  # see docs/compile.md
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +52,8 @@ class WorkloadReport:
     this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
     `verified` says how the schedule that serves was verified, `run` beside the plain schedule or by its text alone
     (`static`), and None when it was not; `not_run` is why it was not run, where it should have been. `refused` are the
-    schedules that did not pass. `symbols` are the names of its open dimensions.
+    schedules that did not pass. `symbols` are the names of its open dimensions. `scalar_remainders` is what TVM had
+    against vectors for what is left over at the end of rows, which is computed one by one then.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -79,6 +85,7 @@ class WorkloadReport:
     not_run: str | None = None
     refused: tuple[StepRejected, ...] = ()
     symbols: tuple[str, ...] = ()
+    scalar_remainders: str | None = None
 
     @property
     def hit(self) -> bool:
@@ -160,12 +167,24 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WrongOperator:
+    """An operator of a compiled module that TVM computes wrongly for some data (`wrong_for`), and tunehub leaves so:
+    its name in Relax, the number of its `calls`, and that of the `module`."""
+
+    operator: str
+    wrong_for: WrongFor
+    calls: int
+    module: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReportData:
     """The workloads of all modules that a hub compiled, with what the hub had to say.
 
     `package` is the resolved package or None, `notes` are warnings and remarks. `profile` is there when the modules of
     the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
     TVM's functions of workloads without a record of their own, by exact key: what `save_misses` writes.
+    `wrong_operators` are what is known to be computed wrongly for some data.
     """
 
     target: str
@@ -175,6 +194,7 @@ class ReportData:
     profile: Profile | None = None
     tuning: Mapping[str, TunedRatio] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    wrong_operators: tuple[WrongOperator, ...] = ()
 
     def hits(self) -> tuple[WorkloadReport, ...]:
         """The workloads that records serve."""
@@ -240,6 +260,7 @@ class ReportData:
             "bottlenecks": [self._bottleneck(item) for item in self.bottlenecks()],
             "profile": None if self.profile is None else asdict(self.profile),
             "notes": list(self.notes),
+            "wrong_operators": [asdict(item) for item in self.wrong_operators],
             "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
         }
 

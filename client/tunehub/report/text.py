@@ -12,12 +12,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tunehub.records.ladder import Refusal, StepRejected
+    from tunehub.report.model import WrongFor
 
 # Where fewer configurations of a larger space were tried, more tuning is likely to pay (TVM's tutorials use 1000-2000).
 MIN_TRIALS = 1000
 _WIDE = 400
 _LADDER = ("exact", "anchor", "transfer", "template")  # before dlight and TVM's default
 _SMALL_GAIN = 1.005  # nobody tunes for less
+_WRONG_FOR: dict[WrongFor, str] = {
+    "nan": "NaN",
+    "infinity": "negative infinity",
+    "far_from_zero": "data far from zero",
+    "subnormal": "numbers below 1.2e-38",
+    "large_divisor": "divisors above 8e37",
+    "halfway": "quotients halfway between two numbers",
+}
 
 
 def summary(report: ReportData) -> str:
@@ -53,7 +62,7 @@ def table(report: ReportData) -> Table:
     if len({item.module for item in report.workloads}) > 1:
         headings.insert(0, "module")
     texts = ("workload", "rung", "record of", "remarks")
-    notes = "\n".join(report.notes) or None
+    notes = "\n".join(filter(None, (*report.notes, _wrong_operators(report)))) or None
     made = Table(title=summary(report), title_justify="left", caption=notes, caption_justify="left", box=SIMPLE_HEAD)
     for heading in headings:
         made.add_column(heading, justify="left" if heading in texts else "right")
@@ -68,6 +77,8 @@ def rejection_text(item: StepRejected) -> str:
     reason = item.reason if item.refusal is None else refusal_text(item.refusal)
     if item.record is not None:
         return f"{item.package}: {item.record}: {reason}"
+    if item.step == "dlight":
+        return f"TVM's own schedule: {reason}"
     if item.step != "template":
         return reason
     return f"{f'default knobs of {item.template}' if item.template else 'templates'}: {reason}"
@@ -91,8 +102,9 @@ def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected])
     `anchor` is its anchor key, None without an anchor block.
     """
     above = _LADDER[: _LADDER.index(rung)] if rung in _LADDER else () if rung in OWN_RECORD else _LADDER
-    records = [f"records: {rejection_text(item)}" for item in rejected if item.step != "template"]
+    records = [f"records: {rejection_text(item)}" for item in rejected if item.step not in ("template", "dlight")]
     templates = [f"template: {rejection_text(item)}" for item in rejected if item.step == "template"]
+    defaults = [f"dlight: {rejection_text(item)}" for item in rejected if item.step == "dlight"]
     nothing = {
         "exact": "exact: no record for this very function",
         "anchor": "anchor: no record around the same heavy block" if anchor else "anchor: it has no heavy block",
@@ -101,7 +113,7 @@ def passed_over(rung: str, anchor: str | None, rejected: Sequence[StepRejected])
     found = records or [nothing[step] for step in above if step in nothing]
     if "template" in above:
         found += templates or ["template: none is for this function"]
-    return tuple(found)
+    return (*found, *defaults)
 
 
 def print_report(report: ReportData) -> None:
@@ -155,6 +167,15 @@ def _verified(report: ReportData) -> str:
     return f"verified: {text}" if parts or reasons or refused else ""
 
 
+def _wrong_operators(report: ReportData) -> str:
+    """``TVM is known to compute wrongly for some data: NaN (maximum, nn.relu); …``; empty where there is nothing."""
+    by_data: dict[WrongFor, set[str]] = {}
+    for item in report.wrong_operators:
+        by_data.setdefault(item.wrong_for, set()).add(item.operator)
+    texts = (f"{text} ({', '.join(sorted(by_data[data]))})" for data, text in _WRONG_FOR.items() if data in by_data)
+    return f"TVM is known to compute wrongly for some data: {'; '.join(texts)}" if by_data else ""
+
+
 def _bottleneck(report: ReportData, item: WorkloadReport) -> str:
     gain = report.gain(item)
     if gain.factor is None:
@@ -176,6 +197,8 @@ def _remarks(item: WorkloadReport) -> str:
     parts += refused + ([f"{len(skipped)} skipped: {skipped[0]}"] if skipped else [])
     if item.rung in ("dlight", "default") and not item.skipped:
         parts += item.passed_over[-1:]
+    if item.scalar_remainders is not None:
+        parts.append(f"remainders of vectors one by one: {item.scalar_remainders}")
     if item.rejected:
         others = [f"{other.implementation} {_ms(other.run_s) or 'without a record'}" for other in item.rejected]
         parts.append(f"{item.implementation} chosen over {', '.join(others)}")

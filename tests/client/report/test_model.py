@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tunehub.records.ladder import StepRejected
-from tunehub.report.model import OtherCalls, Profile, TunedRatio, WorkloadReport
+from tunehub.records.ladder import Refusal, StepRejected
+from tunehub.report.model import OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.report.text import passed_over
 
@@ -103,7 +103,7 @@ def test_saved_json_is_the_report(tmp_path: Path) -> None:
     assert saved == json.loads(json.dumps(REPORT.to_json()))
     assert saved["rungs"] == {
         "measured": 0, "user": 0, "exact": 1, "anchor": 1, "family": 0, "reference": 0, "transfer": 0, "template": 1,
-        "dlight": 0, "default": 1,
+        "dlight": 0, "plain": 0, "default": 1,
     }  # fmt: skip
     assert [(item["name"], item["gain"]["seconds"]) for item in saved["bottlenecks"]] == [("conv", 0), ("dense", None)]
     assert [item["rung"] for item in saved["coverage"]] == ["exact", "anchor", "template", "default"]
@@ -155,3 +155,36 @@ def test_every_rung_passed_over_has_a_reason(
     rung: str, anchor: str | None, rejected: tuple[StepRejected, ...], expected: tuple[str, ...]
 ) -> None:
     assert passed_over(rung, anchor, rejected) == expected
+
+
+def test_what_stays_wrong_is_a_line_below_the_table_and_fields() -> None:
+    wrong = (
+        WrongOperator(operator="nn.relu", wrong_for="nan", calls=3),
+        WrongOperator(operator="clip", wrong_for="nan", calls=1, module=2),
+        WrongOperator(operator="nn.layer_norm", wrong_for="far_from_zero", calls=2),
+    )
+    report = replace(REPORT, wrong_operators=wrong)
+    assert str(report.table().caption).splitlines() == [
+        "a note",
+        "TVM is known to compute wrongly for some data: NaN (clip, nn.relu); data far from zero (nn.layer_norm)",
+    ]
+    assert report.to_json()["wrong_operators"][1] == {
+        "operator": "clip", "wrong_for": "nan", "calls": 1, "module": 2,
+    }  # fmt: skip
+    assert REPORT.table().caption == "a note"
+
+
+def test_a_schedule_of_tvms_own_that_is_wrong_is_said_to_be_passed_over() -> None:
+    fault = StepRejected(step="dlight", refusal=Refusal(check="static", reason="two threads write one element"))
+    text = "TVM's own schedule: refused by the static check: two threads write one element"
+    assert passed_over("plain", None, (_NO_FIT, fault))[-1] == f"dlight: {text}"
+    item = WorkloadReport(name="x", op="x", rung="plain", skipped=(text,), refused=(fault,))
+    report = Report(target="cuda-x", package=None, workloads=(item,))
+    assert (report.rung_counts()["plain"], report.refused(), item.hit) == (1, 1, False)
+    assert text in str(list(report.table().columns[-1].cells))
+
+
+def test_remainders_that_are_no_vectors_are_a_remark() -> None:
+    item = replace(WORKLOADS[0], scalar_remainders="a vector of unknown length")
+    cells = list(Report(target="llvm-x", package=None, workloads=(item,)).table().columns[-1].cells)
+    assert cells == ["remainders of vectors one by one: a vector of unknown length"]
