@@ -13,18 +13,19 @@ from tunehub.cuda.bounds import buffer_left
 from tunehub.cuda.fault import Fault, FaultError, NotSimulated, NotSimulatedError, Rule
 from tunehub.cuda.known_faults import remembered
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
-from tunehub.cuda.lowering import lowered
+from tunehub.cuda.lowering import half_lowered, lowered_on
 from tunehub.cuda.reductions import impure_reduction
 from tunehub.cuda.simulation import simulate
 from tunehub.cuda.simulation.kernel import launches
 from tunehub.cuda.thread_extents import uneven_tag
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
-from tunehub.relax.schedule.flattened_indices import misread_buffer
+from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
+from tunehub.relax.schedule.flattening import flattening
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
-CHECK_VERSION = 2
+CHECK_VERSION = 3
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -43,15 +44,16 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     if isinstance(found, Fault):
         return found
     try:
-        function = lowered(scheduled, target)
+        opaque = half_lowered(scheduled, target)
+        function = lowered_on(opaque, target)
     except Exception as error:  # TVM raises many kinds
         return Fault("lowering", last_line(error))
-    return kernel_fault(function, target) or found
+    misread = _judged(lambda: _misread(scheduled, opaque))
+    return misread if isinstance(misread, Fault) else kernel_fault(function, target) or misread or found
 
 
 def structural_fault(scheduled: Any) -> Verdict:
-    """The part of :func:`fault` that looks at the schedule itself, in some 3 ms; in 40 where indices under several
-    conditions have to be lowered."""
+    """The part of :func:`fault` that looks at the schedule itself, in some 3 ms."""
     return _judged(lambda: _structural_fault(scheduled))
 
 
@@ -60,10 +62,14 @@ def _structural_fault(scheduled: Any) -> Fault | None:
         "thread_extents": uneven_tag,
         "reduction": impure_reduction,
         "beyond_end": buffer_left,
-        "misread": misread_buffer,
     }
     found = ((rule, find(scheduled)) for rule, find in finders.items())
     return next((Fault(rule, place) for rule, place in found if place is not None), None)
+
+
+def _misread(scheduled: Any, opaque: Any) -> Fault | None:
+    place = misread_in(flattening(opaque)) if may_misread(scheduled) else None
+    return None if place is None else Fault("misread", place)
 
 
 def kernel_fault(function: Any, target: Any) -> Verdict:

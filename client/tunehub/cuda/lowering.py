@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from tunehub.relax.nodes import main_module
+from tunehub.relax.schedule.flattening import with_opaque_blocks
+
 
 def lowered(function: Any, target: Any) -> Any:
     """The PrimFunc ``function`` by the passes of TVM's own pipeline (``s_tir/pipeline.py``) up to the one that makes
@@ -12,12 +15,26 @@ def lowered(function: Any, target: Any) -> Any:
 
     Left out: what unrolls loops, and what only makes code smaller; neither changes what a thread reads and writes.
     """
+    return lowered_on(half_lowered(function, target), target)
+
+
+def half_lowered(function: Any, target: Any) -> Any:
+    """The first half of :func:`lowered`, as :func:`tunehub.relax.schedule.flattening.with_opaque_blocks` gives it."""
+    both = _with_host(target)
+    with both:
+        return with_opaque_blocks(main_module(function.with_attr("target", both)))
+
+
+def lowered_on(opaque: Any, target: Any) -> Any:
+    """The second half of :func:`lowered`."""
+    with _with_host(target):
+        return _passes()(opaque)["main"]
+
+
+def _with_host(target: Any) -> Any:
     import tvm
 
-    both = target if target.host is not None else tvm.target.Target(target, host="llvm")
-    marked = function.with_attr("global_symbol", "main").with_attr("target", both)
-    with both:
-        return _passes()(tvm.IRModule({"main": marked}))["main"]
+    return target if target.host is not None else tvm.target.Target(target, host="llvm")
 
 
 @cache
@@ -29,17 +46,6 @@ def _passes() -> Any:
     simplify = getattr(first, "StmtSimplify", second.StmtSimplify)  # 0.27 has two
     return tvm.transform.Sequential(
         [
-            first.CanonicalizeLoop(),
-            first.LowerCrossThreadReduction(),
-            first.LowerInitBlock(),
-            first.PlanAndUpdateBufferAllocationLocation(),
-            first.ConvertBlocksToOpaque(),
-            first.LiftThreadBinding(),
-            first.ManifestSharedMemoryLocalStage(),
-            first.CompactBufferAllocation(),
-            first.LowerAutoCopy(),
-            first.UnifyThreadBinding(),
-            first.LowerMatchBuffer(),
             simplify(),
             first.InjectPermutedLayout(),
             first.AnnotateIrregularLoop(),

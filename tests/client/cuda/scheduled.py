@@ -12,7 +12,7 @@ from tvm.relax import op
 from tvm.s_tir import dlight
 
 import tunehub
-from tunehub.relax.nodes import is_static, main_module
+from tunehub.relax.nodes import is_static, main_module, tensor_class
 from tunehub.relax.pipeline import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 
@@ -34,7 +34,7 @@ _RULES = (
     dlight.gpu.GeneralReduction(),
     dlight.gpu.Fallback(),
 )
-_Tensor = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.27
+_Tensor = tensor_class()
 Case = tuple[Callable[..., Any], str, tuple[tuple[int, ...], ...]]
 
 

@@ -14,6 +14,7 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.cuda.accurate_math import accurate_math  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 
 from ...threads_as_loops import UNOPTIMISED  # noqa: E402
 
@@ -55,7 +56,7 @@ CASES = {**UNARY, **BINARY}
 
 def module(name: str) -> tuple[Any, list[Array]]:
     operator, _, *inputs = CASES[name]
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     variables = [relax.Var(f"x{i}", kind(array.shape, "float32")) for i, array in enumerate(inputs)]
     with builder.function("main", variables):
@@ -99,7 +100,7 @@ def test_what_replaces_it_computes_the_same(name: str) -> None:
 
 def test_a_power_that_is_wrong_nowhere_keeps_its_code() -> None:
     """The 0.75 of local response normalisation: published networks have it."""
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     x = relax.Var("x", kind((8,), "float32"))
     with builder.function("main", [x]):

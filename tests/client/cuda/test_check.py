@@ -16,6 +16,7 @@ from tvm.s_tir import Schedule, dlight
 from tunehub.cuda.check import fault, structural_fault
 from tunehub.cuda.default import checked
 from tunehub.cuda.fault import Fault, NotSimulated
+from tunehub.records.ladder import StepRejected
 from tunehub.relax.schedule.guard import GuardError, check_function, check_statements
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 
@@ -62,16 +63,21 @@ def test_dlights_grouped_convolution_is_found_and_replaced() -> None:
     assert rule_of(wrong) is not None
     with pytest.raises(GuardError):
         check_function(wrong, mod["main"], TARGET)
+    told: dict[str, StepRejected] = {}
     with TARGET:
-        right = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET)(mod)["main"]
+        right = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET, told.__setitem__)(mod)["main"]
     assert rule_of(right) is None
+    refusal = told["main"].refusal
+    assert (told["main"].step, refusal.check if refusal else None) == ("dlight", "static")
     check_function(right, mod["main"], TARGET)
 
 
 def test_what_is_right_stays() -> None:
     mod = _convolution(1)
+    told: dict[str, StepRejected] = {}
     with TARGET:
-        scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET)(mod)
+        scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET, told.__setitem__)(mod)
+    assert not told
     tvm.ir.assert_structural_equal(scheduled["main"], _by_dlight(mod)["main"])
 
 
@@ -131,6 +137,40 @@ def _reversed(scope: str) -> Any:
 def test_a_thread_reads_no_other_threads_local_memory() -> None:
     assert rule_of(_reversed("local")) == "unwritten_read"
     assert rule_of(_reversed("shared")) is None
+
+
+_TILE = """
+# from tvm.script import tirx as T
+@T.prim_func(private=True, s_tir=True)
+def main(data: T.Buffer((6,), "float32"), result: T.Buffer(({results},), "float32")):
+    with T.sblock("root"):
+        staged = T.sblock_alloc_buffer((8,), scope="shared")
+        own = T.sblock_alloc_buffer((8,), scope="{scope}")
+        for b in T.thread_binding(1, thread="blockIdx.x"):
+            for t in T.thread_binding(8, thread="threadIdx.x"):
+                with T.sblock("staged"):
+                    v = T.axis.spatial(8, t)
+                    T.where(t < 6)
+                    staged[v] = data[v]
+            for t in T.thread_binding(8, thread="threadIdx.x"):
+                with T.sblock("own"):
+                    v = T.axis.spatial(8, t)
+                    own[v] = staged[v] * T.float32(2)
+            for t in T.thread_binding(8, thread="threadIdx.x"):
+                with T.sblock("result"):
+                    v = T.axis.spatial(8, t)
+                    T.where(t < {results})
+                    result[v] = own[v] + T.float32(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("results", "scope", "rule"), [(6, "local", None), (8, "local", "unwritten_read"), (6, "shared", "unwritten_read")]
+)
+def test_what_nobody_wrote_may_be_read_by_who_drops_it(results: int, scope: str, rule: str | None) -> None:
+    """Threads 6 and 7 are outside of the tile; those that pass it on are not followed any further."""
+    function = tvm.script.from_source(_TILE.format(results=results, scope=scope))
+    assert rule_of(function) == rule
 
 
 def test_a_split_reduction_that_loses_its_end_is_found() -> None:
@@ -198,8 +238,10 @@ def test_tvms_own_matmul_in_half_precision_stays() -> None:
     mod = _module(left, right, topi.nn.matmul(left, right))
     own = _by_dlight(mod)["main"]
     assert rule_of(own) == "shared_memory"
+    told: dict[str, StepRejected] = {}
     with TARGET:
-        scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET)(mod)
+        scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET, told.__setitem__)(mod)
+    assert not told
     tvm.ir.assert_structural_equal(scheduled["main"], own)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.cuda.default import checked  # noqa: E402
-from tunehub.relax.pipeline import prepare  # noqa: E402
+from tunehub.records.ladder import StepRejected  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
+from tunehub.relax.pipeline import build_pipeline, prepare  # noqa: E402
+
+from ..relax.conftest import FakeHub  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +24,7 @@ op = relax.op
 
 def log_sum_exp() -> Any:
     """As TVM's ONNX importer writes it, beside a function that TVM schedules."""
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     x, y = relax.Var("x", kind((3, 4, 5), "float32")), relax.Var("y", kind((64, 64), "float32"))
     with builder.function("main", [x, y]):
@@ -37,19 +42,35 @@ def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     mod = prepare(log_sum_exp(), target)
     [rules] = [p for p in relax.pipeline.legalize_passes(target) if "ApplyDefaultSchedule" in str(p.info.name)]
+    told: dict[str, StepRejected] = {}
     with target:
         with pytest.raises(AssertionError):
             rules(tvm.IRModule(dict(mod.functions.items())))
-        scheduled = checked(rules, target)(mod)
+        scheduled = checked(rules, target, told.__setitem__)(mod)
     functions = {str(v.name_hint): f.script() for v, f in scheduled.functions.items() if hasattr(f, "body")}
     assert functions.pop("main")
     assert all("blockIdx.x" in text for text in functions.values())
     assert "shared" in functions["matmul"]
+    ((name, why),) = told.items()
+    assert name in functions and name != "matmul"
+    assert (why.step, why.refusal) == ("dlight", None) and why.reason.startswith("TVM's rules raise: ")
+
+
+def test_the_report_says_which_functions_have_their_plain_schedule_and_why() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    hub = FakeHub(host=SimpleNamespace(kind="cuda"))
+    build_pipeline(target, hub)(log_sum_exp())
+    assert not hub.failures
+    found = {item.rung: item for item in hub.workloads}
+    plain = found.pop("plain")
+    assert "plain" not in found and any("matmul" in item.name for item in found.values())
+    assert plain.skipped[-1].startswith("TVM's own schedule: TVM's rules raise: ")
+    assert plain.passed_over[-1] == f"dlight: {plain.skipped[-1]}"
 
 
 def one_channel() -> Any:
     """The last convolution of a vocoder, of which dlight loads the whole image into shared memory."""
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     x, w = relax.Var("x", kind((1, 32, 3200), "float32")), relax.Var("w", kind((1, 32, 7), "float32"))
     with builder.function("main", [x, w]):
@@ -66,7 +87,10 @@ def test_a_default_schedule_with_more_shared_memory_than_can_be_assembled_become
     with target:
         (before,), (after,) = (
             [f.script() for v, f in apply(mod).functions.items() if "conv1d" in str(v.name_hint)]
-            for apply in (lambda each: rules(tvm.IRModule(dict(each.functions.items()))), checked(rules, target))
+            for apply in (
+                lambda each: rules(tvm.IRModule(dict(each.functions.items()))),
+                checked(rules, target, {}.__setitem__),
+            )
         )
     assert 'scope="shared"' in before
     assert "shared" not in after and "threadIdx.x" in after

@@ -14,6 +14,7 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.records.lookup import Candidate, Measured, Neighbour  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.report.model import WorkloadReport  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
@@ -42,7 +43,7 @@ class Nets:
         return relax.const(self.array(*shape))
 
     def var(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Any:
-        kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+        kind = tensor_class()
         return relax.Var(name, kind(tuple(shape), dtype))
 
     def build(
@@ -116,6 +117,7 @@ class FakeHub:
     measuring: Any = None
     verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)
+    wrong_operators: list[Any] = field(default_factory=list)
 
     @property
     def lookup(self) -> FakeHub:
@@ -160,6 +162,12 @@ class FakeHub:
 
     def refused(self, workload: str, reason: str) -> None:
         self.failures.append((workload, ValueError(reason)))
+
+    def leaves_wrong(self, operators: Any) -> None:
+        self.wrong_operators += operators
+
+    def lost_vectors(self, functions: Any, reason: str) -> None:
+        self.notes += [f"{name}: {reason}" for name in functions]
 
     def fall_back(self, reason: str) -> None:
         self.notes.append(reason)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tunehub.cuda.fault import FaultError
+from tunehub.cuda.simulation.dropped import check_dropped
 from tunehub.cuda.simulation.kernel import ANY, Barrier, Branch, Launch, Loop, Memory, MemoryAccess, apart, within_block
 from tunehub.cuda.simulation.walk import Budget, Walk, both
 from tunehub.relax.index_expressions import LANES, Array
@@ -77,10 +78,13 @@ class ThreadBlock(Walk):
         self._states: dict[Memory, _State] = {}
         self._stamps = {ANY: ANY}
         self._found: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self._unwritten: dict[int, Array] = {}  # by read: the threads that find nothing
 
     def run(self) -> None:
         """Raises FaultError for the first thing that is wrong."""
         self.run_all(self.launch.body)
+        if self._unwritten:
+            check_dropped(self.launch, self._unwritten)
 
     def loop(self, node: Loop, active: Array | None) -> None:
         if not node.waits:
@@ -182,8 +186,12 @@ class ThreadBlock(Walk):
 
     def _read(self, node: MemoryAccess, state: _State, places: Array, owners: Array) -> None:
         found, own = state.stamp[places], self._stamp(node)
-        if bool((found == _NOBODY if own == ANY else (found != own) & (found != ANY)).any()):
-            raise FaultError("unwritten_read", node.memory.name)
+        missing = found == _NOBODY if own == ANY else (found != own) & (found != ANY)
+        if bool(missing.any()):
+            if node.by_warp or not node.memory.is_shared:
+                raise FaultError("unwritten_read", node.memory.name)
+            threads = self._unwritten.setdefault(id(node), np.zeros(math.prod(self.threads), bool))
+            threads[owners[missing]] = True
         if node.memory.is_shared:
             if not state.is_fresh and _differs(state.owner[places], owners):
                 raise FaultError("race", node.memory.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,7 +55,7 @@ class MemoryAccess:
 
     ``through``: the buffer, of which several may lie in one memory; :data:`ANY`: whichever lies there, for a pointer.
     ``guard``: when it happens. ``variables``: all that it depends on, those of the loops and conditions around it among
-    them. ``by_warp``: 32 threads do it together.
+    them. ``by_warp``: 32 threads do it together. ``sources``: the reads of what a statement writes.
     """
 
     memory: Memory
@@ -65,6 +65,7 @@ class MemoryAccess:
     writes: bool
     by_warp: bool
     variables: frozenset[int]
+    sources: tuple[MemoryAccess, ...] = ()
 
     @property
     def lanes(self) -> int:
@@ -105,12 +106,14 @@ Node: TypeAlias = MemoryAccess | Barrier | Loop | Branch
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Launch:
-    """One kernel: the extents of its grid and of a block by thread tag, and the tag of each variable of a thread."""
+    """One kernel: the extents of its grid and of a block by thread tag, and the tag of each variable of a thread.
+    ``mixes``: threads take what is in one another's registers, as in reductions among them."""
 
     grid: dict[str, int]
     block: dict[str, int]
     tags: dict[int, str]
     body: tuple[Node, ...]
+    mixes: bool = False
 
 
 def accesses(body: Iterable[Node]) -> Iterator[MemoryAccess]:
@@ -226,6 +229,7 @@ class _Reader:
     limited: set[int] = field(default_factory=set)  # variables of loops whose values ``bounds`` knows
     unlimited: set[int] = field(default_factory=set)
     bounds: Any = None
+    mixes: bool = False
 
     def launch(self, node: Any) -> Launch:
         self.bounds = symbolic().Analyzer()
@@ -235,7 +239,7 @@ class _Reader:
             {tag: extent for tag, extent in sorted(self.extents.items()) if tag.startswith(prefix)}
             for prefix in ("blockIdx", "threadIdx")
         )
-        return Launch(grid=grid, block=block, tags=self.tags, body=body)
+        return Launch(grid=grid, block=block, tags=self.tags, body=body, mixes=self.mixes)
 
     def expression(self, expression: Any) -> Expression:
         """An index or a condition."""
@@ -275,6 +279,7 @@ class _Reader:
             if key == "thread_extent":
                 self.bind(node)
             elif key == "reduce_scope":
+                self.mixes = True
                 path = _Surroundings(path.variables, path.guard, reducing=True)
         for child in children(node):
             yield from self.nodes(child, path)
@@ -323,10 +328,13 @@ class _Reader:
     def store(self, node: Any, path: _Surroundings) -> Iterator[Node]:
         if _is_itself(node):  # of reductions among threads: each writes what is there
             return
-        yield from self.reads(node.value, path)
+        values = tuple(self.reads(node.value, path))
+        yield from values
         for index in node.indices:
             yield from self.reads(index, path)
-        yield from self.access(node, path, writes=True)
+        sources = tuple(each for each in values if isinstance(each, MemoryAccess))
+        for access in self.access(node, path, writes=True):
+            yield replace(access, sources=sources)
 
     def access(self, node: Any, path: _Surroundings, *, writes: bool) -> Iterator[MemoryAccess]:
         buffer = buffer_of(node)
@@ -412,6 +420,7 @@ class _Reader:
                 yield from self.reads(case, path if held is None else path.under(held, holds=holds))
             return
         if name in _WARP_CALLS:
+            self.mixes = True
             yield Barrier(of_warp=True)
         for argument in call.args:
             yield from self.reads(argument, path)
@@ -425,6 +434,7 @@ class _Reader:
             if str(call.args[0].value) != "warp":
                 yield Barrier()
         elif name in _MATRIX_CALLS:
+            self.mixes = True
             yield Barrier(of_warp=True)
             yield from self.matrix(name, call.args, path)
         else:

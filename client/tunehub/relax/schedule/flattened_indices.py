@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tunehub.relax.index_expressions import compiled, operator_name
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, main_module
+from tunehub.relax.schedule.flattening import Flattening, flattening, with_opaque_blocks
 
 _LOADS = ("BufferLoad", "TensorLoad")
 _DIVISIONS = ("FloorDiv", "FloorMod")
@@ -26,53 +26,42 @@ _SAMPLES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A load, with what holds where it happens: conditions and whether they are met."""
+    """A load, with what holds where it happens: conditions and whether they are met. ``loops``: a variable, its first
+    value and the number of its values, for each loop and thread tag around it."""
 
     node: Any
     conditions: tuple[tuple[Any, bool], ...] = ()
-    loops: tuple[Any, ...] = ()
+    loops: tuple[tuple[Any, int, int], ...] = ()
 
 
 def misread_buffer(function: Any) -> str | None:
     """The name of a buffer of which ``function``, a scheduled PrimFunc, would read other elements than it says; None
-    when there is none. Only loads under two conditions or more, or one with a division, are looked at, at random places
-    of their loops."""
-    if not any(map(_is_suspect, _loads(function.body, _Load(None)))):
-        return None
-    before, after = _lowered(function)
-    pairs = zip(_loads(before.body, _Load(None)), _loads(after.body, _Load(None)), strict=True)
+    when there is none. TVM raises what it cannot lower."""
+    return misread_in(flattening(with_opaque_blocks(main_module(function)))) if may_misread(function) else None
+
+
+def may_misread(function: Any) -> bool:
+    """Whether a scheduled PrimFunc has loads under two conditions or more, or one with a division."""
+    return any(map(_is_suspect, _loads(function.body, _Load(None))))
+
+
+def misread_in(found: Flattening) -> str | None:
+    """As :func:`misread_buffer`. Only loads that :func:`may_misread` names are looked at, at random places of their
+    loops."""
+    pairs = zip(*(_loads(module["main"].body, _Load(None)) for module in (found.before, found.after)), strict=True)
     try:
         return next((str(buffer_of(a.node).name) for a, b in pairs if _is_suspect(a) and _differ(a, b)), None)
     except ValueError:  # TVM has left out a branch: nothing says which loads belong together
         return "a buffer read under a condition"
 
 
-def _lowered(function: Any) -> tuple[Any, Any]:
-    """``function`` by TVM's passes (``s_tir/pipeline.py``) before the one that flattens buffers, and after it."""
-    import tvm
-
-    opaque = _passes()(main_module(function))
-    return opaque["main"], tvm.tirx.transform.FlattenBuffer()(opaque)["main"]
-
-
-@cache
-def _passes() -> Any:
-    import tvm
-    from tvm.s_tir import transform
-
-    names = (
-        *("CanonicalizeLoop", "LowerCrossThreadReduction", "LowerInitBlock", "PlanAndUpdateBufferAllocationLocation"),
-        *("ConvertBlocksToOpaque", "LiftThreadBinding", "ManifestSharedMemoryLocalStage", "CompactBufferAllocation"),
-        *("LowerAutoCopy", "UnifyThreadBinding", "LowerMatchBuffer", "LowerOpaqueBlock"),
-    )
-    return tvm.transform.Sequential([getattr(transform, name)() for name in names])
-
-
 def _loads(node: Any, here: _Load) -> Iterator[_Load]:
     """All loads of a statement or an expression, in order."""
     kind = type(node).__name__
     if kind == "For":
-        here = replace(here, loops=(*here.loops, node))
+        here = replace(here, loops=(*here.loops, (node.loop_var, integer(node.min) or 0, integer(node.extent) or 1)))
+    elif kind == "AttrStmt" and str(node.attr_key) == "thread_extent":
+        here = replace(here, loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
     elif kind == "BufferStore":
         for part in (node.value, *node.indices):
             yield from _loads(part, here)
@@ -104,9 +93,8 @@ def _differ(before: _Load, after: _Load) -> bool:
     """Whether the same load is of different elements, where its conditions are met."""
     rng = np.random.default_rng(0)
     values: dict[int, Any] = {}
-    for old, new in zip(before.loops, after.loops, strict=True):
-        drawn = rng.integers(0, integer(old.extent) or 1, _SAMPLES) + int(old.min)
-        values[hash(old.loop_var)] = values[hash(new.loop_var)] = drawn
+    for (old, lowest, count), (new, _, _) in zip(before.loops, after.loops, strict=True):
+        values[hash(old)] = values[hash(new)] = rng.integers(0, count, _SAMPLES) + lowest
     try:
         met = np.ones(_SAMPLES, bool)
         for condition, wanted in before.conditions:

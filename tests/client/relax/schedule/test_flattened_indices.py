@@ -12,7 +12,9 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import relax
 
-from tunehub.relax.nodes import main_module
+from tunehub.cuda.check import fault
+from tunehub.cuda.fault import Fault
+from tunehub.relax.nodes import main_module, tensor_class
 from tunehub.relax.pipeline import compile_module, prepare
 from tunehub.relax.schedule.flattened_indices import misread_buffer
 from tunehub.templates.base import blocks_of, open_schedule
@@ -26,7 +28,7 @@ SIDE, WINDOW, CHANNELS = 64, 8, 18
 def shifted_windows() -> Any:
     """Windows are put back into an image, which is shifted by half a window in both directions: Swin's way back."""
     op, count = relax.op, SIDE // WINDOW
-    kind = getattr(relax, "TensorType", None) or relax.TensorStructInfo  # renamed in 0.27
+    kind = tensor_class()
     windows = relax.Var("windows", kind((count * count, WINDOW * WINDOW, CHANNELS), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [windows]):
@@ -71,3 +73,11 @@ def test_steps_that_are_all_in_one_are_found() -> None:
     for block in blocks_of(module)[:-1]:
         inline(schedule, block.name)
     assert misread_buffer(schedule.mod["main"]) is not None
+
+    (block,) = blocks_of(schedule.mod)
+    blocks, threads = schedule.split(schedule.fuse(*schedule.get_loops(schedule.get_sblock(block.name))), [None, 256])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    assert misread_buffer(schedule.mod["main"]) is not None
+    found = fault(schedule.mod["main"], tvm.target.Target({"kind": "cuda", "arch": "sm_90"}))
+    assert isinstance(found, Fault) and found.rule == "misread"
