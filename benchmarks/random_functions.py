@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunehub.relax.nodes import tensor_class
+
 _ROUND = (1, 2, 3, 5, 7, 8, 16, 24, 32, 48, 64, 96, 128, 144, 192, 256, 384, 512, 768, 1024)
 _PRIMES = (13, 17, 31, 49, 53, 97, 101, 127, 197, 211)
 _TOKENS = (1, 7, 16, 49, 64, 77, 98, 100, 128, 196, 197, 256, 384, 577)
@@ -34,7 +36,7 @@ class _Inputs:
     def __call__(self, *shape: int) -> Any:
         from tvm import relax
 
-        kind = getattr(relax, "TensorType", None) or relax.TensorStructInfo  # renamed in 0.27
+        kind = tensor_class()
         self.made.append(relax.Var(f"v{len(self.made)}", kind(shape, self.dtype)))
         return self.made[-1]
 

@@ -332,7 +332,7 @@ def _fitting(item: Item, neighbour: Neighbour, target: Any) -> KnobChoice:
 
     record = _record(neighbour)
     assert isinstance(record, TemplateRecord)
-    TemplateFit(item.mod, target).by_record(record)
+    TemplateFit(item.mod, target).by_knobs(record)
     return KnobChoice(template=record.template, version=record.version, knobs=dict(record.knobs))
 
 

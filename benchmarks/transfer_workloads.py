@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tunehub.relax.nodes import tensor_class
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransferWorkload:
@@ -173,7 +175,7 @@ def _const(*shape: int) -> Any:
 def _module(make: Callable[..., Any], *shapes: Sizes) -> Any:
     from tvm import relax
 
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     inputs = [relax.Var(f"x{i}", kind(shape, "float32")) for i, shape in enumerate(shapes)]
     with builder.function("main", inputs):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tunehub.relax.nodes import tensor_class
+
 
 def net(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
     """A module whose ``main`` is ``make(builder, *parameters)`` of float32 parameters of these shapes."""
     from tvm import relax
 
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     parameters = [relax.Var(f"p{number}", kind(shape, "float32")) for number, shape in enumerate(shapes)]
     with builder.function("main", parameters):

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from tunehub.relax.nodes import tensor_class
+
 DATA = Path(__file__).parent / "data"
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 RECORDS = "records/meta_schedule.jsonl"
@@ -71,7 +73,7 @@ class Nets:
     def _net(self, make: Any, shape: tuple[int, ...]) -> Any:
         from tvm import relax
 
-        kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+        kind = tensor_class()
         builder = relax.BlockBuilder()
         x = relax.Var("x", kind(shape, "float32"))
         with builder.function("main", [x]):

@@ -15,6 +15,8 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from tunehub.relax.nodes import tensor_class  # noqa: E402
+
 op = relax.op
 SIZES = (1, 2, 3, 7, 13, 16)
 
@@ -24,7 +26,7 @@ def symbol(name: str) -> Any:
 
 
 def kind_of(shape: tuple[Any, ...]) -> Any:
-    return (getattr(relax, "TensorStructInfo", None) or relax.TensorType)(shape, "float32")  # renamed in 0.26
+    return tensor_class()(shape, "float32")
 
 
 def array(*shape: int) -> Any:

@@ -12,6 +12,7 @@ tvm = pytest.importorskip("tvm")
 
 from tunehub.exceptions import WorkloadTextError  # noqa: E402
 from tunehub.relax.keys import workload_key  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.relax.profile import time_calls  # noqa: E402
 from tunehub.relax.workload import workload_of, workload_text  # noqa: E402
 
@@ -53,7 +54,7 @@ def test_a_circle_never_reaches_tvm() -> None:
 def test_calls_are_timed() -> None:
     from tvm import relax
 
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     x = relax.Var("x", kind((4, 10), "float32"))
     with builder.function("main", [x]):

@@ -19,6 +19,7 @@ from tvm import relax
 
 from tunehub import templates
 from tunehub.relax.layout import blocked
+from tunehub.relax.nodes import tensor_class
 from tunehub.relax.schedule.guard import GuardError, check_function
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub_builder.exceptions import BuilderError
@@ -156,7 +157,7 @@ def _accepted(item: Imported, meaning: Translation, layer: Layer, target: Any) -
         **task.classes,
     )
     try:
-        schedule = TemplateFit(task.mod, target).by_record(record)
+        schedule = TemplateFit(task.mod, target).by_knobs(record)
         check_function(schedule.mod["main"], task.mod["main"], target)
     except (templates.KnobError, GuardError) as error:
         raise UntranslatableError(f"the template {template.NAME} does not take it: {error}") from error
@@ -201,7 +202,7 @@ def _shapes(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _variable(name: str, shape: tuple[int, ...]) -> Any:
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     return relax.Var(name, kind(shape, "float32"))
 
 

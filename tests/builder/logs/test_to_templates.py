@@ -17,6 +17,7 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.hub import open_hub  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.templates import KnobError, dense, read_knobs  # noqa: E402
 from tunehub_builder.cli.check import check as check_command  # noqa: E402
 from tunehub_builder.cli.import_logs import import_logs as command_of_import  # noqa: E402
@@ -154,7 +155,7 @@ def test_the_gate_reads_the_records(tmp_path: Path) -> None:
 
 def network(data: Any, weight: Any, operator: Any) -> Any:
     """Two layers with bias and relu behind them."""
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     builder, variable = relax.BlockBuilder(), relax.Var("x", kind(data.shape, "float32"))
     bias = np.linspace(-1, 1, data.shape[1], dtype="float32").reshape((1, -1, 1, 1)[: data.ndim])
     with builder.function("main", [variable]):

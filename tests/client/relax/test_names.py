@@ -15,6 +15,7 @@ pytest.importorskip("tvm.relax", reason="needs TVM 0.25 or newer")
 from tvm import relax  # noqa: E402
 
 from tunehub.relax.names import name_of, with_identifiers  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ TARGET = {"kind": "cuda", "arch": "sm_90"}
 
 def net(*names: str) -> Any:
     """relu(first · weight + second)."""
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # renamed in 0.26
+    kind = tensor_class()
     builder = relax.BlockBuilder()
     parameters = [relax.Var(name, kind((8, 8), "float32")) for name in names]
     with builder.function("main", parameters):

@@ -13,7 +13,7 @@ relax = pytest.importorskip("tvm.relax")
 from tvm import te  # noqa: E402
 
 from tunehub.relax.kernels import Kernels  # noqa: E402
-from tunehub.relax.nodes import constant_array, constant_like, static_shape  # noqa: E402
+from tunehub.relax.nodes import constant_array, constant_like, static_shape, tensor_class  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -64,5 +64,5 @@ def test_equal_kernels_are_made_once() -> None:
 
 
 def _tensor(shape: tuple[int, ...]) -> Any:
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType  # 0.26 renamed it
+    kind = tensor_class()
     return kind(shape, "float32")

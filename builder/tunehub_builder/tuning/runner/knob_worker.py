@@ -8,7 +8,6 @@ from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
 from tunehub_builder.tuning.journal import KnobChoice
 from tunehub_builder.tuning.runner.worker import TraceSession
-from tunehub_registry.template_record import TemplateRecord, encode_template_record
 
 _RUNS_COMPARED = 5
 
@@ -17,11 +16,17 @@ class KnobSession(TraceSession):
     """As :class:`TraceSession`. A candidate is a :class:`KnobChoice`, weights come packed in the workload."""
 
     def candidate(self, task: str, target: Any, choice: KnobChoice) -> Any:
-        """The candidate along the client's path: a line of a package is read, found by its key and applied.
+        """The candidate as a compile applies a record with these knobs. Raises KnobError or GuardError where that skips
+        the record."""
+        import tvm
 
-        Raises ValueError with the client's reason when it would skip the record.
-        """
-        return self.scheduled_by(task, target, encode_template_record(record_of(task, choice))).mod
+        from tunehub.relax.schedule.guard import check_function
+        from tunehub.relax.schedule.template_fit import TemplateFit
+
+        mod, own = self._modules[task], tvm.target.Target(target)
+        schedule = TemplateFit(mod, own).by_knobs(choice)
+        check_function(schedule.mod["main"], mod["main"], own)
+        return schedule.mod
 
     def build_case(self, task: str, target: Any, choices: list[KnobChoice]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function here."""
@@ -36,16 +41,3 @@ class KnobSession(TraceSession):
     def difference(self, number: int, reference: int, runs: int = _RUNS_COMPARED) -> float:
         """As the base says."""
         return super().difference(number, reference, runs)
-
-
-def record_of(task: str, choice: KnobChoice) -> TemplateRecord:
-    """A record of a choice for the workload with the key ``task``, without its times: they are one second."""
-    return TemplateRecord(
-        exact=task,
-        op=choice.template,
-        run_s=(1.0,),
-        source=choice.template,
-        template=choice.template,
-        version=choice.version,
-        knobs=choice.knobs,
-    )

@@ -29,7 +29,7 @@ def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFi
     ``mod``. Raises KnobError, GuardError, and whatever TVM raises when the record does not fit."""
     record = candidate.record
     if isinstance(record, TemplateRecord):
-        schedule = fit.by_record(record)
+        schedule = fit.by_knobs(record)
     else:
         from tunehub_registry.trace_rules import required_features  # records of templates have none
 

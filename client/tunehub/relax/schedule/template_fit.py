@@ -8,16 +8,27 @@ top.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from tunehub import templates
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.schedule.guard import check_tiles
 from tunehub.templates import KnobError, Machine, Match
-from tunehub_registry.template_record import TemplateRecord
 
 _LONG, _SHORT = ("int64", "uint64"), 2**31
+
+
+class NamedKnobs(Protocol):
+    """The knobs of a template, by name: those of a record, or of a candidate."""
+
+    @property
+    def template(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def knobs(self) -> Mapping[str, Any]: ...
 
 
 @lru_cache(maxsize=8)
@@ -58,25 +69,25 @@ class TemplateFit:
         """The template and what it recognised; None when none fits, or the target is no CPU."""
         return templates.find(self._mod) if self._target.kind.name == "llvm" else None
 
-    def by_record(self, record: TemplateRecord) -> Any:
-        """The schedule by the knobs of ``record``; KnobError when they are not for this function, GuardError when its
-        tiles overrun."""
+    def by_knobs(self, named: NamedKnobs) -> Any:
+        """The schedule by given knobs; KnobError when they are not for this function, GuardError when its tiles
+        overrun."""
         match = self.match
         if match is None:
-            raise KnobError(f"the template {record.template} does not fit this function")
+            raise KnobError(f"the template {named.template} does not fit this function")
         own = match.template
-        if record.template != own.NAME:
-            raise KnobError(f"the record is for the template {record.template!r}, the function for {own.NAME}")
-        if record.version != own.VERSION:
-            raise KnobError(f"version {record.version} of the template {own.NAME} is not known, only {own.VERSION}")
-        return self._apply(match, templates.read_knobs(own.KNOBS, record.knobs))
+        if named.template != own.NAME:
+            raise KnobError(f"the record is for the template {named.template!r}, the function for {own.NAME}")
+        if named.version != own.VERSION:
+            raise KnobError(f"version {named.version} of the template {own.NAME} is not known, only {own.VERSION}")
+        return self._apply(match, templates.read_knobs(own.KNOBS, named.knobs))
 
     def knob_space(self, match: Match) -> list[Any]:
         """The choices of the template's knobs that are worth measuring, its own first."""
         return match.template.knob_space(match.workload, machine_for(self._target))
 
     def by_default(self, match: Match) -> Any:
-        """The schedule by the template's own choice of knobs. Raises as `by_record`."""
+        """The schedule by the template's own choice of knobs. Raises as `by_knobs`."""
         knobs = match.template.default_knobs(match.workload, machine_for(self._target))
         return self._apply(match, knobs)
 

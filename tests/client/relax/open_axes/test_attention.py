@@ -11,13 +11,14 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.relax.layout.attention import join_attention  # noqa: E402
+from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
 def _module(masked: bool, transposed: bool, depth: int) -> Any:
-    s, kind = tvm.tirx.Var("s", "int64"), getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    s, kind = tvm.tirx.Var("s", "int64"), tensor_class()
     shape = (1, s, 2, depth) if transposed else (1, 2, s, depth)
     q, k, v = (relax.Var(name, kind(shape, "float32")) for name in "qkv")
     mask = relax.Var("mask", kind((1, 1, 1, s), "float32"))
