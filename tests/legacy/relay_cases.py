@@ -26,6 +26,8 @@ PROVENANCE = Provenance(
 )  # fmt: skip
 TARGET = "llvm -mcpu=core-avx2"
 SHAPE = (1, 16, 14, 14)
+FEW = {"evolutionary_search_population": 16, "sample_init_min_population": 4}
+"""Of the auto-scheduler's policy: how many programs it samples; by default 2,048, which takes seconds."""
 
 
 def conv_net(layers: int = 1, channels: int = 16, shape: tuple[int, ...] = SHAPE) -> tuple[Any, dict[str, Any]]:

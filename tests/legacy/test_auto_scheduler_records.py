@@ -16,7 +16,7 @@ import tunehub
 from tunehub.relay.coverage import Covered, is_enough
 from tunehub.target.descriptors import descriptor_of
 
-from .relay_cases import TARGET, build, make_registry, plain_output, run, write_log
+from .relay_cases import FEW, TARGET, build, make_registry, plain_output, run, write_log
 
 pytestmark = pytest.mark.legacy
 
@@ -52,7 +52,7 @@ def lines(net: Any) -> list[str]:
     tasks, _ = auto_scheduler.extract_tasks(mod["main"], params, tvm.target.Target(TARGET))
     found = []
     for task in tasks:
-        policy = auto_scheduler.SketchPolicy(task, params={"sample_init_min_population": 4}, verbose=0, seed=1)
+        policy = auto_scheduler.SketchPolicy(task, params=FEW, verbose=0, seed=1)
         state = policy.sample_initial_population()[0]
         record = (MeasureInput(task, state), MeasureResult([1e-4], 0, "", 0.1, 1700000000.0))
         found.append(dump_record_to_string(*record).strip())

@@ -16,6 +16,8 @@ from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
 from tunehub_builder.backends.relay import cost_model
 from tunehub_builder.backends.relay.cost_model import GuardedModel, survives
 
+from .relay_cases import FEW
+
 pytestmark = pytest.mark.legacy
 
 
@@ -33,7 +35,7 @@ def task() -> Any:
 
 @pytest.fixture(scope="module")
 def states(task: Any) -> Any:
-    policy = auto_scheduler.SketchPolicy(task, params={"sample_init_min_population": 4}, verbose=0, seed=1)
+    policy = auto_scheduler.SketchPolicy(task, params=FEW, verbose=0, seed=1)
     return policy.sample_initial_population()[:8]  # of hundreds, each of which takes milliseconds
 
 

@@ -27,6 +27,7 @@ from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
 
+from ..sweeps import swept
 from .relay_cases import SHAPE, conv_net
 
 pytestmark = pytest.mark.legacy
@@ -113,7 +114,7 @@ def test_every_failure_keeps_its_reason_and_costs_one_candidate(
     assert (again.failures, again.trials, again.measured_now) == (expected, 6, 0)
 
 
-@pytest.mark.parametrize("algorithm", ["xgb", "ga"])
+@pytest.mark.parametrize("algorithm", swept(["xgb"], ["ga"]))
 def test_autotvm_overlaps_and_goes_on(tmp_path: Path, algorithm: str) -> None:
     first = get_tuner("autotvm").tune(session(tmp_path, small_network(), trials=6, algorithm=algorithm))
     limits = {task.key: min(6, task.space or 0) for task in RelayWork(WorkDirectory(tmp_path)).tasks("autotvm")}

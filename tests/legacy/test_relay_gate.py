@@ -222,9 +222,11 @@ def test_auto_scheduler_records_are_compared_with_the_graph_without_a_schedule(t
     import tvm
     from tvm import auto_scheduler
 
+    from .relay_cases import FEW
+
     module, weights = images_last()
     tasks, _ = auto_scheduler.extract_tasks(module["main"], weights, tvm.target.Target(TARGET))
-    policy = auto_scheduler.SketchPolicy(tasks[0], verbose=0, params={"sample_init_min_population": 4})
+    policy = auto_scheduler.SketchPolicy(tasks[0], verbose=0, params=FEW)
     states = policy.sample_initial_population()[:2]
     work = make_work(tmp_path / "work", [NHWC])
     inputs = [auto_scheduler.MeasureInput(tasks[0], state) for state in states]
