@@ -158,10 +158,11 @@ def bound_value(mutator: Any, expression: Any) -> Any:
 
 
 def tensor_class() -> Any:
-    """The class of the types of tensors, made of a shape and an element type; 0.26 renamed it."""
+    """The class of the types of tensors, made of a shape and an element type; 0.26 renamed it, by a name that 0.25 had
+    for something else."""
     from tvm import relax
 
-    return getattr(relax, "TensorType", None) or relax.TensorStructInfo
+    return getattr(relax, "TensorStructInfo", None) or relax.TensorType
 
 
 def static_shape(expression: Any) -> tuple[int, ...] | None:

@@ -71,7 +71,7 @@ def test_static_attention_stays_as_it_is() -> None:
 def test_the_operator_with_lengths_of_its_own(cpu: Any, make_hub: Any) -> None:
     """Relax's attention: batch, queries and keys open, with a bias for each query."""
     n, s, t = (tvm.tirx.Var(name, "int64") for name in "nst")
-    kind = getattr(relax, "TensorStructInfo", None) or relax.TensorType
+    kind = tensor_class()
     shapes = {"q": (n, s, 2, 32), "k": (n, t, 2, 32), "v": (n, t, 2, 16), "bias": (n, 1, s, t)}
     q, k, v, bias = (relax.Var(name, kind(shape, "float32")) for name, shape in shapes.items())
     builder = relax.BlockBuilder()
