@@ -119,7 +119,7 @@ def test_autotvm_overlaps_and_goes_on(tmp_path: Path, algorithm: str) -> None:
     first = get_tuner("autotvm").tune(session(tmp_path, small_network(), trials=6, algorithm=algorithm))
     limits = {task.key: min(6, task.space or 0) for task in RelayWork(WorkDirectory(tmp_path)).tasks("autotvm")}
     assert first.trials == first.measured_now == sum(limits.values())
-    second = get_tuner("autotvm").tune(session(tmp_path, small_network(), trials=8, algorithm=algorithm))
+    second = get_tuner("autotvm").tune(session(tmp_path, small_network(), workers=1, trials=8, algorithm=algorithm))
     records = [parse_line(line) for line in (tmp_path / "autotvm.log").read_bytes().splitlines()]
     assert second.trials == len(records) == len({(record.key, record.config["index"]) for record in records})
     assert second.measured_now == second.trials - first.trials > 0
@@ -134,6 +134,7 @@ def test_early_stopping_and_minutes_end_a_run(tmp_path: Path) -> None:
     assert _since_best([]) == 0
 
 
+@pytest.mark.long
 def test_the_auto_scheduler_overlaps_and_goes_on(tmp_path: Path) -> None:
     first = get_tuner("auto_scheduler").tune(session(tmp_path, small_network(NHWC), trials=6, seed=3))
     log = tmp_path / "auto_scheduler.json"
@@ -141,7 +142,8 @@ def test_the_auto_scheduler_overlaps_and_goes_on(tmp_path: Path) -> None:
     inputs, results = auto_scheduler.RecordReader(str(log)).read_lines()
     assert len(inputs) == first.trials
     assert [int(result.error_no) for result in results].count(0) == first.trials - sum(first.failures.values())
-    second = get_tuner("auto_scheduler").tune(session(tmp_path, small_network(NHWC), trials=first.trials + 2, seed=3))
+    more = session(tmp_path, small_network(NHWC), workers=1, trials=first.trials + 2, seed=3)
+    second = get_tuner("auto_scheduler").tune(more)
     lines = log.read_bytes().splitlines()
     assert second.measured_now == len(lines) - first.trials >= 2
     assert len({parse_line(line).raw_config for line in lines}) == len(lines)
