@@ -18,6 +18,7 @@ from tunehub.relax.layout.attention import (
     WEIGHTED,
     WEIGHTS,
 )
+from tunehub.relax.nodes import children, integer
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
 
@@ -33,9 +34,7 @@ def schedule_attention(mod: Any, machine: Machine) -> Any:
     schedule = open_schedule(mod)
     for name in _names(mod):
         if name in (KEYS, VALUES) or name.startswith(OPERAND):
-            *outer, _, _ = schedule.get_loops(schedule.get_sblock(name))
-            if outer:
-                schedule.parallel(schedule.fuse(*outer))
+            _copied(schedule, schedule.get_sblock(name), machine)
     *lead, task = _result(schedule, machine)
     weighted = schedule.get_sblock(WEIGHTED)
     copy = schedule.cache_write(weighted, 0, "global")
@@ -52,9 +51,21 @@ def schedule_attention(mod: Any, machine: Machine) -> Any:
     return schedule
 
 
-def _names(mod: Any) -> list[str]:
-    from tunehub.relax.nodes import children
+def _copied(schedule: Any, block: Any, machine: Machine) -> None:
+    """A copy in groups of keys, on threads; read along what lies side by side."""
+    *outer, row, last = schedule.get_loops(block)
+    node = schedule.get(block)
+    (source,) = node.reads
+    name = getattr(source.region[-1].min, "name", None)
+    if name == node.iter_vars[-2].var.name:
+        schedule.reorder(last, row)
+    elif name == node.iter_vars[-1].var.name:
+        _vectors(schedule, block, machine)
+    if outer:
+        schedule.parallel(schedule.fuse(*outer))
 
+
+def _names(mod: Any) -> list[str]:
     found: list[str] = []
 
     def visit(node: Any) -> None:
@@ -119,7 +130,7 @@ def _side(schedule: Any, name: str, machine: Machine) -> None:
 def _vectors(schedule: Any, block: Any, machine: Machine) -> None:
     """Vectors along the innermost loop, where they divide it."""
     lanes = schedule.get_loops(block)[-1]
-    if int(schedule.get(lanes).extent) % machine.vector == 0:
+    if (integer(schedule.get(lanes).extent) or 1) % machine.vector == 0:
         _, lanes = schedule.split(lanes, [None, machine.vector])
         schedule.vectorize(lanes)
 

@@ -188,7 +188,7 @@ def _declared(view: Any, first: Any) -> list[Any]:
     pointer = tirx.address_of(first)
     if hasattr(tirx.DeclBuffer, "data"):  # since 0.26
         return [tirx.DeclBuffer(view, data=pointer)]
-    return [tirx.Bind(view.data, pointer)]
+    return [tirx.Bind(view.data, pointer), tirx.DeclBuffer(view)]
 
 
 def _at(nest: Any, place: Any) -> Any:
