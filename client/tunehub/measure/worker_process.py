@@ -75,19 +75,19 @@ class NewInterpreter:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class _Interpreter:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    process: subprocess.Popen[bytes]
 
     def end(self, *, at_once: bool) -> int:
         """As the port says."""
         if not at_once:
             try:
-                return self._process.wait(PATIENCE_S)
+                return self.process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 pass
-        self._process.kill()
-        return self._process.wait()
+        self.process.kill()
+        return self.process.wait()
 
 
 class WorkerProcess:

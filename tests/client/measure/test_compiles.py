@@ -163,7 +163,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, number: int, with_: signal.Signals,
     def disturbed(self: WorkerProcess, request: tuple[Any, ...], limit_s: float) -> Any:
         if request[:2] == ("difference", unpacked(number)) and len(hits) < times:
             hits.append(number)
-            os.kill(self._process.pid, with_)
+            os.kill(self._process.process.pid, with_)
         return ask(self, request, limit_s)
 
     monkeypatch.setattr(WorkerProcess, "ask", disturbed)

@@ -32,7 +32,7 @@ def measured(outcome: RunnerResult) -> bool:
 
 
 def process_id(worker: Worker) -> int:
-    return int(worker._process.pid)
+    return int(worker._process.process.pid)
 
 
 def test_a_crash_inside_tvm_costs_only_its_own_candidate(
