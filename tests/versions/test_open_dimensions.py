@@ -103,3 +103,31 @@ def test_effects_and_casts_are_kept(compiled: Any, layout: str) -> None:
     assert called == list(SIZES)
     with pytest.raises(Exception, match=r"(?i)cast|mismatch|shape"):
         run(array(5, 4), array(4, 4))
+
+
+def test_convolutions_with_an_open_batch_are_those_of_each_image(compiled: Any) -> None:
+    weight = array(16, 16, 3, 3)
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, relax.const(weight), padding=1))))
+        return b.emit(op.nn.max_pool2d(y, (2, 2), (2, 2)))
+
+    run, run_one = (compiled(net(make, (n, 16, 15, 15)), "auto") for n in (symbol("n"), 1))
+    for size in SIZES:
+        data = array(size, 16, 15, 15)
+        expected = np.concatenate([run_one(image[None]) for image in data])
+        np.testing.assert_allclose(run(data), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_over_an_open_sequence_is_right(compiled: Any) -> None:
+    s = symbol("s")
+
+    def make(b: Any, q: Any, k: Any, v: Any) -> Any:
+        scores = b.emit(op.matmul(q, b.emit(op.permute_dims(k, [0, 2, 1]))))
+        return b.emit(op.matmul(b.emit(op.nn.softmax(scores)), v))
+
+    run = compiled(net(make, (2, s, 32), (2, s, 32), (2, s, 32)), "auto")
+    for size in (*SIZES, 61):
+        q, k, v = (array(2, size, 32) * factor for factor in (1, 2, 3))
+        powers = np.exp(q @ k.transpose(0, 2, 1))
+        np.testing.assert_allclose(run(q, k, v), powers / powers.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
