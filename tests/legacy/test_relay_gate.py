@@ -150,7 +150,7 @@ def test_what_crashes_is_wrong_or_does_not_build_loses_alone(
 
 def test_a_killed_check_goes_on_with_what_is_not_judged(tmp_path: Path, template: Callable[[str, float], str]) -> None:
     work = make_work(tmp_path / "work", template=f"{MODULE}:sums")
-    add_lines(work, work.autotvm_log, [template("slow", 1e-6)], "own")
+    add_lines(work, work.autotvm_log, [template("wrong", 1e-6)], "own")
     (verdict,), _ = judge(work)
     assert not verdict.admitted
     journal = verdict_journal(work).path
