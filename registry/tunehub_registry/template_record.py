@@ -19,6 +19,7 @@ from tunehub_registry._measured import MeasuredRecord
 __all__ = [
     "MAX_LINE_BYTES",
     "BadLine",
+    "KnobName",
     "KnobValue",
     "TemplateRecord",
     "encode_template_record",
@@ -26,7 +27,7 @@ __all__ = [
     "read_template_records",
 ]
 
-_Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
+KnobName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
 _Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 _Numbers = Annotated[tuple[_Number, ...], Meta(max_length=16)]
 _Word = Annotated[str, Meta(max_length=64)]
@@ -39,9 +40,9 @@ class TemplateRecord(MeasuredRecord, frozen=True, kw_only=True, omit_defaults=Tr
     Knobs are flat: at most 32 of them, each a whole number, a word, true or false, or up to 16 whole numbers.
     """
 
-    template: _Name
+    template: KnobName
     version: Annotated[int, Meta(ge=1, le=2**31)]
-    knobs: Annotated[dict[_Name, KnobValue], Meta(max_length=32)]
+    knobs: Annotated[dict[KnobName, KnobValue], Meta(max_length=32)]
 
 
 def parse_template_record(data: bytes, source: str) -> TemplateRecord:
