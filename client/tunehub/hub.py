@@ -22,6 +22,7 @@ from tunehub.exceptions import (
     typed_last_line,
 )
 from tunehub.options import HubOptions, Layout, Options, read_options
+from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
 from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
@@ -401,12 +402,12 @@ class _Layers:
         self._layers += [layer] if layer else []
 
     def layout(self) -> Layout:
-        """The layouts that the records are for: templates' are for chosen ones, traces for those that modules have.
+        """The layouts that the records are for: traces are for those that modules have, all others for chosen ones.
 
         The first layer that has records decides. Without any, templates with default knobs serve chosen layouts best.
         """
         tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
-        return "auto" if tuners is None or "template" in tuners else "keep"
+        return "keep" if tuners == frozenset({META_SCHEDULE}) else "auto"
 
     def lookup(self, first: MeasuredRecords | None) -> RecordLookup | None:
         layers = self._layers if first is None else [first, *self._layers]

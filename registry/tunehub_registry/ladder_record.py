@@ -1,7 +1,7 @@
 """Schedules of one symbolic workload, a ladder of them over its size: a line of `records/ladder.jsonl`.
 
 A symbolic workload has open dimensions, its symbols. Its size is the product of their values. Each step of a ladder is
-a whole schedule for the sizes up to its bound: the knobs of a template or a trace, as in records of static workloads, or
+a whole schedule for the sizes up to its bound: the knobs of a template or a trace, as static workloads have them, or
 what a client does by itself. Reading a record says nothing about knobs and traces: see `template_record` and `record`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import geometric_mean
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -157,4 +158,4 @@ def read_ladder_records(stream: BinaryIO, source: str) -> Iterator[LadderRecord 
 
 
 def _falls(bounds: Sequence[int]) -> bool:
-    return any(first >= second for first, second in zip(bounds, bounds[1:], strict=False))
+    return any(first >= second for first, second in pairwise(bounds))

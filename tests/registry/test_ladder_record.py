@@ -172,7 +172,12 @@ def test_any_bytes_give_bad_lines_only(lines: list[bytes]) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["rule", "default"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["rule", "default"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["up_to", "own", "times", "at", "knobs", "trace", "Ä"]), inner, max_size=3)

@@ -21,7 +21,7 @@ import msgspec
 from tunehub.records.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence
 
-INDEX_FORMAT = 8
+INDEX_FORMAT = 9
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
@@ -113,6 +113,16 @@ class RecordIndex:
     def anchor(self, key: str, sets: Iterable[int]) -> list[bytes]:
         """At most `MAX_CANDIDATES` lines with this anchor key, the greatest speed-up over the default first."""
         return self._lines("anchor", "ratio", key, sets)
+
+    def of_instance(self, key: str, sets: Iterable[int]) -> list[bytes]:
+        """At most `MAX_CANDIDATES` lines of ladders that name the static workload with this exact key."""
+        if not is_key(key):
+            return []
+        wanted = tuple(sets)
+        marks = ",".join("?" * len(wanted))
+        query = f"SELECT DISTINCT symbolic FROM instances WHERE exact = ? AND record_set IN ({marks})"
+        found = [str(row[0]) for row in self._ask(query, (key, *wanted))]
+        return [line for symbolic in found for line in self.exact(symbolic, wanted)][:MAX_CANDIDATES]
 
     def members(self, key: str, sets: Iterable[int]) -> list[ClassMember]:
         """At most `MAX_MEMBERS` records of this class, of functions or of anchor blocks, the greatest speed-up first.

@@ -6,10 +6,11 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Annotated, BinaryIO
 
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from tunehub.records.index import MEASURED, UNKNOWN_RATIO, RecordIndex, SetInfo, is_key
-from tunehub.records.key_scheme import META_SCHEDULE
+from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub_registry.evidence import RecordEvidence, read_evidence
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import EVIDENCE, Package
@@ -33,6 +34,7 @@ CREATE TABLE sets(id INTEGER PRIMARY KEY, tuner TEXT, tvm TEXT, key_scheme TEXT,
 CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, anchor TEXT, op TEXT,
                      run_s REAL, ratio REAL, number INTEGER, body BLOB, class TEXT, extents TEXT,
                      anchor_class TEXT, anchor_extents TEXT);
+CREATE TABLE instances(exact TEXT, record_set INTEGER, symbolic TEXT);
 CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
 """
 _INDEXES = """
@@ -40,6 +42,7 @@ CREATE INDEX by_exact ON records(exact, run_s);
 CREATE INDEX by_anchor ON records(anchor, ratio) WHERE anchor IS NOT NULL;
 CREATE INDEX by_op ON records(op, run_s);
 CREATE INDEX by_class ON records(class, ratio) WHERE class IS NOT NULL;
+CREATE INDEX by_instance ON instances(exact);
 CREATE INDEX by_anchor_class ON records(anchor_class, ratio) WHERE anchor_class IS NOT NULL;
 """
 
@@ -48,12 +51,23 @@ _Seconds = Annotated[float, Meta(gt=0.0)]
 _Extents = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(max_length=512)]
 
 
+class _KeyAt(msgspec.Struct, frozen=True):
+    run_s: _Seconds
+    default_s: _Seconds
+    exact: _Key | None = None
+
+
+class _KeysOfStep(msgspec.Struct, frozen=True):
+    times: tuple[_KeyAt, ...] = ()
+
+
 class _Keys(msgspec.Struct, frozen=True):
     """What the index needs of a record. The rest of the line is looked at when the record is asked for."""
 
     exact: _Key
     op: Annotated[str, Meta(max_length=1024)]
-    run_s: Annotated[tuple[_Seconds, ...], Meta(min_length=1)]
+    run_s: tuple[_Seconds, ...] = ()
+    ladder: tuple[_KeysOfStep, ...] | None = None
     anchor: _Key | None = None
     default_s: _Seconds | None = None
     template: str | None = None
@@ -62,6 +76,32 @@ class _Keys(msgspec.Struct, frozen=True):
     extents: _Extents = ()
     anchor_class: _Key | None = None
     anchor_extents: _Extents = ()
+
+    @property
+    def tuner(self) -> str:
+        """Whose record it is: a user's file holds those of all."""
+        return LADDER if self.ladder is not None else META_SCHEDULE if self.template is None else TEMPLATE
+
+    @property
+    def at_sizes(self) -> list[_KeyAt]:
+        """The times of a ladder."""
+        return [times for step in self.ladder or () for times in step.times]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it says what it takes, as every record does."""
+        return bool(self.run_s or self.at_sizes)
+
+    def run_s_and_ratio(self) -> tuple[float, float]:
+        """Its time, and that over the time of the default, by which anchored records are ordered.
+
+        Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
+        """
+        if self.ladder is not None:
+            found = self.at_sizes
+            return geometric_mean(t.run_s for t in found), geometric_mean(t.run_s / t.default_s for t in found)
+        run_s = sum(self.run_s) / len(self.run_s)
+        return run_s, run_s / self.default_s if self.default_s else UNKNOWN_RATIO + run_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +172,7 @@ def _fill(
                 "anchor_class, anchor_extents) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
                 batch,
             )
+        connection.executemany("INSERT INTO instances VALUES (?,?,?)", tally.instances)
         counts = (tally.good, tally.bad, tally.first_bad, tally.measured)
         values = (info.id, info.tuner, info.tvm, info.key_scheme, *counts)
         connection.execute("INSERT INTO sets VALUES (?,?,?,?,?,?,?,?)", values)
@@ -151,13 +192,17 @@ _NO_CLASS = (None, None, None, None)
 
 @dataclass(slots=True)
 class _Tally:
-    """Lines counted while a file is read; `line` is the number of the one at hand."""
+    """Lines counted while a file is read; `line` is the number of the one at hand.
+
+    `instances`: keys of static workloads, the set, and the key of the symbolic workload with a ladder.
+    """
 
     line: int = 0
     good: int = 0
     bad: int = 0
     first_bad: str = ""
     measured: int = 0
+    instances: list[tuple[str, int, str]] = field(default_factory=list)
 
     def refuse(self, reason: object) -> None:
         self.bad += 1
@@ -165,8 +210,7 @@ class _Tally:
 
 
 def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
-    """Rows of our own records. `ratio` orders anchored ones: the time over that of the default."""
-    of_template = source.info.tuner == "template"
+    """Rows of our own records. Ladders have no class: their steps are for sizes of one workload."""
     decoder = msgspec.json.Decoder(_Keys)
     for tally.line, line in enumerate(_lines(source.stream), 1):
         try:
@@ -174,16 +218,17 @@ def _schedule_rows(source: RecordStream, tally: _Tally) -> Iterator[_Row]:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             tally.refuse(error)
             continue
-        if (keys.template is not None) != of_template:
+        if not keys.is_timed:
+            tally.refuse("a record without times")
+            continue
+        if keys.tuner != source.info.tuner:
             continue
         tally.good += 1
         tally.measured += keys.source == MEASURED
-        run_s = sum(keys.run_s) / len(keys.run_s)
-        # Unknown speed-ups come after all known ones; among them the shorter time is as good a guess as any.
-        ratio = run_s / keys.default_s if keys.default_s else UNKNOWN_RATIO + run_s
-        columns = (keys.exact, keys.anchor, keys.op, run_s, ratio, tally.line, zlib.compress(line, 1))
+        tally.instances += [(t.exact, source.info.id, keys.exact) for t in keys.at_sizes if t.exact is not None]
+        columns = (keys.exact, keys.anchor, keys.op, *keys.run_s_and_ratio(), tally.line, zlib.compress(line, 1))
         own, anchors = _class(keys.op_class, keys.extents), _class(keys.anchor_class, keys.anchor_extents)
-        yield (source.info.id, *columns, *own, *anchors)
+        yield (source.info.id, *columns, *(_NO_CLASS if keys.ladder is not None else (*own, *anchors)))
 
 
 def _class(key: str | None, extents: tuple[int, ...]) -> tuple[str | None, str | None]:
@@ -239,8 +284,9 @@ def _is_of_kind(target: str, kind: str | None) -> bool:
 
 _ROWS: Mapping[str, Callable[[RecordStream, _Tally], Iterator[_Row]]] = MappingProxyType(
     {
-        "meta_schedule": _schedule_rows,
-        "template": _schedule_rows,
+        META_SCHEDULE: _schedule_rows,
+        TEMPLATE: _schedule_rows,
+        LADDER: _schedule_rows,
         "autotvm": _log_rows,
         "auto_scheduler": _log_rows,
         "graph_tuner": _graph_rows,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.records.index import ClassMember, RecordIndex
+from tunehub.records.key_scheme import LADDER, TEMPLATE
 from tunehub.records.reopening_index import ReopeningIndex
 from tunehub.templates import KnobError, template
 from tunehub_registry.any_record import AnyRecord, parse_any_record
@@ -17,6 +18,9 @@ from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
+
+if TYPE_CHECKING:
+    from tunehub_registry.ladder_record import LadderRecord
 
 Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
 
@@ -61,6 +65,21 @@ class Neighbour:
     anchored: bool = False
 
 
+LadderBy = Literal["exact", "anchor", "instance"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundLadder:
+    """A ladder of a symbolic workload, and how it was found; `rung` and `package` are as a candidate's.
+
+    On the rung `transfer` it is for a static workload that has one of the sizes that it was measured at.
+    """
+
+    record: LadderRecord
+    rung: Rung
+    package: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
     """What the publish gate of ``package`` measured of one tuner's best for a workload, admitted or not."""
@@ -81,6 +100,10 @@ class RecordLookup(Protocol):
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """Records of this class, of functions or of anchor blocks, the greatest speed-up first; none for a bad key."""
 
+    def ladders(self, by: LadderBy, key: str) -> tuple[FoundLadder, ...]:
+        """Sound ladders of symbolic workloads, best first: of the very workload with this key, of those with the same
+        anchor block, or of those that a static workload with this exact key is an instance of."""
+
     def measured(self, tuner: str, key: str) -> Measured | None:
         """What is known of this tuner's (`template`, `meta_schedule`) best for the very workload with this key."""
 
@@ -97,6 +120,10 @@ class EmptyLookup:
         return ()
 
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
+        """Always empty."""
+        return ()
+
+    def ladders(self, by: LadderBy, key: str) -> tuple[FoundLadder, ...]:
         """Always empty."""
         return ()
 
@@ -128,10 +155,11 @@ class IndexLookup:
         follow the layouts that the others ask for.
         """
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
-        self._sets = tuple(sets)
-        own = (info for info in index.sets if info.id in self._sets)
+        own = [info for info in index.sets if info.id in frozenset(sets)]
+        self._sets = tuple(info.id for info in own if info.tuner != LADDER)
+        self._ladder_sets = tuple(info.id for info in own if info.tuner == LADDER)
         self.tuners = frozenset(info.tuner for info in own if info.good > info.measured)
-        self._knob_sets = frozenset(info.id for info in index.sets if info.tuner == "template")
+        self._knob_sets = frozenset(info.id for info in own if info.tuner == TEMPLATE)
         self._package = package
         self._on_problem = on_problem
         self._user = user
@@ -151,6 +179,14 @@ class IndexLookup:
         """As the port says; at most `record_index.MAX_MEMBERS`."""
         members = self._index.ask(lambda index: index.members(key, self._sets))
         return tuple(self._neighbour(member, key) for member in members)
+
+    def ladders(self, by: LadderBy, key: str) -> tuple[FoundLadder, ...]:
+        """As the port says; at most `record_index.MAX_CANDIDATES`."""
+        if not self._ladder_sets:
+            return ()
+        rung = "transfer" if by == "instance" else self._rung(by)
+        lines = self._index.ask(lambda index: _ladder_lines(index, by, key, self._ladder_sets))
+        return tuple(found for line in lines if (found := self._ladder(line, key, rung)))
 
     def measured(self, tuner: str, key: str) -> Measured | None:
         """As the port says; nothing of tuners whose records are of no use here."""
@@ -190,13 +226,35 @@ class IndexLookup:
 
                 validate_trace(record.trace)
         except RegistryError as error:
-            reason = f"{self._package}: the record {key} is not used: {error}"
-            self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
+            self._unusable(key, error)
             return None
         return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
 
+    def _ladder(self, line: bytes, key: str, rung: Rung) -> FoundLadder | None:
+        from tunehub_registry.ladder_record import parse_ladder_record
+        from tunehub_registry.trace_rules import validate_trace  # static shapes need neither
+
+        try:
+            record = parse_ladder_record(line, self._package)
+            for step in record.ladder:
+                if step.trace is not None:
+                    validate_trace(step.trace)
+        except RegistryError as error:
+            self._unusable(key, error)
+            return None
+        return FoundLadder(record=record, rung=rung, package=self._package)
+
+    def _unusable(self, key: str, error: RegistryError) -> None:
+        reason = f"{self._package}: the record {key} is not used: {error}"
+        self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
+
     def _remedy(self) -> str:
         return "remove the line from your records" if self._user else "report it to the publisher of the package"
+
+
+def _ladder_lines(index: RecordIndex, by: LadderBy, key: str, sets: Sequence[int]) -> list[bytes]:
+    ask = {"exact": index.exact, "anchor": index.anchor, "instance": index.of_instance}
+    return ask[by](key, sets)
 
 
 def _first_current(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -236,6 +294,10 @@ class LayeredLookup:
     def by_class(self, key: str) -> tuple[Neighbour, ...]:
         """The records of the class in all layers, in the order of the layers."""
         return tuple(found for layer in self.layers for found in layer.by_class(key))
+
+    def ladders(self, by: LadderBy, key: str) -> tuple[FoundLadder, ...]:
+        """Those of all layers, in the order of the layers."""
+        return tuple(found for layer in self.layers for found in layer.ladders(by, key))
 
     def measured(self, tuner: str, key: str) -> Measured | None:
         """That of the first layer that knows any."""

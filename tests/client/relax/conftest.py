@@ -13,10 +13,11 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.records.lookup import Candidate, Measured, Neighbour  # noqa: E402
+from tunehub.records.lookup import Candidate, FoundLadder, Measured, Neighbour  # noqa: E402
 from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.report.model import WorkloadReport  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
+from tunehub_registry.ladder_record import LadderRecord  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
 from ...threads_as_loops import UNOPTIMISED  # noqa: E402
@@ -104,6 +105,10 @@ def module_nets() -> Nets:
     return Nets()
 
 
+def _instances_of(record: LadderRecord) -> list[str | None]:
+    return [times.exact for times in record.times]
+
+
 @dataclass
 class FakeHub:
     """A hub with given records; what it is told is kept."""
@@ -118,6 +123,7 @@ class FakeHub:
     verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)
     wrong_operators: list[Any] = field(default_factory=list)
+    of_symbols: list[LadderRecord] = field(default_factory=list)
 
     @property
     def lookup(self) -> FakeHub:
@@ -135,6 +141,11 @@ class FakeHub:
         same = [self._neighbour(record, False) for record in self.records if record.op_class == key]
         anchored = [self._neighbour(record, True) for record in self.records if record.anchor_class == key]
         return tuple(same + anchored)
+
+    def ladders(self, by: str, key: str) -> tuple[FoundLadder, ...]:
+        rung: Any = "transfer" if by == "instance" else by
+        keys = {"exact": lambda r: [r.exact], "anchor": lambda r: [r.anchor], "instance": _instances_of}[by]
+        return tuple(FoundLadder(record=r, rung=rung, package="p 1") for r in self.of_symbols if key in keys(r))
 
     def measured(self, tuner: str, key: str) -> Measured | None:
         of_tuner = (e for e in self.evidence if (e.tuner or "meta_schedule") == tuner and e.exact == key)
