@@ -150,7 +150,7 @@ class _NetworkTimes:
     errors: dict[str, str] = field(default_factory=dict)
     rungs: dict[str, int] = field(default_factory=dict)
     difference: dict[str, float] = field(default_factory=dict)
-    torch: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
     def add(self, way: str, answer: dict[str, Any], folder: Path) -> None:
         if "error" in answer:
@@ -158,7 +158,7 @@ class _NetworkTimes:
             return
         ms = answer["ms"]
         self.ms |= ms if isinstance(ms, dict) else {way: ms}
-        self.torch = answer.get("torch", self.torch)
+        self.versions |= {name: answer[name] for name in ("tvm", _TORCH) if name in answer}
         self.rungs = answer.get("rungs") or self.rungs
         if "compile_s" in answer:
             self.compile_s[way] = answer["compile_s"]
@@ -186,11 +186,9 @@ def summary(head: dict[str, Any], found: Sequence[_NetworkTimes]) -> dict[str, A
     tuned = [item.ms for item in found if not item.untuned]
     both = [ms for ms in tuned if {"default", TUNEHUB} <= ms.keys()]
     beside = [ms for ms in tuned if {"torch_graphs", TUNEHUB} <= ms.keys()]
-    torch = next((item.torch for item in found if item.torch), None)
     return {
         **head,
-        "tvm": "0.19.0",
-        **({"torch": torch} if torch else {}),
+        **dict(version for item in found for version in item.versions.items()),
         "geomean_vs_default": geomean(ms["default"] / ms[TUNEHUB] for ms in both),
         "geomean_vs_torch_graphs": geomean(ms[TUNEHUB] / ms["torch_graphs"] for ms in beside),
         "networks": [item.row() for item in found],

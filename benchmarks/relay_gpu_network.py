@@ -81,7 +81,8 @@ def _measured(name: str, way: str, folder: Path, lock: str, target: str) -> dict
         runner = GpuRunner(executor.run, device.sync, lambda _: executor.get_output(0).numpy())
         np.save(folder / f"{way}.npy", runner())
         times = milliseconds({way: runner}, ROUNDS)
-    return {"ms": times[way], "compile_s": compile_s, "rungs": hub.report().rung_counts() if hub else {}}
+    rungs = hub.report().rung_counts() if hub else {}
+    return {"ms": times[way], "compile_s": compile_s, "rungs": rungs, "tvm": tvm.__version__}
 
 
 def _inputs(network: Any) -> dict[str, Any]:

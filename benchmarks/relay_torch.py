@@ -1,7 +1,7 @@
 """A Relay network run by PyTorch, operator by operator, with the same weights and inputs: eager and as a CUDA graph.
 
 TVM and PyTorch need not be in one environment: :func:`write_steps` writes the network down where TVM is, and
-``python -m benchmarks.relay_torch FOLDER --lock FILE`` runs it where PyTorch is, with TF32 off.
+``python -m benchmarks.relay_torch FOLDER LOCK ROUNDS [ONNX]`` runs it where PyTorch is, with TF32 off.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 from tunehub.relay.coverage import gpu_hardware
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.backends.relay.auto_scheduler_tuner import _source
-from tunehub_builder.backends.relay.autotvm_session import TaskSource
-from tunehub_builder.backends.relay.gpu_session import HARDWARE, SearchTaskSource, _failure, compiled, create_task
+from tunehub_builder.backends.relay.autotvm_session import TaskSource, built, create_task
+from tunehub_builder.backends.relay.gpu_session import HARDWARE, SearchTaskSource, _failure, check_of
 
 from .cuda_plugin import TARGET, needs_cuda
 
@@ -63,10 +63,10 @@ def config_with(task: Any, wanted: dict[str, list[int]]) -> Any:
     return task.config_space.get(index)
 
 
-def built(task: Any, config: Any) -> Any:
+def built_from(task: Any, config: Any) -> Any:
     with task.target:
         schedule, arguments = task.instantiate(config)
-    return compiled(schedule, arguments, task.target)
+    return built(schedule, arguments, task.target, check_of(task.target))
 
 
 GOOD = {
@@ -76,7 +76,7 @@ GOOD = {
 
 
 def test_a_configuration_becomes_source(task: Any, uncompiled: list[str]) -> None:
-    built(task, config_with(task, GOOD))
+    built_from(task, config_with(task, GOOD))
     (source,) = uncompiled
     assert "__launch_bounds__(448)" in source
     assert "__shared__ float" in source
@@ -98,7 +98,7 @@ def test_what_a_gpu_cannot_launch_is_named_before_it_is_compiled(
 ) -> None:
     config = config_with(task, {**GOOD, **changed})
     with pytest.raises(Exception, match=limit) as caught:
-        built(task, config)
+        built_from(task, config)
     assert str(_failure(caught.value, "COMPILE_HOST")).startswith(f"{reason}: ")
     assert uncompiled == []
 
@@ -106,7 +106,7 @@ def test_what_a_gpu_cannot_launch_is_named_before_it_is_compiled(
 @needs_nvrtc
 def test_nvrtc_compiles_what_tvm_generates(task: Any) -> None:
     nvrtc.install("sm_90")
-    library = built(task, config_with(task, GOOD))
+    library = built_from(task, config_with(task, GOOD))
     source = library.imported_modules[0].get_source()
     uses = kernel_uses(nvrtc.machine_code(source, "sm_90"))
     (use,) = uses.values()

@@ -15,11 +15,12 @@ from tvm import auto_scheduler, autotvm
 
 from tunehub_builder.backends.relay import auto_scheduler_tuner, autotvm_tuner, gpu_tuner
 from tunehub_builder.backends.relay.auto_scheduler_history import known_programs, program_line
+from tunehub_builder.backends.relay.autotvm_history import since_best
 from tunehub_builder.backends.relay.autotvm_search import FeatureTable, features
 from tunehub_builder.backends.relay.autotvm_tasks import network_tasks
 from tunehub_builder.backends.relay.gpu_search import PROGRAMS
 from tunehub_builder.backends.relay.gpu_session import AutotvmGpuSession
-from tunehub_builder.backends.relay.gpu_tuner import RelayTrial, _since_best, reason_of
+from tunehub_builder.backends.relay.gpu_tuner import RelayTrial, reason_of
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork, to_nhwc
 from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
 from tunehub_builder.backends.relay.work import RelayWork
@@ -130,8 +131,8 @@ def test_early_stopping_and_minutes_end_a_run(tmp_path: Path) -> None:
     given = session(tmp_path / "a", small_network(), trials=500, algorithm="random", minutes=1e-6)
     assert get_tuner("autotvm").tune(given).measured_now == 0
     trials = [RelayTrial(task="t", source="s", run_s=(cost,)) for cost in (3.0, 1.0, 2.0, 4.0)]
-    assert _since_best(trials) == 2
-    assert _since_best([]) == 0
+    assert since_best(trials) == 2
+    assert since_best([]) == 0
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tunehub.cuda.check import fault
@@ -10,7 +10,7 @@ from tunehub.cuda.fault import Fault
 from tunehub.cuda.plain import plain_schedule
 from tunehub.exceptions import last_line
 from tunehub.records.ladder import Refusal, StepRejected
-from tunehub.relax.nodes import children
+from tunehub.relax.nodes import statements_in
 
 Tell = Callable[[str, StepRejected], None]
 
@@ -44,13 +44,8 @@ def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
 def _is_asked_for(scheduled: Any) -> bool:
     """Whether shared memory is asked for at the launch. NVIDIA's assembler takes no more than 48 KiB of any other:
     dlight's rule for products with a vector (0.27) loads all of an image of one dimension."""
-    return any(str(buffer.scope()) == "shared.dyn" for buffer in _allocated(scheduled.body))
-
-
-def _allocated(node: Any) -> Iterator[Any]:
-    yield from getattr(node, "alloc_buffers", ())
-    for child in children(node):
-        yield from _allocated(child)
+    buffers = (buffer for each in statements_in(scheduled.body) for buffer in getattr(each, "alloc_buffers", ()))
+    return any(str(buffer.scope()) == "shared.dyn" for buffer in buffers)
 
 
 def _scheduled(schedule_all: Any, mod: Any, tell: Tell) -> Any:

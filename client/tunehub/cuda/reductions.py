@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tunehub.relax.nodes import buffer_of, children, reduces
+from tunehub.relax.nodes import blocks_in, buffer_of, children, reduces
 
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _WRITING = ("BufferStore", "Bind", "LetStmt")  # the last was renamed in 0.27
@@ -25,19 +25,12 @@ def impure_reduction(function: Any) -> str | None:
 
     A selection counts, too, that compares results with values and takes one of them, as that of an argmax.
     """
-    for block in _blocks(function.body):
+    for block in blocks_in(function.body):
         if reduces(block) or block.init is not None:
             own = [buffer_of(region) for region in block.writes]
             if not all(_combines(store, own) for store in _stores(block.body)):
                 return str(block.name_hint)
     return None
-
-
-def _blocks(node: Any) -> Iterator[Any]:
-    if type(node).__name__ == "SBlock":
-        yield node
-    for child in children(node):
-        yield from _blocks(child)
 
 
 def _stores(node: Any) -> Iterator[Any]:

@@ -102,9 +102,9 @@ def _common(problem: Problem) -> frozenset[int]:
     return first & second
 
 
-def _lengths(extent: int) -> list[int]:
-    """How long covering tiles may make a loop: as it is, and multiples that are not much longer."""
-    if extent % _EVEN == 0:
+def _lengths(extent: int, covering: bool = True) -> list[int]:
+    """How long tiles may make a loop: as it is, and ``covering`` ones multiples that are not much longer."""
+    if not covering or extent % _EVEN == 0:
         return [extent]
     longer = {-(-extent // multiple) * multiple for multiple in _MULTIPLES}
     return [extent, *sorted(length for length in longer if extent < length <= _MOST_WASTE * extent)]
@@ -115,7 +115,7 @@ def _plain(problem: Problem, threads: int, covering: bool) -> Tiles:
     found = np.ones((1, 0, 2), dtype=np.int64)
     common = _common(problem) if covering else frozenset()
     for loop, extent in enumerate(problem.spatial):
-        cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent) if covering else [extent], threads)
+        cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent, covering), threads)
         choices = np.array(cuts, dtype=np.int64)
         found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
         found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]
@@ -143,7 +143,7 @@ def _cuts(lengths: Sequence[int], threads: int) -> list[tuple[int, int]]:
 
 def _steps(reduction: Sequence[int], covering: bool) -> list[tuple[int, ...]]:
     """Parts of the loops over what is added up, within bounds; the smallest when none is."""
-    lengths = [_lengths(extent) if covering else [extent] for extent in reduction]
+    lengths = [_lengths(extent, covering) for extent in reduction]
     choices = [sorted({part for each in loop for part in _divisors(each, _MOST_STEP)}) for loop in lengths]
     return [each for each in product(*choices) if math.prod(each) <= _MOST_STEP]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tunehub.relax.nodes import children, integer
+from tunehub.relax.nodes import children, integer, outermost
 
 _BOUND = 4  # tvm::tirx::ForKind::kThreadBinding
 _TAGS = ("threadIdx", "blockIdx")  # virtual threads are copies of the code
@@ -16,21 +16,12 @@ _TAGS = ("threadIdx", "blockIdx")  # virtual threads are copies of the code
 
 def uneven_tag(function: Any) -> str | None:
     """The first thread tag with several lengths in a kernel of ``function``, a scheduled PrimFunc, and the lengths."""
-    for kernel in _kernels(function.body):
+    for kernel in outermost(function.body, thread_tag):
         extents: dict[str, int] = {}
         for tag, extent in _bound(kernel):
             if extents.setdefault(tag, extent) != extent:
                 return f"{tag}: {extents[tag]}, {extent}"
     return None
-
-
-def _kernels(node: Any) -> Iterator[Any]:
-    """The outermost loops that are bound to threads."""
-    if thread_tag(node):
-        yield node
-        return
-    for child in children(node):
-        yield from _kernels(child)
 
 
 def _bound(node: Any) -> Iterator[tuple[str, int]]:

@@ -35,7 +35,7 @@ def _known(function: Any, kernels: dict[Any, Any]) -> dict[int, Any]:
     arrays: dict[int, Array] = {}
     found = {}
     for binding in _bindings(function):
-        value: Any = getattr(binding, "value", None)
+        value = binding.value
         variable = hash(binding.var)
         if is_constant(value):
             arrays[variable] = constant_array(value)

@@ -7,14 +7,14 @@ among them by conditions, compute with whole numbers, or round once. Everything 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from tunehub.relax.index_expressions import Array, operator_name
+from tunehub.relax.index_expressions import Array, operator_name, parts_of
 from tunehub.relax.nodes import (
     buffer_kind,
     buffer_of,
@@ -39,6 +39,7 @@ _DIVISIONS: dict[str, Callable[..., Any]] = {
     "Div": lambda one, other: np.floor_divide(one - np.fmod(one, other), other),
 }
 _CHOSEN: dict[str, Callable[..., Any]] = {"Min": np.minimum, "Max": np.maximum}
+_WHOLE_ARITHMETIC = {**_ARITHMETIC, **_DIVISIONS, **_CHOSEN}
 _COMPARED: dict[str, Callable[..., Any]] = {
     "EQ": np.equal,
     "NE": np.not_equal,
@@ -187,7 +188,7 @@ class _Kernel:
         if dtype in _NUMBERS:
             if kind in _DIVISIONS and not other.all():
                 raise _UnknownError
-            return np.asarray({**_ARITHMETIC, **_DIVISIONS, **_CHOSEN}[kind](one, other)).astype(dtype, copy=False)
+            return np.asarray(_WHOLE_ARITHMETIC[kind](one, other)).astype(dtype, copy=False)
         if dtype not in _ROUNDED or kind not in (*_ARITHMETIC, "Div") or any(map(_rounds, (node.a, node.b))):
             raise _UnknownError
         return np.asarray(np.divide(one, other) if kind == "Div" else _ARITHMETIC[kind](one, other))
@@ -228,15 +229,7 @@ def _rounds(node: Any) -> bool:
     kind = type(node).__name__
     if kind in (*_ARITHMETIC, "Div"):
         return element_type(node) in _ROUNDED or any(map(_rounds, (node.a, node.b)))
-    return any(map(_rounds, _operands(node)))
-
-
-def _operands(node: Any) -> Iterator[Any]:
-    for name in ("a", "b", "value", "condition", "true_value", "false_value"):
-        operand = getattr(node, name, None)
-        if hasattr(operand, "same_as"):
-            yield operand
-    yield from getattr(node, "args", ())
+    return any(map(_rounds, parts_of(node)))
 
 
 def _numpy_type(dtype: str) -> np.dtype[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,27 @@ def children(node: Any) -> list[Any]:
     return [child for name in _CHILDREN.get(kind, _ALL_CHILDREN) if (child := getattr(node, name, None)) is not None]
 
 
+def statements_in(node: Any) -> Iterator[Any]:
+    """A statement, and all statements and blocks in it, in order."""
+    yield node
+    for child in children(node):
+        yield from statements_in(child)
+
+
+def outermost(node: Any, wanted: Callable[[Any], Any]) -> Iterator[Any]:
+    """The statements in one, itself included, that are ``wanted``; not those inside of these."""
+    if wanted(node):
+        yield node
+        return
+    for child in children(node):
+        yield from outermost(child, wanted)
+
+
+def blocks_in(node: Any) -> Iterator[Any]:
+    """The blocks of a statement, in order."""
+    return (each for each in statements_in(node) if type(each).__name__ == "SBlock")
+
+
 def is_constant(expression: Any) -> bool:
     """True for a constant tensor of Relax."""
     return type(expression).__name__ in _CONSTANTS
@@ -189,9 +210,12 @@ def same_extent(first: Any, second: Any) -> bool:
 def same_shape(first: Any, second: Any) -> bool:
     """Whether two tensor expressions of Relax have the same shape, as far as that is known."""
     one, other = shape_of(first), shape_of(second)
-    if one is None or other is None or len(one) != len(other):
-        return False
-    return all(map(same_extent, one, other))
+    return one is not None and other is not None and same_extents(one, other)
+
+
+def same_extents(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether two shapes are equal, as far as TVM can prove it."""
+    return len(first) == len(second) and all(map(same_extent, first, second))
 
 
 def tensor_type(expression: Any) -> Any:

@@ -6,12 +6,11 @@ the hub's report. The order of passes is TVM's own (``relax/backend/*/pipeline.p
 
 from __future__ import annotations
 
-import operator
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.records.ladder import StepRejected
@@ -291,7 +290,7 @@ def _workloads(mod: Any) -> Iterator[tuple[Any, Any]]:
 def _keeps_all(function: Any) -> bool:
     """Whether the result of ``function`` has as many elements as its only input: a slice looks like a reshape, too."""
     shapes = [buffer_kind(buffer).shape for buffer in parameters(function)]
-    first, *others = [reduce(operator.mul, map(plain_extent, shape), 1) for shape in shapes]
+    first, *others = [math.prod(map(plain_extent, shape)) for shape in shapes]
     return all(same_extent(first, size) for size in others)
 
 

@@ -34,7 +34,7 @@ from tunehub.relax.nodes import (
     is_constant,
     parameters,
     plain_extent,
-    same_extent,
+    same_extents,
     same_shape,
     shape_of,
     static_shape,
@@ -148,12 +148,12 @@ def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     """``maximum`` or ``minimum`` of a tensor and a number, which is a tensor without axes or part of the kernel."""
     name, (shape, *others) = str(block.name_hint), _shapes(function)
     data = _tensor(shape)
-    if len(others) == 2 and not others[0] and _same(shape, others[1]):
+    if len(others) == 2 and not others[0] and same_extents(shape, others[1]):
         bound = _tensor(())
         same = _is_kernel(function, [data, bound, _BOUNDS[name](data, bound)])
         return _OPERATORS[name] if same else None
     number = getattr(getattr(block.body.value, "b", None), "value", None)
-    if len(others) != 1 or not _same(shape, others[0]) or not isinstance(number, float):
+    if len(others) != 1 or not same_extents(shape, others[0]) or not isinstance(number, float):
         return None
     if not _is_kernel(function, [data, _BOUNDS[name](data, number)]):
         return None
@@ -198,13 +198,9 @@ def _shapes(function: Any) -> list[tuple[Any, ...]]:
     return [tuple(map(plain_extent, kind.shape)) for kind in _kinds(function)]
 
 
-def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return len(first) == len(second) and all(map(same_extent, first, second))
-
-
 def _difference(large: Any, small: Any, before: int) -> int | None:
     """What of an extent remains after another one and ``before``; None when that is no number."""
-    return integer(plain_extent(symbolic().Analyzer().simplify(_extent(large) - _extent(small) - before)))
+    return integer(symbolic().Analyzer().simplify(_extent(large) - _extent(small) - before))
 
 
 def _extent(value: Any) -> Any:

@@ -77,7 +77,7 @@ def instances(function: Any) -> list[Any]:
 
     1 and primes are among the values, and no two symbols have the same one throughout.
     """
-    return [instance(function, values) for values in probes(function)] if is_symbolic(function) else [function]
+    return [instance(function, values) for values in probes(function)]
 
 
 def typical_instance(function: Any) -> Any | None:
@@ -97,8 +97,11 @@ def typical(function: Any) -> tuple[int, ...] | None:
 
 
 def probes(function: Any) -> list[tuple[int, ...]]:
-    """Values of the symbols of ``function`` for checks. The first are 1 for all, where that leaves elements."""
+    """Values of the symbols of ``function`` for checks. The first are 1 for all, where that leaves elements. Without
+    symbols, no values once."""
     symbols = symbols_of(function)
+    if not symbols:
+        return [()]
     found = [values for values in combined(_PROBED, len(symbols)) if _has_elements(function, symbols, values)]
     more = (values for values in combined(_LARGER, len(symbols)) if _has_elements(function, symbols, values))
     while len(found) < _FEWEST and (values := next(more, None)) is not None:

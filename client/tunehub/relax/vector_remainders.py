@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 
-from tunehub.relax.nodes import children, integer, main_module
+from tunehub.relax.nodes import blocks_in, children, integer, main_module
 from tunehub.templates.base import open_schedule
 
 _VECTORIZED = 2  # tvm::tirx::ForKind
@@ -51,15 +51,8 @@ def _cut_blocks(node: Any, *, hinted: bool, lanes: int) -> Iterator[str]:
 
 def _repeated(body: Any) -> set[str]:
     """The names that several blocks have."""
-    found = Counter(_names(body))
+    found = Counter(str(block.name_hint) for block in blocks_in(body))
     return {name for name, count in found.items() if count > 1}
-
-
-def _names(node: Any) -> Iterator[str]:
-    if type(node).__name__ == "SBlock":
-        yield str(node.name_hint)
-    for child in children(node):
-        yield from _names(child)
 
 
 def _with_hints(function: Any, blocks: list[str]) -> Any:

@@ -6,7 +6,6 @@ For CUDA the rule is that of :mod:`tunehub.cuda.limits`, as with current TVM; of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +14,7 @@ from tvm import autotvm
 
 from tunehub.cuda.limits import excess_shared_memory, excess_threads, limits_of
 from tunehub.exceptions import typed_last_line
-from tunehub.relax.nodes import children, integer
+from tunehub.relax.nodes import children, integer, outermost
 
 _LIMITS = ("max_shared_memory_per_block", "max_threads_per_block", "max_num_threads")
 
@@ -55,7 +54,7 @@ def _excess(function: Any, target: Any) -> str | None:
 def cuda_problem(function: Any, target: Any) -> str | None:
     """Why the kernels of a function that `tvm.lower` gave cannot be launched on a CUDA `target`, or None."""
     limits = limits_of(target)
-    launches = (_extents(kernel) for kernel in _kernels(function.body))
+    launches = (_extents(kernel) for kernel in outermost(function.body, _is_launch))
     too_many = next(filter(None, (excess_threads(extents, limits) for extents in launches)), None)
     return too_many or excess_shared_memory(function, limits)
 
@@ -101,15 +100,6 @@ def _lowered(task: Any, target: Any, config: Any) -> Any:
 
 def _only_function(module: Any) -> Any:
     return next(iter(module.functions.values()))
-
-
-def _kernels(node: Any) -> Iterator[Any]:
-    """The outermost statements that give a thread its number: a kernel each."""
-    if _is_launch(node):
-        yield node
-        return
-    for child in children(node):
-        yield from _kernels(child)
 
 
 def _extents(kernel: Any) -> dict[str, int]:

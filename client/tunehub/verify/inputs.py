@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from tunehub.measure.difference import difference
-from tunehub.relax.nodes import buffer_of, buffer_shapes, children, integer, is_reduction, parameters
+from tunehub.relax.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
 
 Kind = Literal["signed", "negative", "positive"]
 _PERIOD = 1_000_003  # numbers that fill larger arrays again and again; a prime, so that no tile repeats with it
@@ -17,7 +17,7 @@ _UNWRITTEN = 113  # what integers hold before a run
 def written(function: Any) -> list[bool]:
     """For each buffer parameter of ``function``, a PrimFunc without a schedule, whether it is an output."""
     found = set()
-    for node in _nodes(function):
+    for node in statements_in(function.body):
         if type(node).__name__ == "BufferStore":
             found.add(hash(node.buffer))
         for region in getattr(node, "writes", ()):
@@ -27,16 +27,9 @@ def written(function: Any) -> list[bool]:
 
 def longest_sum(function: Any) -> int:
     """Of how many terms the longest reduction of ``function`` is; 1 without any."""
-    axes = ([axis for axis in getattr(node, "iter_vars", ()) if is_reduction(axis)] for node in _nodes(function))
+    nodes = statements_in(function.body)
+    axes = ([axis for axis in getattr(node, "iter_vars", ()) if is_reduction(axis)] for node in nodes)
     return max(math.prod(integer(axis.dom.extent) or 1 for axis in own) for own in axes)
-
-
-def _nodes(function: Any) -> Iterator[Any]:
-    waiting = [function.body]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += children(node)
 
 
 def arrays_for(function: Any, kind: Kind) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
-from tunehub.relax.symbols import instance, is_symbolic, probes, scalars
+from tunehub.relax.symbols import instance, probes, scalars
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
@@ -69,7 +69,7 @@ class VerifySession:
         if not any(written(function)):
             raise ValueError("what it writes is not known")
         library = self._built(self._plain(function))
-        self._reference, sizes = None, probes(function) if is_symbolic(function) else [()]
+        self._reference, sizes = None, probes(function)
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
         reference = _Reference(tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1)))

@@ -68,7 +68,7 @@ def known_programs(log: Path, target: str, keys: Collection[str]) -> dict[str, l
 
 def program_line(trial: RelayTrial) -> bytes:
     """The line that the auto-scheduler writes for a trial (``measure_record.cc``, WriteMeasureRecords)."""
-    error_no = 0 if trial.failure is None else failure_number(trial.failure)
+    error_no = failure_number(trial.failure)
     result = [trial.run_s or (_FAILED_S,), error_no, 0, round(trial.at)]
     version = msgspec.json.encode(_VERSION)
     return b'{"i": %s, "r": %s, "v": %s}' % (str(trial.trace).encode(), msgspec.json.encode(result), version)

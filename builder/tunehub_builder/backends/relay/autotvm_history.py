@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tunehub_builder.backends.relay.autotvm_tasks import AutotvmTask
 from tunehub_builder.backends.relay.measure import AutotvmTrial
 from tunehub_builder.backends.relay.work import UNKNOWN_ERROR
 from tunehub_builder.exceptions import TuningError
+from tunehub_builder.tuning.journal import Trial
 from tunehub_registry.tuning_log import AUTOTVM, BadLine, LogLineError, LogRecord, read_log
 
 _MOST_TRANSFERRED = 4096  # a template's trials beyond these teach little
@@ -70,10 +71,10 @@ def best_mean(trials: Mapping[int, AutotvmTrial]) -> float:
     return min((trial.mean_s for trial in trials.values()), default=math.inf)
 
 
-def since_best(trials: Mapping[int, AutotvmTrial]) -> int:
+def since_best(trials: Collection[AutotvmTrial | Trial]) -> int:
     """How many trials came after the best one."""
-    best = best_mean(trials)
-    for position, trial in enumerate(reversed(list(trials.values()))):
+    best = min((trial.mean_s for trial in trials), default=math.inf)
+    for position, trial in enumerate(reversed(list(trials))):
         if trial.run_s and trial.mean_s <= best:
             return position
     return len(trials)

@@ -35,6 +35,17 @@ class TaskSource(msgspec.Struct, frozen=True, kw_only=True):
     cache_flush: bool = False
 
 
+def create_task(source: TaskSource) -> Any:
+    """AutoTVM's task of a source; what it instantiates takes its arguments in the layout that the template works in."""
+    import tvm
+    from tvm import autotvm
+
+    for module in source.modules:
+        importlib.import_module(module)
+    autotvm.GLOBAL_SCOPE.in_tuning = True
+    return autotvm.task.create(source.task, as_tuples(source.args), target=tvm.target.Target(source.target))
+
+
 class CandidateError(Exception):
     """A candidate failed. The message starts with TVM's name of the reason."""
 
@@ -61,16 +72,8 @@ class AutotvmSession:
 
     def task(self, key: str, source: str) -> None:
         """Make the task of a :class:`TaskSource` (as JSON)."""
-        import tvm
-        from tvm import autotvm
-
         known = msgspec.json.decode(source, type=TaskSource)
-        for module in known.modules:
-            importlib.import_module(module)
-        autotvm.GLOBAL_SCOPE.in_tuning = True  # templates then take their arguments in the layout that they work in
-        self._tasks = {
-            key: autotvm.task.create(known.task, as_tuples(known.args), target=tvm.target.Target(known.target))
-        }
+        self._tasks = {key: create_task(known)}
         self._sources = {key: known}
         self._arguments.clear()
 
@@ -87,7 +90,7 @@ class AutotvmSession:
         if problem:
             raise CandidateError("INSTANTIATION_ERROR", str(problem))
         try:
-            library = _compiled(schedule, arguments, task.target)
+            library = built(schedule, arguments, task.target, _gpu_check(task.target))
         except Exception as error:
             reason = "INSTANTIATION_ERROR" if "InstantiationError" in str(error) else "COMPILE_HOST"
             raise CandidateError(reason, error) from error
@@ -99,11 +102,11 @@ class AutotvmSession:
 
         Raises CandidateError.
         """
-        built = self._built.pop(number)
+        config = self._built.pop(number)
         try:
-            device, arguments = self._prepared(built)
+            device, arguments = self._prepared(config)
             with clear_of_the_pool():
-                return _timed(built, device, arguments, best_s, options)
+                return _timed(config, device, arguments, best_s, options)
         except Exception as error:
             raise CandidateError("RUNTIME_DEVICE", error) from error
 
@@ -111,11 +114,11 @@ class AutotvmSession:
         """Forget all candidates."""
         self._built.clear()
 
-    def _prepared(self, built: _BuiltConfig) -> tuple[Any, list[Any]]:
+    def _prepared(self, config: _BuiltConfig) -> tuple[Any, list[Any]]:
         import tvm
 
-        device = tvm.device(str(tvm.target.Target(built.source.target).kind.name), 0)
-        return device, [self._argument(shape, dtype, device) for shape, dtype in built.shapes]
+        device = tvm.device(str(tvm.target.Target(config.source.target).kind.name), 0)
+        return device, [self._argument(shape, dtype, device) for shape, dtype in config.shapes]
 
     def _argument(self, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
         """An array of random numbers, kept for the next candidate of the same task."""
@@ -134,10 +137,10 @@ class AutotvmSession:
 
 
 def _timed(
-    built: _BuiltConfig, device: Any, arguments: list[Any], best_s: float | None, options: MeasureOptions
+    config: _BuiltConfig, device: Any, arguments: list[Any], best_s: float | None, options: MeasureOptions
 ) -> tuple[float, ...]:
-    library = built.library
-    if built.source.cache_flush:  # takes effect between the repeats only, so one run each
+    library = config.library
+    if config.source.cache_flush:  # takes effect between the repeats only, so one run each
         timer = library.time_evaluator(library.entry_name, device, number=1, repeat=_FLUSHED_RUNS, f_preproc=_FLUSH)
         return _trimmed(tuple(float(seconds) for seconds in timer(*arguments).results))
     once = library.time_evaluator(library.entry_name, device, number=1, repeat=1)
@@ -161,10 +164,10 @@ def _trimmed(times: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(times)[1:-1]) if len(times) > 2 else times
 
 
-def _compiled(schedule: Any, arguments: Any, target: Any) -> Any:
+def built(schedule: Any, arguments: Any, target: Any, check: Any = None) -> Any:
+    """The schedule as a library, after the pass ``check``, which may refuse it. Raises what TVM raises."""
     import tvm
 
-    check = _gpu_check(target)
     passes = [] if check is None else [(2, check)]
     with tvm.transform.PassContext(opt_level=3, config={"tir.add_lower_pass": passes}):
         library = tvm.build(schedule, arguments, target=target)

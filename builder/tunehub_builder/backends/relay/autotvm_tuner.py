@@ -94,7 +94,7 @@ def _gpu_task(
     session: RelaySession, task: AutotvmTask, known: Mapping[int, AutotvmTrial], reasons: Mapping[str, int]
 ) -> GpuTask:
     def line(trial: RelayTrial) -> bytes:
-        error_no = 0 if trial.failure is None else failure_number(trial.failure)
+        error_no = failure_number(trial.failure)
         return record_line(task.task, int(trial.trace), trial.run_s, error_no, 0.0, trial.at)
 
     source = TaskSource(task=task.task.name, args=task.task.args, target=session.target, modules=task.modules)
@@ -184,7 +184,7 @@ class _TaskSearch:
 
     def _ended(self) -> bool:
         patience = self.session.options.early_stopping
-        return len(self.trials) >= self.limit or (patience is not None and since_best(self.trials) >= patience)
+        return len(self.trials) >= self.limit or (patience is not None and since_best(self.trials.values()) >= patience)
 
     def _started_search(self) -> Any:
         options = self.session.options

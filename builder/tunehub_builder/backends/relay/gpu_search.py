@@ -14,8 +14,8 @@ from typing import Any, cast
 import msgspec
 
 from tunehub_builder.backends.relay.autotvm_search import History, make_search
-from tunehub_builder.backends.relay.autotvm_session import TaskSource
-from tunehub_builder.backends.relay.gpu_session import SearchTaskSource, create_task
+from tunehub_builder.backends.relay.autotvm_session import TaskSource, create_task
+from tunehub_builder.backends.relay.gpu_session import SearchTaskSource
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.recipe import Algorithm
 from tunehub_builder.tuning.runner.messages import SearchRequest

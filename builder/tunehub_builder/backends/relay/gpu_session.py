@@ -6,8 +6,6 @@ the process; nothing is linked, sent or started for a candidate.
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import signal
 from abc import ABC, abstractmethod
@@ -18,10 +16,10 @@ import msgspec
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.nvrtc import NvrtcError
 from tunehub.exceptions import last_line
-from tunehub_builder.backends.relay import nvrtc
-from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, as_tuples
+from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, built, create_task
+from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
 from tunehub_builder.backends.relay.work import REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
-from tunehub_builder.tuning.runner.cuda_worker import exclusively, tensor_bytes, timed
+from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes, timed
 from tunehub_builder.tuning.runner.messages import Attempt
 
 # A candidate that takes longer ends its process, by a signal for each step: nothing else interrupts TVM's C++ code.
@@ -76,17 +74,6 @@ class SearchTaskSource(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def create_task(source: TaskSource) -> Any:
-    """AutoTVM's task of a source; what it instantiates takes its arguments in the layout that the template works in."""
-    import tvm
-    from tvm import autotvm
-
-    for module in source.modules:
-        importlib.import_module(module)
-    autotvm.GLOBAL_SCOPE.in_tuning = True
-    return autotvm.task.create(source.task, as_tuples(source.args), target=tvm.target.Target(source.target))
-
-
 class GpuSession(ABC):
     """What a worker remembers between requests; its public methods are the requests (see ``OverlappingScheduler``)."""
 
@@ -100,13 +87,12 @@ class GpuSession(ABC):
     ) -> None:
         """``lock``: the file that whoever measures on the GPU holds locked. The process sees the GPU ``device`` alone,
         as ``CUDA_VISIBLE_DEVICES`` names it; None: those that it sees now."""
-        os.environ["TOPHUB_LOCATION"] = "NONE"  # or TVM asks the network for records
-        if device is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = device
+        self._place = RunPlace(lock, device)
+        self._place.enter()
         for number in (BUILD_SIGNAL, RUN_SIGNAL):
             signal.signal(number, signal.SIG_DFL)
-        self._lock, self._build_limit_s, self._run_limit_s = lock, build_limit_s, run_limit_s
-        self._prepared = False
+        self._build_limit_s, self._run_limit_s = build_limit_s, run_limit_s
+        self._device: RunDevice | None = None
         self._tasks: dict[str, Any] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
 
@@ -116,13 +102,13 @@ class GpuSession(ABC):
 
         self._prepare(tvm.target.Target(target["text"]))
 
-    def _prepare(self, target: Any) -> None:
-        """Let NVRTC compile for the device, once in a process: one that replaces a crashed one is not warmed up."""
-        if not self._prepared:
-            if str(target.kind.name) == "cuda" and nvrtc.available():
-                nvrtc.install(str(target.attrs["arch"]))
-            _device(target).sync()
-        self._prepared = True
+    def _prepare(self, target: Any) -> RunDevice:
+        """The device, taken into use once in a process: one that replaces a crashed one is not warmed up."""
+        if self._device is None:
+            device = self._place.device(target)
+            device.tvm.sync()
+            self._device = device
+        return self._device
 
     def task(self, key: str, source: str) -> None:
         """Make a task: a source as JSON."""
@@ -131,7 +117,7 @@ class GpuSession(ABC):
     def attempt(self, attempt: Attempt) -> tuple[float, ...]:
         """Build a candidate and measure it: seconds. Raises CandidateError, whose message begins with the reason."""
         task = self._tasks[attempt.task]
-        self._prepare(task.target)
+        device = self._prepare(task.target)
         signal.setitimer(signal.ITIMER_PROF, self._build_limit_s)
         try:
             try:
@@ -139,13 +125,13 @@ class GpuSession(ABC):
             except Exception as error:  # templates and steps raise whatever they run into
                 raise _failure(error, "INSTANTIATION_ERROR") from error
             try:
-                library = compiled(schedule, arguments, task.target)
+                library = built(schedule, arguments, task.target, check_of(task.target))
             except Exception as error:
                 raise _failure(error, "COMPILE_HOST") from error
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
         try:
-            return self._timed(library, arguments, _device(task.target), attempt)
+            return self._timed(library, arguments, device, attempt)
         except Exception as error:
             raise _failure(error, "RUNTIME_DEVICE") from error
 
@@ -157,15 +143,15 @@ class GpuSession(ABC):
     def _instantiate(self, task: Any, candidate: Any) -> tuple[Any, list[Any]]:
         """The schedule of a candidate and its arguments."""
 
-    def _timed(self, library: Any, arguments: list[Any], device: Any, attempt: Attempt) -> tuple[float, ...]:
+    def _timed(self, library: Any, arguments: list[Any], device: RunDevice, attempt: Attempt) -> tuple[float, ...]:
         shapes = [(tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments]
-        values = [self._argument(*shape, device) for shape in shapes]
+        values = [self._argument(*shape, device.tvm) for shape in shapes]
 
         def sample(runs: int, repeats: int) -> list[float]:
-            timer = library.time_evaluator(library.entry_name, device, number=runs, repeat=repeats)
+            timer = library.time_evaluator(library.entry_name, device.tvm, number=runs, repeat=repeats)
             return [float(seconds) for seconds in timer(*values).results]
 
-        with exclusively(self._lock, device):
+        with device.alone():
             signal.setitimer(signal.ITIMER_REAL, self._run_limit_s)
             try:
                 return timed(sample, attempt.best_s, attempt.options)
@@ -216,18 +202,7 @@ class AutoSchedulerGpuSession(GpuSession):
         return schedule, list(arguments)
 
 
-def compiled(schedule: Any, arguments: list[Any], target: Any) -> Any:
-    """The schedule as a library, after TVM's check for GPUs. Raises what TVM raises."""
-    import tvm
-
-    check = _check_of(target)
-    with tvm.transform.PassContext(opt_level=3, config={"tir.add_lower_pass": [(2, check)] if check else []}):
-        library = tvm.build(schedule, arguments, target=target)
-    library[library.entry_name]  # LLVM makes machine code when a function is first asked for: not while timing
-    return library
-
-
-def _check_of(target: Any) -> Any:
+def check_of(target: Any) -> Any:
     """A pass that refuses what a GPU cannot launch, by the name of the limit; None for a CPU.
 
     TVM's own pass prints the whole function, which takes longer than to compile it.
@@ -251,12 +226,6 @@ def _check_of(target: Any) -> Any:
         return function
 
     return tvm.tir.transform.prim_func_pass(check, opt_level=0)
-
-
-def _device(target: Any) -> Any:
-    import tvm
-
-    return tvm.device(str(target.kind.name), 0)
 
 
 def _failure(error: BaseException, otherwise: str) -> CandidateError:

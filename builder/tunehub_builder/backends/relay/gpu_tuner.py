@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
+from tunehub_builder.backends.relay.autotvm_history import since_best
 from tunehub_builder.backends.relay.gpu_search import BATCH
 from tunehub_builder.backends.relay.gpu_session import BUILD_SIGNAL, RUN_SIGNAL, GpuSession
 from tunehub_builder.backends.relay.tuner import RelaySession
@@ -76,7 +76,7 @@ class _PatientRecord(CudaTaskRecord):
 
     def may_propose(self, most: int) -> bool:
         """As the base says."""
-        stale = self.patience is not None and _since_best(self.trials) >= self.patience
+        stale = self.patience is not None and since_best(self.trials) >= self.patience
         return not stale and CudaTaskRecord.may_propose(self, most)
 
 
@@ -229,10 +229,3 @@ def _show_all(records: _LogRecords, count: TrialCount) -> None:
     count.planned = count.trials
     for position, record in enumerate(records.by_key.values(), 1):
         count.step(record.task, position, record.best_s, finished=True)
-
-
-def _since_best(trials: Sequence[Trial]) -> int:
-    best = min((trial.mean_s for trial in trials), default=inf)
-    return next(
-        (age for age, trial in enumerate(reversed(trials)) if trial.run_s and trial.mean_s <= best), len(trials)
-    )

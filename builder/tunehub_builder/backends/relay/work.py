@@ -166,8 +166,10 @@ def failure_name(error_no: int) -> str | None:
     return None if error_no == 0 else _FAILURES.get(error_no, _FAILURES[UNKNOWN_ERROR])
 
 
-def failure_number(name: str) -> int:
-    """The ``error_no`` of a failure called ``name``, one of :data:`REASONS`."""
+def failure_number(name: str | None) -> int:
+    """The ``error_no`` of a failure called ``name``, one of :data:`REASONS`; 0 for None, which is no failure."""
+    if name is None:
+        return 0
     if name in _FINER:
         return _FINER[name]
     return next(number for number, known in _FAILURES.items() if known == name)

@@ -18,6 +18,7 @@ from tunehub.measure.difference import difference
 from tunehub.measure.quiet import Patience
 from tunehub.measure.session import DEFAULT, packed, random_array, unpacked
 from tunehub.measure.worker_process import error_of
+from tunehub_builder.backends.relay.autotvm_session import built
 from tunehub_builder.backends.relay.run_place import RunPlace
 
 _PLAIN_THREADS = 128  # of a block
@@ -91,9 +92,10 @@ class WorkloadSession:
 
     def time(self, number: int, runs: int) -> float:
         """Mean seconds of ``runs`` runs of a candidate."""
-        built = self._built[number]
-        evaluator = built.library.time_evaluator(built.library.entry_name, self._device.tvm, number=runs, repeat=1)
-        arguments = self._arguments_of(built.shapes)
+        candidate = self._built[number]
+        library = candidate.library
+        evaluator = library.time_evaluator(library.entry_name, self._device.tvm, number=runs, repeat=1)
+        arguments = self._arguments_of(candidate.shapes)
         return self._device.timed(lambda: float(evaluator(*arguments).results[0]), self._patience)
 
     def _arguments_of(self, shapes: tuple[_Shape, ...]) -> list[Any]:
@@ -105,13 +107,13 @@ class WorkloadSession:
             self._arguments[shapes] = [tvm.nd.array(random_array(rng, *shape, True), device) for shape in shapes]
         return self._arguments[shapes]
 
-    def _outputs(self, built: _BuiltWorkload, inputs: list[Any]) -> list[Any]:
+    def _outputs(self, candidate: _BuiltWorkload, inputs: list[Any]) -> list[Any]:
         """All buffers after a run. What the candidate does not write keeps its random content, and so differs."""
         import tvm
 
         with self._device.alone():
             tensors = [tvm.nd.array(array, self._device.tvm) for array in inputs]
-            built.library[built.library.entry_name](*tensors)
+            candidate.library[candidate.library.entry_name](*tensors)
             return [tensor.numpy() for tensor in tensors]
 
     def _build_autotvm(self, known: RelayWorkload, position: int | None, line: str) -> None:
@@ -129,8 +131,8 @@ class WorkloadSession:
             schedule, arguments = task.instantiate(config)
             if not config.valid():
                 raise ValueError(f"the configuration does not fit its template: {config.errors}")
-        built = self._compiled((schedule, arguments), target)
-        self._keep(position, built, built)
+        candidate = self._compiled((schedule, arguments), target)
+        self._keep(position, candidate, candidate)
 
     def _build_auto_scheduler(self, known: RelayWorkload, position: int | None, line: str) -> None:
         """The default is the graph without a schedule: what TVM runs with the auto-scheduler on and no record.
@@ -148,8 +150,8 @@ class WorkloadSession:
             schedule, arguments = dag.apply_steps_from_state(dag.get_init_state())
             if "gpu" in {str(key) for key in target.keys}:
                 bind_plainly(schedule)
-            built = self._compiled((schedule, arguments), target)
-            self._keep(None, built, built)
+            default = self._compiled((schedule, arguments), target)
+            self._keep(None, default, default)
             return
         measured, _ = load_record_from_string(line)
         if json.loads(measured.task.workload_key) != json.loads(known.workload_key):
@@ -172,12 +174,8 @@ class WorkloadSession:
         return target
 
     def _compiled(self, scheduled: Any, target: Any) -> _BuiltWorkload:
-        import tvm
-
         schedule, arguments = scheduled
-        with tvm.transform.PassContext(opt_level=3):
-            library = tvm.build(schedule, arguments, target=target)
-        library[library.entry_name]  # LLVM makes machine code when a function is first asked for
+        library = built(schedule, arguments, target)
         shapes = tuple((tuple(int(extent) for extent in item.shape), str(item.dtype)) for item in arguments)
         return _BuiltWorkload(library, shapes)
 

@@ -31,12 +31,6 @@ def shape_for_one(expression: Any) -> tuple[int, ...] | None:
     return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
 
 
-def has_open_batch(expression: Any) -> bool:
-    """Whether a tensor's first axis is open."""
-    shape = shape_of(expression)
-    return shape is not None and len(shape) > 0 and not isinstance(shape[0], int)
-
-
 def filled(shape: Sequence[int], layout: int) -> int:
     """The number of elements of an image in ``layout``."""
     channels = -(-shape[1] // layout) * layout if layout else shape[1]

@@ -50,7 +50,9 @@ def plan_layouts(
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function):
             continue
-        networks = [_Network(function, block, sizes, costs) for block in _dataflow(function)]
+        parts = _dataflow(function)
+        known = _values(function.body.blocks) if parts else {}
+        networks = [_Network(block, known, function.body.body, sizes, costs) for block in parts]
         chosen = {name: choice for network in networks for name, choice in network.choose().items()}
         if any(choice.source or choice.result for choice in chosen.values()):
             rewriter = rewriter or _LayoutRewriter(mod)
@@ -63,32 +65,34 @@ def plan_layouts(
 def _dataflow(function: Any) -> list[Any]:
     """The blocks of dataflow of a function; none of one with branches. What crosses their borders stays plain."""
     blocks = list(getattr(function.body, "blocks", ()))
-    branches = any(isinstance(_value(each), relax.If) for block in blocks for each in block.bindings)
+    branches = any(isinstance(each.value, relax.If) for block in blocks for each in block.bindings)
     return [] if branches else [block for block in blocks if isinstance(block, relax.DataflowBlock)]
 
 
-def _value(binding: Any) -> Any:
-    return getattr(binding, "value", None)
+def _values(blocks: Iterable[Any]) -> dict[Any, Any]:
+    """What the variables of some blocks are bound to."""
+    return {each.var: each.value for block in blocks for each in block.bindings if isinstance(each, relax.VarBinding)}
 
 
 class _Network:
     """The operators of a block of dataflow that have choices, and who reads what."""
 
-    def __init__(self, function: Any, block: Any, blocks: tuple[int, ...], costs: LayoutCosts) -> None:
+    def __init__(
+        self, block: Any, known: dict[Any, Any], result: Any, blocks: tuple[int, ...], costs: LayoutCosts
+    ) -> None:
+        """``known``: what variables are bound to in the whole function, which returns ``result``."""
         self._costs = costs
         self._transform_costs: dict[tuple[Any, int, int], float] = {}
         self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
         self._bindings = list(block.bindings)
-        values = {each.var: each.value for each in self._bindings if isinstance(each, relax.VarBinding)}
-        everywhere = [each for part in function.body.blocks for each in part.bindings]
-        known = {each.var: each.value for each in everywhere if isinstance(each, relax.VarBinding)}
+        values = _values([block])
         rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, known))
         self.operators: dict[Any, Operator] = {}
         for variable, value in values.items():
             operator = rules.recognise(value)
             if operator is not None and len(operator.choices) > 1:
                 self.operators[variable] = operator
-        self._plain = self._needed_plain(function.body.body)
+        self._plain = self._needed_plain(result)
         self._readers: dict[Any, list[Any]] = {}
         for variable, operator in self.operators.items():
             for image in dict.fromkeys(operator.inputs):

@@ -17,7 +17,7 @@ from tvm import relax
 
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
-from tunehub.relax.layout.images import batch_of, filled, has_open_batch, image_shape, shape_for_one, transform
+from tunehub.relax.layout.images import batch_of, filled, image_shape, shape_for_one, transform
 from tunehub.relax.nodes import constant_array, constant_like, integers, is_constant, static_shape, tensor_type
 
 _Array = npt.NDArray[Any]
@@ -424,7 +424,7 @@ def _slice(rules: Rules, call: Any) -> Operator | None:
         return None
     axes, begins, _, steps = [*bounds, [1]][:4]
     assert axes is not None and begins is not None and steps is not None
-    of_batch = any(axis % 4 == 0 for axis in axes) and (has_open_batch(data) or has_open_batch(call))
+    of_batch = any(axis % 4 == 0 for axis in axes) and not all(isinstance(batch_of(each), int) for each in (data, call))
     if any(step != 1 for step in steps) or 0 in result or of_batch:
         return None
     begin = dict.fromkeys(range(4), 0)

@@ -35,9 +35,7 @@ def as_images(mod: Any, elementwise: Iterable[str]) -> Any:
 
 def _has_sequences(function: Any) -> bool:
     blocks = getattr(getattr(function, "body", None), "blocks", ())  # without a visitor, which would take milliseconds
-    return any(
-        _operator(getattr(binding, "value", None)) in _CONVOLUTIONS for block in blocks for binding in block.bindings
-    )
+    return any(_operator(binding.value) in _CONVOLUTIONS for block in blocks for binding in block.bindings)
 
 
 def _operator(expression: Any) -> str:

@@ -18,7 +18,7 @@ from tunehub.relax.layout.attention import (
     WEIGHTED,
     WEIGHTS,
 )
-from tunehub.relax.nodes import children, integer
+from tunehub.relax.nodes import blocks_in, integer
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
 
@@ -66,16 +66,7 @@ def _copied(schedule: Any, block: Any, machine: Machine) -> None:
 
 
 def _names(mod: Any) -> list[str]:
-    found: list[str] = []
-
-    def visit(node: Any) -> None:
-        if type(node).__name__ == "SBlock" and len(node.iter_vars):
-            found.append(str(node.name_hint))
-        for child in children(node):
-            visit(child)
-
-    visit(mod["main"].body)
-    return found
+    return [str(block.name_hint) for block in blocks_in(mod["main"].body) if len(block.iter_vars)]
 
 
 def _result(schedule: Any, machine: Machine) -> list[Any]:

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.relax.index_expressions import compiled
+from tunehub.relax.index_expressions import compiled, is_variable, parts_of
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, is_reduction, parameters
 from tunehub.relax.symbols import symbols_of
 
-_VARIABLES = ("Var", "SizeVar")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
-_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
 _PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
 _INNER = ("For", "SBlockRealize", "SBlock", "SeqStmt")
@@ -152,7 +150,7 @@ def _factors(extent: Any) -> list[Any]:
     kind = type(extent).__name__
     if kind == "Mul":
         return [*_factors(extent.a), *_factors(extent.b)]
-    if kind not in _VARIABLES:
+    if not is_variable(extent):
         raise _NotSeparateError
     return [extent]
 
@@ -212,11 +210,10 @@ def _check_value(value: Any, block: _Block, scope: _Scope) -> None:
     if kind in _LOADS:
         _check_access(value, block, scope)
         return
-    if kind in _VARIABLES and block.axes.get(hash(value), (0, 0))[0] is not None:
+    if is_variable(value) and block.axes.get(hash(value), (0, 0))[0] is not None:
         raise _NotSeparateError  # an open axis, or a variable that is none of the block's
-    for part in (*(getattr(value, name, None) for name in _PARTS), *getattr(value, "args", ())):
-        if part is not None and not isinstance(part, (int, float, str, bool)):
-            _check_value(part, block, scope)
+    for part in parts_of(value):
+        _check_value(part, block, scope)
 
 
 def _check_access(access: Any, block: _Block, scope: _Scope) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.relax.nodes import integer, main_module, reduces
+from tunehub.relax.nodes import main_module, reduces
+from tunehub.relax.open_axes.reductions import FEWEST_STEPS, lanes_along
 from tunehub.relax.symbols import typical_instance
 from tunehub.templates.base import KnobError, Machine, blocks_of, open_schedule, size_of
-from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import inline
-
-_FEWEST_STEPS = 1 << 14  # of the typical instance: fewer are not worth threads
-_NARROWEST = 4  # lanes
 
 
 def schedule_maps(function: Any, machine: Machine) -> Any | None:
@@ -19,7 +16,7 @@ def schedule_maps(function: Any, machine: Machine) -> Any | None:
     where its extent is known. None for other functions, and for little work."""
     mod, typical = main_module(function), typical_instance(function)
     blocks = () if typical is None else blocks_of(main_module(typical))
-    if sum(size_of(block.spatial) for block in blocks) < _FEWEST_STEPS:
+    if sum(size_of(block.spatial) for block in blocks) < FEWEST_STEPS:
         return None
     schedule = open_schedule(mod)
     steps = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -31,9 +28,8 @@ def schedule_maps(function: Any, machine: Machine) -> Any | None:
     except KnobError:
         return None
     *outer, innermost = schedule.get_loops(steps[-1])
-    extent = integer(schedule.get(innermost).extent)
-    lanes = 1 if extent is None else max(divisors(extent, machine.vector))
-    if lanes >= _NARROWEST:
+    lanes = lanes_along(schedule, innermost, machine)
+    if lanes > 1:
         _, vector = schedule.split(innermost, [None, lanes])
         schedule.vectorize(vector)
     if outer:

@@ -16,7 +16,7 @@ from tunehub.templates.base import Machine, blocks_of, open_schedule
 from tunehub.templates.divisors import divisors
 from tunehub.templates.loop_plan import Stage
 
-_FEWEST_STEPS = 1 << 14  # of the typical instance: fewer are not worth threads
+FEWEST_STEPS = 1 << 14  # of the typical instance: fewer are not worth threads
 _NARROWEST = 4  # lanes
 
 
@@ -27,7 +27,7 @@ def schedule_reductions(function: Any, machine: Machine) -> Any | None:
         return None
     mod = main_module(typical)
     workload = loops.recognise(mod, blocks_of(mod))
-    if workload is None or sum(stage.nest.iterations for stage in workload.stages) < _FEWEST_STEPS:
+    if workload is None or sum(stage.nest.iterations for stage in workload.stages) < FEWEST_STEPS:
         return None
     schedule = open_schedule(main_module(function))
     for name in workload.inlined:
@@ -44,7 +44,7 @@ def _map(schedule: Any, stage: Stage, machine: Machine) -> None:
     found = schedule.get_loops(schedule.get_sblock(stage.nest.name))
     if not found:
         return
-    if stage.vector is not None and (lanes := _lanes(schedule, found[stage.vector], machine)) > 1:
+    if stage.vector is not None and (lanes := lanes_along(schedule, found[stage.vector], machine)) > 1:
         found[stage.vector], vector = schedule.split(found[stage.vector], [None, lanes])
         schedule.reorder(*found, vector)
         schedule.vectorize(vector)
@@ -60,7 +60,7 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
         return
     follower = None if stage.follower is None else schedule.get_sblock(stage.follower)
     column = stage.vector if stage.kind == "columns" and stage.nest.results == 1 else None
-    lanes = 1 if column is None else _lanes(schedule, spatial[column], machine)
+    lanes = 1 if column is None else lanes_along(schedule, spatial[column], machine)
     vector = []
     if column is not None and lanes > 1:
         spatial[column], inner = schedule.split(spatial[column], [None, lanes])
@@ -79,7 +79,8 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
             schedule.vectorize(schedule.get_loops(each)[-1])
 
 
-def _lanes(schedule: Any, loop: Any, machine: Machine) -> int:
+def lanes_along(schedule: Any, loop: Any, machine: Machine) -> int:
+    """How many elements of a loop a vector may have; 1 where none pays or the extent is not known."""
     extent = integer(schedule.get(loop).extent)
     lanes = 1 if extent is None else max(divisors(extent, machine.vector))
     return lanes if lanes >= _NARROWEST else 1

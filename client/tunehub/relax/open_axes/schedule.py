@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tunehub import templates
-from tunehub.relax.nodes import buffer_shapes, children, main_module
+from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.relax.open_axes.attention import is_attention, schedule_attention
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, over_pieces, over_rows
@@ -179,8 +179,7 @@ def _counts(rows: int, large: int, small: int) -> tuple[int, int, int]:
 
 def _rewrites_layouts(node: Any) -> bool:
     """Whether a schedule copies an operand into another layout when the module is compiled: that is for all pieces."""
-    annotations = getattr(node, "annotations", None) if type(node).__name__ == "SBlock" else None
-    return bool(annotations and _PREPROC in annotations) or any(map(_rewrites_layouts, children(node)))
+    return any(_PREPROC in (block.annotations or ()) for block in blocks_in(node))
 
 
 def _fewest(piece: Any, machine: Machine) -> int:

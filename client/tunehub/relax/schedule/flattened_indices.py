@@ -9,23 +9,21 @@ beyond the end of the buffer, too. Found with Swin2SR, whose windows are shifted
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tunehub.relax.index_expressions import compiled, operator_name
+from tunehub.relax.index_expressions import compiled, operator_name, parts_of
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, main_module
 from tunehub.relax.schedule.flattening import Flattening, flattening, with_opaque_blocks
 
 _LOADS = ("BufferLoad", "TensorLoad")
 _DIVISIONS = ("FloorDiv", "FloorMod")
-_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
+_LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm", "StringImm")  # asking them for parts takes long
 _SAMPLES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(NamedTuple):  # made for each loop around each statement: a dataclass costs several times as much
     """A load, with what holds where it happens: conditions and whether they are met. ``loops``: a variable, its first
     value and the number of its values, for each loop and thread tag around it."""
 
@@ -58,24 +56,25 @@ def misread_in(found: Flattening) -> str | None:
 def _loads(node: Any, here: _Load) -> Iterator[_Load]:
     """All loads of a statement or an expression, in order."""
     kind = type(node).__name__
+    if kind in _LEAVES:
+        return
     if kind == "For":
-        here = replace(here, loops=(*here.loops, (node.loop_var, integer(node.min) or 0, integer(node.extent) or 1)))
+        here = here._replace(loops=(*here.loops, (node.loop_var, integer(node.min) or 0, integer(node.extent) or 1)))
     elif kind == "AttrStmt" and str(node.attr_key) == "thread_extent":
-        here = replace(here, loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
+        here = here._replace(loops=(*here.loops, (node.node.var, 0, integer(node.value) or 1)))
     elif kind == "BufferStore":
         for part in (node.value, *node.indices):
             yield from _loads(part, here)
     elif kind in _LOADS:
-        yield replace(here, node=node)
+        yield here._replace(node=node)
     elif kind == "Call" and operator_name(node) == "if_then_else":
         condition, *branches = node.args
         yield from _loads(condition, here)
         for branch, met in zip(branches, (True, False), strict=True):
-            yield from _loads(branch, replace(here, conditions=(*here.conditions, (condition, met))))
+            yield from _loads(branch, here._replace(conditions=(*here.conditions, (condition, met))))
         return
-    for part in (*children(node), *(getattr(node, name, None) for name in _PARTS), *getattr(node, "args", ())):
-        if part is not None and kind != "BufferStore":
-            yield from _loads(part, here)
+    for part in () if kind == "BufferStore" else (*children(node), *parts_of(node)):
+        yield from _loads(part, here)
 
 
 def _is_suspect(load: _Load) -> bool:
@@ -83,10 +82,7 @@ def _is_suspect(load: _Load) -> bool:
 
 
 def _has_division(expression: Any) -> bool:
-    if type(expression).__name__ in _DIVISIONS:
-        return True
-    parts = (*(getattr(expression, name, None) for name in _PARTS), *getattr(expression, "args", ()))
-    return any(_has_division(part) for part in parts if part is not None)
+    return type(expression).__name__ in _DIVISIONS or any(map(_has_division, parts_of(expression)))
 
 
 def _differ(before: _Load, after: _Load) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tunehub.cuda.fault import Fault, NotSimulated
 from tunehub.cuda.limits import excess_threads, limits_of
+from tunehub.relax.index_expressions import parts_of
 from tunehub.relax.nodes import (
     buffer_kind,
     buffer_of,
@@ -32,7 +33,6 @@ _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
-_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value")
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
 
 MAX_LANES = {"cpu": 1024, "gpu": 16}
@@ -346,12 +346,8 @@ def _operations(node: Any, most: int) -> int:
     while open_nodes and found < most:
         each = open_nodes.pop()
         found += 1
-        open_nodes += [child for child in _operands(each) if child is not None]
+        open_nodes += parts_of(each)
     return found
-
-
-def _operands(node: Any) -> list[Any]:
-    return [*[getattr(node, name, None) for name in _OPERANDS], *getattr(node, "args", ())]
 
 
 def _reads_indices(node: Any, *, inside: bool = False) -> bool:
@@ -360,7 +356,7 @@ def _reads_indices(node: Any, *, inside: bool = False) -> bool:
         return True
     if any(_reads_indices(child, inside=True) for child in getattr(node, "indices", ())):
         return True
-    return any(_reads_indices(child, inside=inside) for child in _operands(node) if child is not None)
+    return any(_reads_indices(child, inside=inside) for child in parts_of(node))
 
 
 def _check_cost(after: tuple[int, int], before: tuple[int, int]) -> None:

@@ -207,6 +207,8 @@ def _cuda_rule(request: Request) -> _Outcomes:
 
 def _by_tiles(request: Request) -> _Outcomes:
     """Of a function with open axes, tiles of known extents, each scheduled as a function of its own."""
+    if not request.is_symbolic:
+        return
     from tunehub.relax.open_axes.schedule import by_tiles  # static functions need none of it
 
     def scheduled(tile: Any) -> tuple[Any | None, Any | None]:
@@ -219,11 +221,12 @@ def _by_tiles(request: Request) -> _Outcomes:
         yield StepRejected(step="template", reason=_reason(error))
         return
     if found is not None:
-        yield _of_tiles(found, found.tile)
+        yield _of_tiles(found)
 
 
-def _of_tiles(schedule: Any, tile: Served | None) -> Served:
-    """What serves a function whose tiles ``tile`` serves: a record of a tile was not measured for more."""
+def _of_tiles(schedule: Any) -> Served:
+    """What serves a function in tiles, whose record was not measured for more than one."""
+    tile: Served | None = schedule.tile
     if tile is None or tile.record is None:
         return Served(step="template", schedule=schedule, rung="template", template=schedule.template)
     return replace(
