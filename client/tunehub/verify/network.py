@@ -43,17 +43,23 @@ class NetworkVerifySession:
         self._cases: list[tuple[list[Any], list[Any]]] = []
 
     def refer(self, original: str) -> None:
-        """Run TVM's plain compile. Raises ValueError when there is nothing to compare."""
+        """Run TVM's plain compile. Raises ValueError when there is nothing to compare; what TVM raises, or an assertion
+        of the model, when inputs of every size are refused."""
         import tvm
 
         mod, target = tvm.ir.load_json(original), tvm.target.Target(self._text)
         sizes = _inputs(mod)
+        refusal: Exception = ValueError("TVM's plain compile gives no numbers on random inputs")
         plain = tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
         for shapes in sizes:
-            case = _case(plain, shapes, target, refusing=len(sizes) > 1)
-            self._cases += [] if case is None else [case]
+            try:
+                case = _case(plain, shapes, target)
+            except Exception as error:  # of any kind; a model may be for some sizes only
+                refusal = error
+            else:
+                self._cases += [] if case is None else [case]
         if not self._cases:
-            raise ValueError("TVM's plain compile gives no numbers on random inputs")
+            raise refusal
 
     def compare(self, finished: str) -> NetworkDifference:
         """Run what a compile made of the network."""
@@ -122,17 +128,11 @@ def _verdict(found: NetworkDifference) -> KernelVerdict:
     return KernelVerdict(check="run", refusal=Refusal(check="run", difference=known, tolerance=found.tolerance))
 
 
-def _case(plain: Any, shapes: _Shapes, target: Any, *, refusing: bool) -> tuple[list[Any], list[Any]] | None:
-    """Random inputs of these shapes, and what ``plain`` makes of them; None where that is no numbers, or, with
-    ``refusing``, where it refuses them: a model may be for some sizes only."""
+def _case(plain: Any, shapes: _Shapes, target: Any) -> tuple[list[Any], list[Any]] | None:
+    """Random inputs of these shapes, and what ``plain`` makes of them; None where that is no numbers."""
     for kind in _KINDS:
         arrays = [random_numbers(*shape, kind, seed=number) for number, shape in enumerate(shapes)]
-        try:
-            outputs = _outputs(plain, arrays, target)
-        except Exception:  # of any kind: an assertion of the model, or what TVM says of shapes that do not fit
-            if not refusing:
-                raise
-            return None
+        outputs = _outputs(plain, arrays, target)
         if comparable(outputs):
             return arrays, outputs
     return None

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
+from tunehub.relax.nodes import tensor_class
 from tunehub.relax.workload import workload_text
 from tunehub.verify import workers as workers_module
 from tunehub.verify.limits import VerifyLimits
@@ -139,6 +140,13 @@ def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets:
     differences = [session.compare(str(tvm.ir.save_json(each))) for each in (right, wrong)]
     assert differences[0].difference <= differences[0].tolerance < differences[1].difference
     assert len(session._cases) >= 4
+
+
+def test_why_a_network_refuses_every_size_is_said(nets: Any, target: Any) -> None:
+    seven = tensor_class()((7, 8), "float32")
+    mod = nets.build(lambda b, x: b.emit(relax.op.exp(b.match_cast(x, seven))), (tirx.Var("n", "int64"), 8))
+    with pytest.raises(Exception, match=r"(?i)match"):
+        NetworkVerifySession(str(target)).refer(str(tvm.ir.save_json(mod)))
 
 
 class _NoFork:
