@@ -69,7 +69,7 @@ def keep(summary: ZooSummary, folder: Path = RESULTS) -> None:
         write_summary(summary, folder / name)
 
 
-def write_summary(summary: ZooSummary, path: Path) -> None:
+def write_summary(summary: msgspec.Struct, path: Path) -> None:
     """As JSON. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")

@@ -117,12 +117,12 @@ class GpuTvm:
             with tvm.transform.PassContext(opt_level=3, config=_GRAPHS):
                 executable = compile_it()
             with alone(self.lock):
-                runner = _gpu_runner(executable, inputs)
+                runner = gpu_runner(executable, inputs)
                 runner()
         except Exception:
             executable = compile_it()
             with alone(self.lock):
-                runner = _gpu_runner(executable, inputs)
+                runner = gpu_runner(executable, inputs)
         return runner
 
 
@@ -135,7 +135,8 @@ def _prepared(runner: GpuRunner, compile_s: float, lock: str, report: Report | N
     return Prepared(run=run, compile_s=compile_s, report=report, timer=partial(launched_seconds, runner))
 
 
-def _gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
+def gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
+    """Run what TVM has compiled for this machine's first GPU."""
     import tvm
     from tvm import relax
 
@@ -167,7 +168,7 @@ class TorchGraphs:
         model = seeded_model(next(item for item in architectures() if item.name == network.name))
         with alone(self.lock):
             arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
-            graph, recorded = _recorded(model.cuda(), arguments)
+            graph, recorded = recorded_graph(model.cuda(), arguments)
 
         def arrays(_result: Any) -> Arrays:
             return [value.cpu().numpy() for value in recorded]
@@ -176,8 +177,8 @@ class TorchGraphs:
         return _prepared(runner, time.perf_counter() - began, self.lock)
 
 
-def _recorded(model: Any, arguments: list[Any]) -> tuple[Any, Any]:
-    """The graph and its outputs; what recording fails on, PyTorch raises."""
+def recorded_graph(model: Any, arguments: list[Any]) -> tuple[Any, Any]:
+    """PyTorch's CUDA graph of a call, and its outputs; what recording fails on, PyTorch raises."""
     import torch
 
     side = torch.cuda.Stream()

@@ -36,6 +36,13 @@ def client() -> list[Row]:
 
 
 @smoke
+def dynamic() -> list[Row]:
+    from tests.benchmarks.test_dynamic import smallest
+
+    return smallest()
+
+
+@smoke
 def layers() -> list[Row]:
     from benchmarks.layers import Turns, run
 

@@ -177,7 +177,7 @@ def test_a_module_whose_cuda_graph_cannot_be_recorded_runs_without(
             raise RuntimeError("no graph of this")
         return GpuRunner(lambda: executable, lambda: None, lambda result: [result])
 
-    monkeypatch.setattr(zoo_runtimes, "_gpu_runner", runner)
+    monkeypatch.setattr(zoo_runtimes, "gpu_runner", runner)
     runtime = zoo_runtimes.GpuTvm(name="tunehub", served=True, lock=str(tmp_path / "lock"))
     compiled = iter(["with a graph", "without"])
     assert runtime._graphs_or_not(lambda: next(compiled), {})() == ["without"]

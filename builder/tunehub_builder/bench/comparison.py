@@ -34,13 +34,14 @@ _NAN = float("nan")
 class RuntimeFacts:
     """What a runtime's process says of a network before it is timed. Seconds; ``report`` is tunehub's.
 
-    ``first_s``: of the first run, which gave the ``outputs``.
+    ``first_s``: of the first run, which gave the ``outputs``. ``library_bytes``: of the exported library, if known.
     """
 
     compile_s: float = _NAN
     first_s: float = _NAN
     outputs: Arrays = field(default_factory=list)
     report: Report | None = None
+    library_bytes: int | None = None
 
 
 class RuntimeSession:
@@ -61,7 +62,13 @@ class RuntimeSession:
         began = time.perf_counter()
         outputs = prepared.run()
         first_s = time.perf_counter() - began
-        return RuntimeFacts(compile_s=prepared.compile_s, first_s=first_s, outputs=outputs, report=prepared.report)
+        return RuntimeFacts(
+            compile_s=prepared.compile_s,
+            first_s=first_s,
+            outputs=outputs,
+            report=prepared.report,
+            library_bytes=prepared.library_bytes,
+        )
 
     def measurement(self, runs: int) -> float:
         """Mean seconds of so many runs, one after the other."""

@@ -22,13 +22,15 @@ Arrays = list[npt.NDArray[Any]]
 class Prepared:
     """A network that is ready: ``run`` computes its outputs. ``compile_s``: seconds that compiling or loading took.
 
-    ``timer`` times runs where a wall clock around ``run`` does not, as on a GPU; None: it does.
+    ``timer`` times runs where a wall clock around ``run`` does not, as on a GPU; None: it does. ``library_bytes``: of
+    the exported library, where the runtime says it.
     """
 
     run: Callable[[], Arrays]
     compile_s: float
     report: Report | None = None
     timer: Timer | None = None
+    library_bytes: int | None = None
 
 
 class Runtime(Protocol):

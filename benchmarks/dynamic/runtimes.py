@@ -1,0 +1,137 @@
+"""The runtimes, each in a process of its own: tunehub with the open dimension and with the fixed one, and another.
+
+The other one is onnxruntime with the open model on a CPU; on a GPU PyTorch, recorded as a CUDA graph for each size,
+with TF32 off. What is compiled or loaded with the dimension open serves all sizes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_network import GpuRunner, launched_seconds, this_gpu
+from benchmarks.zoo.runtimes import gpu_runner, recorded_graph
+from tunehub_builder import networks
+from tunehub_builder.bench.runtimes import Arrays, Prepared, Runtime, onnxruntime_session, tvm_runner
+from tunehub_builder.networks import Network
+from tunehub_builder.networks.onnx_file import OnnxFile
+
+if TYPE_CHECKING:
+    from tunehub.report.report import Report
+
+
+def runtimes(device: str) -> list[Runtime]:
+    """Those of the ``device``: ``dynamic``, ``fixed``, and ``onnxruntime`` or ``torch_graphs``."""
+    ours: list[Runtime] = [SizedTunehub(name="dynamic", device=device), SizedTunehub(name="fixed", device=device)]
+    return [*ours, OpenOnnxRuntime() if device == "cpu" else FixedTorchGraphs()]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KeptModel:
+    executable: Any
+    compile_s: float
+    report: Report
+    library_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedTunehub:
+    """TVM with the hub. ``dynamic`` compiles a file once, its dimension open; ``fixed`` compiles each size.
+
+    ``kept``: what was compiled last, by its file.
+    """
+
+    name: str
+    device: str
+    kept: dict[Path, _KeptModel] = field(default_factory=dict)
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
+        path, known = _file(network), self.kept.pop(_file(network), None)
+        self.kept.clear()
+        if self.name == "dynamic":
+            found = known or self._compiled(networks.open_onnx_file(path).relax_module(), measured=True)
+        else:
+            found = self._compiled(network.relax_module(), measured=known is None)
+        self.kept[path] = found
+        facts = {"compile_s": found.compile_s, "report": found.report, "library_bytes": found.library_bytes}
+        inputs = network.sample_inputs()
+        if self.device == "cpu":
+            return Prepared(run=tvm_runner(found.executable, inputs), **facts)
+        return _on_gpu(gpu_runner(found.executable, inputs), **facts)
+
+    def _compiled(self, module: Any, *, measured: bool) -> _KeptModel:
+        import tvm
+
+        import tunehub
+
+        target = tunehub.host_target() if self.device == "cpu" else tvm.target.Target(this_gpu().tvm_config())
+        began = time.perf_counter()
+        with tunehub.context(target) as hub:
+            executable = tvm.compile(module, target)
+        compile_s = time.perf_counter() - began
+        report = replace(hub.report(), functions={})  # TVM's functions stay in their process
+        size = _library_bytes(executable) if measured else None
+        return _KeptModel(executable=executable, compile_s=compile_s, report=report, library_bytes=size)
+
+
+def _library_bytes(executable: Any) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "library.so"
+        executable.export_library(str(path))
+        return path.stat().st_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenOnnxRuntime:
+    """onnxruntime's CPU provider with the open model: one session for all sizes. ``kept``: the last, by its file."""
+
+    name: str = "onnxruntime"
+    kept: dict[Path, Any] = field(default_factory=dict)
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without onnxruntime."""
+        path, began = _file(network), time.perf_counter()
+        if path not in self.kept:
+            self.kept.clear()
+            model = networks.open_onnx_file(path).onnx_model().SerializeToString()
+            self.kept[path] = onnxruntime_session(model, threads)
+        session, feeds = self.kept[path], network.sample_inputs()
+        return Prepared(run=lambda: list(session.run(None, feeds)), compile_s=time.perf_counter() - began)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedTorchGraphs:
+    """PyTorch runs the model's nodes, recorded as one CUDA graph for the size."""
+
+    name: str = "torch_graphs"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without PyTorch."""
+        import torch
+
+        from benchmarks.torch_network import TorchNetwork
+
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        began = time.perf_counter()
+        model = TorchNetwork(network.onnx_model(), "cuda", torch.float32)
+        arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
+        graph, recorded = recorded_graph(model, arguments)
+        runner = GpuRunner(graph.replay, torch.cuda.synchronize, lambda _: [recorded.cpu().numpy()])
+        return _on_gpu(runner, compile_s=time.perf_counter() - began)
+
+
+def _on_gpu(runner: Callable[[], Arrays], **facts: Any) -> Prepared:
+    return Prepared(run=runner, timer=partial(launched_seconds, runner), **facts)
+
+
+def _file(network: Network) -> Path:
+    assert isinstance(network.definition, OnnxFile), "benchmarks.dynamic.models makes the networks"
+    return network.definition.path

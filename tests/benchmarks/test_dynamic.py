@@ -1,0 +1,89 @@
+"""Models with an open dimension: tiny ones, compiled once and for each size; what is said of times and outputs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.dynamic import measure
+from benchmarks.dynamic.document import keep, latest, write_document
+from benchmarks.dynamic.models import open_model, opened
+from benchmarks.dynamic.results import open_result, rows, size_result, summarize
+from benchmarks.table import Row
+from tests.tiny_networks import tiny_mobilenet
+
+from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts
+from tunehub_builder.networks import Network, UnknownNetworkError
+from tunehub_builder.networks.bert import Bert, BertConfig
+
+PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
+
+
+def tiny_bert() -> Network:
+    return Bert(config=BertConfig(sequence=8, layers=1, hidden=32, heads=2, feed_forward=64)).network("bert")
+
+
+def smallest() -> list[Row]:
+    """A convolution network at two batches, and an encoder at three lengths: all right, and rows without a failure."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = [
+            opened(tiny_mobilenet(), folder, "batch", 0, (1, 3)),
+            opened(tiny_bert(), folder, "sequence", 1, (1, 7, 8)),
+        ]
+        found = rows(measure(models, folder, "cpu", PLAN))
+    by_name = {row.name: row for row in found}
+    assert by_name["cpu_sizes_right"].value == by_name["cpu_sizes"].value == 5
+    assert {f"cpu_bert_7_{name}_ms" for name in ("dynamic", "fixed", "onnxruntime")} <= by_name.keys()
+    assert by_name["cpu_tiny_dynamic_library"].value > by_name["cpu_tiny_weights"].value > 0
+    assert not [row for row in found if row.name.endswith("failed")]
+    return found
+
+
+def comparison(name: str, difference: float = 0.0, **samples: tuple[float, ...]) -> NetworkComparison:
+    outputs = {runtime: [np.ones(2) + (difference if runtime == "fixed" else 0)] for runtime in samples}
+    facts = {
+        runtime: RuntimeFacts(compile_s=3.0 if runtime == "dynamic" else 2.0, outputs=outputs[runtime])
+        for runtime in samples
+    }
+    return NetworkComparison(name=name, facts=facts, samples_s=samples, errors={})
+
+
+@pytest.mark.fast
+def test_the_ratio_is_the_median_of_the_rounds_and_not_that_of_the_medians() -> None:
+    """The machine was twice as slow in the first round, and three times in the second."""
+    found = size_result(8, comparison("net", dynamic=(2.2, 3.0, 1.1), fixed=(2.0, 3.0, 1.0), onnxruntime=(4.0, 6.0)))
+    assert found.ratios == pytest.approx({"fixed": 1.1, "onnxruntime": 0.525})
+    assert found.ms["dynamic"] == 2200.0
+    assert found.is_right()
+
+
+@pytest.mark.fast
+def test_results_are_kept_and_written_as_a_document(tmp_path: Path) -> None:
+    sizes = {
+        1: comparison("net_1", dynamic=(1.0,), fixed=(2.0,)),
+        3: comparison("net_3", 0.5, dynamic=(2.0,), fixed=(1.0,)),
+    }
+    failed = NetworkComparison(name="net_8", facts={}, samples_s={}, errors={"dynamic": "it | fails"})
+    result = open_result("net", "batch", 2_000_000, {**sizes, 8: failed})
+    assert result.compile_ratio() == 1.5
+    summary = summarize("cpu", {"date": "2026-11-22"}, [result])
+    assert summary.geomeans == {"fixed": 1.0}
+    assert summary.worst == {"fixed": 2.0}
+    keep(summary, tmp_path)
+    assert latest(tmp_path) == [summary]
+    write_document(tmp_path, tmp_path / "dynamic.md")
+    text = (tmp_path / "dynamic.md").read_text()
+    assert "| net | batch | 1 | 1,000 | 2,000 | 0.50 |  |  | 0e+00 |" in text
+    assert "3e-01, WRONG" in text
+    assert "it / fails" in text
+    assert {row.name: row.value for row in rows(summary)}["cpu_sizes_right"] == 1
+
+
+@pytest.mark.fast
+def test_a_model_without_an_open_dimension_to_take_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNetworkError):
+        open_model("nothing", tmp_path, 1)
