@@ -1,0 +1,84 @@
+"""Schedules of functions with open axes on CPUs by what a record says: knobs for rows of products, or the knobs or the
+trace of a static tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes import rows
+from tunehub.relax.open_axes.axes import OpenAxes, open_axes
+from tunehub.relax.open_axes.loops import over_pieces
+from tunehub.relax.open_axes.schedule import fewest_for_threads, rewrites_layouts
+from tunehub.relax.schedule.apply import apply_exact
+from tunehub.relax.schedule.guard import check_features, check_function
+from tunehub.relax.schedule.template_fit import NamedKnobs, TemplateFit, machine_for
+from tunehub.relax.traces import import_trace
+from tunehub.templates import KnobError, Knobs, read_knobs
+
+
+def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
+    """``function`` by the knobs of a record: those of ``rows``, or of the template that serves a tile of it.
+
+    Raises KnobError where they do not fit, and what schedules of static functions raise.
+    """
+    axes = _separate(function)
+    if named.template != rows.NAME:
+        piece = _piece(function, axes)
+        schedule = TemplateFit(main_module(piece), target).by_knobs(named)
+        return _over(function, axes, piece, schedule, target)
+    if named.version != rows.VERSION:
+        raise KnobError(f"version {named.version} of the template {rows.NAME} is not known, only {rows.VERSION}")
+    found = rows.by_rows(function, axes, machine_for(target), read_knobs(rows.RowKnobs, named.knobs))
+    if found is None:
+        raise KnobError("it is no product of an open number of rows")
+    return found
+
+
+def by_trace(function: Any, target: Any, trace: Any) -> Any:
+    """``function`` by the trace of a record, which is that of a tile. Raises as schedules of static functions do."""
+    from tunehub_registry.trace_rules import required_features
+
+    axes = _separate(function)
+    piece = _piece(function, axes)
+    check_features(required_features(trace), target)
+    return _over(function, axes, piece, apply_exact(main_module(piece), import_trace(trace)), target)
+
+
+def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
+    """Templates with their versions and the knobs worth measuring, those of the rule first; none for a function whose
+    schedule has no knobs."""
+    axes = open_axes(function)
+    if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+        return []
+    space: list[Knobs] = [*rows.row_space(function, axes, machine_for(target))]
+    if space:
+        return [(rows.NAME, rows.VERSION, knobs) for knobs in space]
+    piece = rows.piece_of(function, axes, [1] * len(axes.extents))
+    fit = None if piece is None else TemplateFit(main_module(piece), target)
+    if fit is None or fit.match is None:
+        return []
+    template = fit.match.template
+    return [(template.NAME, template.VERSION, knobs) for knobs in fit.knob_space(fit.match)]
+
+
+def _separate(function: Any) -> OpenAxes:
+    axes = open_axes(function)
+    if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+        raise KnobError("tiles along its open axes are not separate")
+    return axes
+
+
+def _piece(function: Any, axes: OpenAxes) -> Any:
+    piece = rows.piece_of(function, axes, [1] * len(axes.extents))
+    if piece is None:
+        raise KnobError("no values of its symbols give a tile")
+    return piece
+
+
+def _over(function: Any, axes: OpenAxes, piece: Any, schedule: Any, target: Any) -> Any:
+    scheduled = schedule.mod["main"]
+    check_function(scheduled, piece, target)
+    if rewrites_layouts(scheduled.body):
+        raise KnobError("its weights are packed in a way of its own, and other sizes read them, too")
+    return over_pieces(function, axes, scheduled, fewest_for_threads(piece, machine_for(target)))

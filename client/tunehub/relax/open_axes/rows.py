@@ -1,0 +1,150 @@
+"""Products of an open number of rows on CPUs: register tiles of packed ``dense``, of three sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from tunehub import templates
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes.axes import OpenAxes
+from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, over_rows
+from tunehub.relax.schedule.template_fit import with_short_indices
+from tunehub.relax.symbols import instance
+from tunehub.templates import KnobError, Knobs, Machine
+from tunehub.templates import dense as dense_template
+from tunehub.templates.dense import DenseKnobs, DenseWorkload
+from tunehub.templates.divisors import divisors
+from tunehub.templates.register_tile import cost
+
+NAME, VERSION = "rows", 1  # of its knobs in records
+_MOST_ROWS, _MOST_BLOCKS = 8, 8
+_LIKELY_ROWS = (*range(1, 65), 128, 256, 384, 512)
+_SINGLE_SIZES = (1, 4, 8, 16, 32, 128)  # rows for which the best tiles are worth measuring
+_MEASURED = 16
+
+
+class RowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows of the ``large`` and of the ``small`` tile, and ``blocks`` of outputs of both."""
+
+    large: Annotated[int, Meta(ge=2, le=_MOST_ROWS)]
+    small: Annotated[int, Meta(ge=1, le=_MOST_ROWS)]
+    blocks: Annotated[int, Meta(ge=1, le=_MOST_BLOCKS)]
+
+
+def by_rows(function: Any, axes: OpenAxes, machine: Machine, knobs: RowKnobs | None = None) -> Any | None:
+    """``function`` in register tiles along an open axis, if it is a product with rows along one; by ``knobs``, or by
+    those with the fewest cycles over likely numbers of rows. Raises KnobError for knobs that do not fit."""
+    for row, workload in _products(function, axes):
+        lanes = workload.lanes(machine)
+        chosen = knobs or _choices(workload.outer(lanes), lanes, machine)[0]
+        _check(chosen, workload.outer(lanes))
+        sizes = (chosen.large, chosen.small, 1)
+        tiles = [_dense_tile(piece_of(function, axes, _sizes(axes, row, rows)), lanes, chosen.blocks) for rows in sizes]
+        if None in tiles:
+            continue
+        first, second, third = tiles
+        try:
+            found = RowTiles(row=row, large=chosen.large, small=chosen.small, functions=(first, second, third))
+            return over_rows(function, axes, found)
+        except NotTiledError:
+            continue
+    return None
+
+
+def row_space(function: Any, axes: OpenAxes, machine: Machine) -> list[RowKnobs]:
+    """The knobs worth measuring, those of the rule first; none for what is no product of rows."""
+    for _, workload in _products(function, axes):
+        lanes = workload.lanes(machine)
+        return list(_choices(workload.outer(lanes), lanes, machine)[:_MEASURED])
+    return []
+
+
+def piece_of(function: Any, axes: OpenAxes, sizes: Sequence[int]) -> Any | None:
+    """The static function of these sizes, None where no values of the symbols give it."""
+    values = axes.values(sizes)
+    return None if values is None else instance(function, values)
+
+
+def _products(function: Any, axes: OpenAxes) -> Iterator[tuple[int, DenseWorkload]]:
+    """The positions of open extents that are rows of a product, with the product of a tile."""
+    for row in reversed(range(len(axes.extents))):
+        sizes = _sizes(axes, row, _MOST_ROWS)
+        piece = piece_of(function, axes, sizes) if axes.is_contiguous(function, sizes) else None
+        workload = None if piece is None else _dense(piece)
+        if workload is not None and workload.length == _MOST_ROWS:
+            yield row, workload
+
+
+def _sizes(axes: OpenAxes, row: int, rows: int) -> list[int]:
+    return [rows if at == row else 1 for at in range(len(axes.extents))]
+
+
+def _dense(piece: Any) -> DenseWorkload | None:
+    mod = main_module(piece)
+    match = templates.find(mod)
+    found = None if match is None or match.template.NAME != dense_template.NAME else match.workload
+    return found if isinstance(found, DenseWorkload) else None
+
+
+def _check(knobs: RowKnobs, outer: int) -> None:
+    if knobs.small >= knobs.large:
+        raise KnobError(f"small: {knobs.small} is not less than {knobs.large} rows of the large tile")
+    if outer % knobs.blocks:
+        raise KnobError(f"blocks: {knobs.blocks} does not divide {outer}")
+
+
+def _dense_tile(piece: Any | None, lanes: int, blocks: int) -> Any | None:
+    """The schedule of a register tile that is all rows; None where the template refuses."""
+    workload = None if piece is None else _dense(piece)
+    if workload is None:
+        return None
+    mod = main_module(piece)
+    rows = workload.length
+    knobs = DenseKnobs(columns=rows, blocks=blocks, lanes=lanes, row=rows)
+    try:
+        schedule = dense_template.apply(with_short_indices(mod), workload, knobs)
+    except templates.KnobError:
+        return None
+    return schedule.mod["main"]
+
+
+@lru_cache(maxsize=256)
+def _choices(outer: int, lanes: int, machine: Machine) -> tuple[RowKnobs, ...]:
+    """Knobs whose tiles fit registers: those with the fewest cycles over likely numbers of rows, then those with the
+    fewest at some numbers, then all others in their order."""
+
+    def step(rows: int, blocks: int) -> float:
+        return cost((rows, rows, blocks), lanes, machine) * blocks * rows
+
+    def cycles(knobs: RowKnobs, rows: int) -> float:
+        counts, tiles = _counts(rows, knobs.large, knobs.small), (knobs.large, knobs.small, 1)
+        each = (count * step(tile, knobs.blocks) for count, tile in zip(counts, tiles, strict=True))
+        return sum(each) / (rows * knobs.blocks)
+
+    vectors = -(-lanes // machine.vector)
+    fitting = [
+        RowKnobs(large=large, small=small, blocks=blocks)
+        for blocks in divisors(outer, _MOST_BLOCKS)
+        for large in range(2, _MOST_ROWS + 1)
+        if large * blocks * vectors <= machine.accumulators or (large == 2 and blocks == 1)
+        for small in range(1, large)
+    ]
+    ordered = sorted(fitting, key=lambda knobs: sum(cycles(knobs, rows) for rows in _LIKELY_ROWS))
+    single = [min(ordered, key=lambda knobs: cycles(knobs, rows)) for rows in _SINGLE_SIZES]
+    return tuple(dict.fromkeys([ordered[0], *single, *ordered]))
+
+
+def _counts(rows: int, large: int, small: int) -> tuple[int, int, int]:
+    """How many tiles of each size :func:`tunehub.relax.open_axes.loops.over_rows` takes."""
+    whole, rest = divmod(rows, large)
+    if rows < small:
+        return 0, 0, rows
+    if rows < large:
+        return 0, -(-rows // small), 0
+    if rest and large + rest <= 2 * small:
+        return whole - 1, 2, 0
+    return (whole + 1, 0, 0) if rest > small else (whole, int(rest > 0), 0)
