@@ -76,6 +76,9 @@ class _Source:
 
 def join_attention(mod: Any, vector: int) -> Any:
     """``mod`` with the attention over sequences of unknown length as one kernel each; ``vector``: float32 elements."""
+    graphs = (function for function in mod.functions.values() if isinstance(function, relax.Function))
+    if not any(map(relax.analysis.defined_symbolic_vars, graphs)):  # static: spared the visit of every call
+        return mod
     joiner = _AttentionJoiner(mod)
     joiner.vector = vector
     written = rewritten(joiner, mod)

@@ -57,20 +57,15 @@ class OpenAxes:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block: its axes by the hash of their variables, with the position of the open extent, or the number; and its
-    stores."""
+    """A block: its axes by the hash of their variables, with the position of the open extent, or the number; its
+    stores; and for each probe random places in it, values of the symbols and axes by hash."""
 
     axes: dict[int, tuple[int | None, int]]
     stores: tuple[Any, ...]
+    samples: list[dict[int, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """What accesses are judged by: the open axes of buffers by hash, and probes: values of the symbols by hash, and of
-    the open extents."""
-
-    places: dict[int, tuple[int | None, ...]]
-    probes: tuple[tuple[dict[int, int], list[int]], ...]
+_Places = dict[int, tuple[int | None, ...]]  # the open axes of buffers by hash
 
 
 def open_axes(function: Any) -> OpenAxes | None:
@@ -86,12 +81,11 @@ def open_axes(function: Any) -> OpenAxes | None:
         extents = _open_extents(function)
         if not extents:
             return None
-        places = {hash(buffer): _places(buffer, extents) for buffer in _buffers(function)}
+        places: _Places = {hash(buffer): _places(buffer, extents) for buffer in _buffers(function)}
         probes = [dict(zip(map(hash, symbols), values, strict=False)) for values in _PROBES]
-        scope = _Scope(places, tuple((known, [_product(extent, known) for extent in extents]) for known in probes))
-        for block in [_described(block, extents) for block in _blocks(function.body.block.body)]:
+        for block in [_described(block, extents, probes) for block in _blocks(function.body.block.body)]:
             for store in block.stores:
-                _check_store(store, block, scope)
+                _check_store(store, block, places)
     except (_NotSeparateError, AttributeError):
         return None
     own = tuple(places[hash(buffer)] for buffer in parameters(function))
@@ -171,7 +165,7 @@ def _blocks(node: Any) -> Iterator[Any]:
         yield from _blocks(child)
 
 
-def _described(realize: Any, extents: Sequence[Any]) -> _Block:
+def _described(realize: Any, extents: Sequence[Any], probes: Sequence[dict[int, int]]) -> _Block:
     block = realize.block
     axes: dict[int, tuple[int | None, int]] = {}
     if integer(realize.predicate) != 1 or len(block.alloc_buffers) or len(block.match_buffers):
@@ -183,7 +177,8 @@ def _described(realize: Any, extents: Sequence[Any]) -> _Block:
             raise _NotSeparateError
         axes[hash(axis.var)] = (at, extent or 0)
     stores = [store for body in (block.init, block.body) if body is not None for store in _stores(body)]
-    return _Block(axes, tuple(stores))
+    samples = [_sampled(axes, known, [_product(extent, known) for extent in extents]) for known in probes]
+    return _Block(axes, tuple(stores), samples)
 
 
 def _stores(body: Any) -> Iterator[Any]:
@@ -197,42 +192,41 @@ def _stores(body: Any) -> Iterator[Any]:
         raise _NotSeparateError
 
 
-def _check_store(store: Any, block: _Block, scope: _Scope) -> None:
-    if None in scope.places.get(hash(buffer_of(store)), (None,)):  # what all pieces share, each would write again
+def _check_store(store: Any, block: _Block, places: _Places) -> None:
+    if None in places.get(hash(buffer_of(store)), (None,)):  # what all pieces share, each would write again
         raise _NotSeparateError
-    _check_access(store, block, scope)
-    _check_value(store.value, block, scope)
+    _check_access(store, block, places)
+    _check_value(store.value, block, places)
 
 
-def _check_value(value: Any, block: _Block, scope: _Scope) -> None:
+def _check_value(value: Any, block: _Block, places: _Places) -> None:
     """What is computed depends on no open axis but through what is loaded."""
     kind = type(value).__name__
     if kind in _LOADS:
-        _check_access(value, block, scope)
+        _check_access(value, block, places)
         return
     if is_variable(value) and block.axes.get(hash(value), (0, 0))[0] is not None:
         raise _NotSeparateError  # an open axis, or a variable that is none of the block's
     for part in parts_of(value):
-        _check_value(part, block, scope)
+        _check_value(part, block, places)
 
 
-def _check_access(access: Any, block: _Block, scope: _Scope) -> None:
+def _check_access(access: Any, block: _Block, places: _Places) -> None:
     """Along open axes an access is where the block is, and elsewhere it does not depend on them."""
-    places = scope.places.get(hash(buffer_of(access)))
-    if places is None:
+    own = places.get(hash(buffer_of(access)))
+    if own is None:
         raise _NotSeparateError
-    samples = [_sampled(block, *probe) for probe in scope.probes]
     for axis, index in enumerate(access.indices):
-        at = places.index(axis) if axis in places else None
+        at = own.index(axis) if axis in own else None
         try:
             expression = compiled(index)
-            found = [np.broadcast_to(expression.value(values), (_SAMPLES,)) for values in samples]
+            found = [np.broadcast_to(expression.value(values), (_SAMPLES,)) for values in block.samples]
         except KeyError:  # an index that is loaded: an open axis cannot be
             if at is not None:
                 raise _NotSeparateError from None
-            _check_value(index, block, scope)
+            _check_value(index, block, places)
             continue
-        expected = found[:1] * 2 if at is None else [_of_axis(block, at, values) for values in samples]
+        expected = found[:1] * 2 if at is None else [_of_axis(block, at, values) for values in block.samples]
         if not all(map(np.array_equal, found, expected)):
             raise _NotSeparateError
 
@@ -244,10 +238,10 @@ def _of_axis(block: _Block, at: int, values: dict[int, Any]) -> Any:
     raise _NotSeparateError
 
 
-def _sampled(block: _Block, known: dict[int, int], extents: Sequence[int]) -> dict[int, Any]:
-    """Places in the block for these values of the symbols: the same ones along all other axes."""
+def _sampled(axes: dict[int, tuple[int | None, int]], known: dict[int, int], extents: Sequence[int]) -> dict[int, Any]:
+    """Places in a block with ``axes`` for these values of the symbols: the same ones along all other axes."""
     fixed, moving = np.random.default_rng(0), np.random.default_rng(extents[0])
     return {name: np.asarray(value) for name, value in known.items()} | {
         name: fixed.integers(0, extent, _SAMPLES) if at is None else moving.integers(0, extents[at], _SAMPLES)
-        for name, (at, extent) in block.axes.items()
+        for name, (at, extent) in axes.items()
     }
