@@ -33,7 +33,7 @@ from tunehub_builder.tuning.progress import Progress, TrialTotals
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import auto_scheduler_key
 
-from .relay_cases import plain_output, run
+from .relay_cases import FEW, plain_output, run
 
 TARGET = "llvm -mcpu=core-avx2 -num-cores=2"
 WRITTEN = str(tvm.target.Target(TARGET))
@@ -84,7 +84,7 @@ def session(folder: Path, trials: int, *, show: Any = None, net: Any = small_net
 
 def tune(folder: Path, trials: int, **options: Any) -> tuple[TrialTotals, list[Progress]]:
     """With a search that is as small as it can be; `search_params` has a test of its own."""
-    small = {"evolutionary_search_population": 16, "evolutionary_search_num_iters": 1, "sample_init_min_population": 4}
+    small = {**FEW, "evolutionary_search_num_iters": 1}
     steps: list[Progress] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auto_scheduler_tuner, "search_params", lambda _cores: small)

@@ -32,12 +32,12 @@ from tunehub_registry.evidence import RecordEvidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.tuning_log import autotvm_key
 
+from .cuda_plugin import TARGET as H200
 from .cuda_plugin import needs_cuda
 from .relay_cases import FEW, build, conv_net, log_line, make_registry, tasks, write_log
 
 pytestmark = pytest.mark.legacy
 
-H200 = "cuda -arch=sm_90 -model=h200"
 H100, A100 = "cuda -arch=sm_90 -model=h100", "cuda -arch=sm_80 -model=a100"
 DIRECT, WINOGRAD = "conv2d_nchw.cuda", "conv2d_nchw_winograd.cuda"
 

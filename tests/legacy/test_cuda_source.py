@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import tvm
-from tvm import auto_scheduler, relay
+from tvm import auto_scheduler, autotvm, relay
 
 from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 from tunehub.relay.coverage import gpu_hardware
@@ -33,8 +33,9 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.available(), reason="needs NVRTC: pip
 
 
 @pytest.fixture(scope="module")
-def task() -> Any:
-    return create_task(CONV)
+def task() -> Iterator[Any]:
+    yield create_task(CONV)
+    autotvm.GLOBAL_SCOPE.in_tuning = False  # which would give the tests after these other layouts
 
 
 @pytest.fixture

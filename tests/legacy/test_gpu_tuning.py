@@ -29,7 +29,7 @@ from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
 
 from ..sweeps import swept
-from .relay_cases import SHAPE, conv_net
+from .relay_cases import FEW, SHAPE, conv_net
 
 pytestmark = pytest.mark.legacy
 
@@ -70,8 +70,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (autotvm_tuner, auto_scheduler_tuner):
         monkeypatch.setattr(module, "on_own_gpu", lambda session: True)
     monkeypatch.setattr(autotvm_tuner, "AutotvmGpuSession", hasty)
-    small = {**PROGRAMS, "evolutionary_search_population": 16, "sample_init_min_population": 4}
-    monkeypatch.setattr(auto_scheduler_tuner, "PROGRAMS", small)
+    monkeypatch.setattr(auto_scheduler_tuner, "PROGRAMS", {**PROGRAMS, **FEW})
 
 
 def session(folder: Path, *networks: RelayNetwork, show: Any = None, workers: int = 2, **options: Any) -> RelaySession:

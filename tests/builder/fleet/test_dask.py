@@ -97,6 +97,7 @@ def test_a_cluster_of_this_machine_goes_on_without_a_worker(
     require_planned(work, summary)
     assert WorkDirectory(work).existing_run().runs[0].options["engine"] == "local"
     again = CliRunner().invoke(tune_command, list(map(str, [*OPTIONS, *given[:2], "--work", work])))
+    assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["targets"][0]["measured_now"] == 0
     assert len(trials(work)) == summary["trials"]
 

@@ -12,9 +12,9 @@ relax = pytest.importorskip("tvm.relax")
 
 from tunehub.cuda.default import checked  # noqa: E402
 from tunehub.records.ladder import StepRejected  # noqa: E402
-from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.relax.pipeline import build_pipeline, prepare  # noqa: E402
 
+from ...relax_nets import net  # noqa: E402
 from ..relax.conftest import FakeHub  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -24,18 +24,14 @@ op = relax.op
 
 def log_sum_exp() -> Any:
     """As TVM's ONNX importer writes it, beside a function that TVM schedules."""
-    kind = tensor_class()
-    builder = relax.BlockBuilder()
-    x, y = relax.Var("x", kind((3, 4, 5), "float32")), relax.Var("y", kind((64, 64), "float32"))
-    with builder.function("main", [x, y]):
-        with builder.dataflow():
-            most = builder.emit(op.max(x, axis=[1, 2], keepdims=True))
-            powers = builder.emit(op.exp(builder.emit(op.subtract(x, most))))
-            total = builder.emit(op.log(builder.emit(op.sum(powers, axis=[1, 2], keepdims=True))))
-            result = builder.emit(op.add(total, most))
-            output = builder.emit_output(relax.Tuple([result, builder.emit(op.matmul(y, y))]))
-        builder.emit_func_output(output)
-    return builder.get()
+
+    def make(b: Any, x: Any, y: Any) -> Any:
+        most = b.emit(op.max(x, axis=[1, 2], keepdims=True))
+        powers = b.emit(op.exp(b.emit(op.subtract(x, most))))
+        total = b.emit(op.log(b.emit(op.sum(powers, axis=[1, 2], keepdims=True))))
+        return relax.Tuple([b.emit(op.add(total, most)), b.emit(op.matmul(y, y))])
+
+    return net(make, (3, 4, 5), (64, 64))
 
 
 def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_the_others_keep_theirs() -> None:
@@ -70,27 +66,22 @@ def test_the_report_says_which_functions_have_their_plain_schedule_and_why() -> 
 
 def one_channel() -> Any:
     """The last convolution of a vocoder, of which dlight loads the whole image into shared memory."""
-    kind = tensor_class()
-    builder = relax.BlockBuilder()
-    x, w = relax.Var("x", kind((1, 32, 3200), "float32")), relax.Var("w", kind((1, 32, 7), "float32"))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            output = builder.emit_output(op.tanh(builder.emit(op.nn.conv1d(x, w, padding=3))))
-        builder.emit_func_output(output)
-    return builder.get()
+    return net(lambda b, x, w: op.tanh(b.emit(op.nn.conv1d(x, w, padding=3))), (1, 32, 3200), (1, 32, 7))
 
 
 def test_a_default_schedule_with_more_shared_memory_than_can_be_assembled_becomes_plain() -> None:
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     mod = prepare(one_channel(), target)
+    told: dict[str, StepRejected] = {}
     [rules] = [p for p in relax.pipeline.legalize_passes(target) if "ApplyDefaultSchedule" in str(p.info.name)]
     with target:
         (before,), (after,) = (
             [f.script() for v, f in apply(mod).functions.items() if "conv1d" in str(v.name_hint)]
             for apply in (
                 lambda each: rules(tvm.IRModule(dict(each.functions.items()))),
-                checked(rules, target, {}.__setitem__),
+                checked(rules, target, told.__setitem__),
             )
         )
     assert 'scope="shared"' in before
     assert "shared" not in after and "threadIdx.x" in after
+    assert "shared memory" in next(iter(told.values())).refusal.reason

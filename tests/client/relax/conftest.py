@@ -20,6 +20,7 @@ from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.ladder_record import LadderRecord  # noqa: E402
 from tunehub_registry.record import ScheduleRecord  # noqa: E402
 
+from ...relax_nets import net  # noqa: E402
 from ...threads_as_loops import UNOPTIMISED  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -47,16 +48,7 @@ class Nets:
         kind = tensor_class()
         return relax.Var(name, kind(tuple(shape), dtype))
 
-    def build(
-        self, make: Callable[..., Any], *shapes: tuple[int, ...], names: tuple[str, ...] = (), dtype: str = "float32"
-    ) -> Any:
-        builder = relax.BlockBuilder()
-        inputs = [self.var(names[i] if names else f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
-        with builder.function("main", inputs):
-            with builder.dataflow():
-                output = builder.emit_output(make(builder, *inputs))
-            builder.emit_func_output(output)
-        return builder.get()
+    build = staticmethod(net)
 
     def conv(self, channels: int = 8, out: int = 16, size: int = 8, *, bias: bool = True, relu: bool = True) -> Any:
         """A 3×3 convolution with bias and relu."""

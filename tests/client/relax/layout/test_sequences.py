@@ -10,9 +10,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from tunehub.relax.layout.costs import ConvWorkload
 from tunehub.relax.layout.planning import plan_layouts
 from tunehub.relax.nodes import buffer_shapes
-from tunehub.relax.pipeline import _simplifying_passes
+
+from .test_planning import BlockedCosts, simplified
 
 pytestmark = pytest.mark.slow
 
@@ -28,20 +30,11 @@ def operators(mod: Any) -> Counter[str]:
     return names
 
 
-class Blocked:
-    """Costs for which blocks of 8 are best wherever there are any."""
+class FromPlainCosts(BlockedCosts):
+    """Also a convolution that reads plain data is best when it writes blocks."""
 
-    def conv(self, _workload: Any, _source: int, result: int) -> float:
-        return 1.0 if result == 8 else 100.0
-
-    def transform(self, elements: int) -> float:
-        return 1e-3
-
-    def pooling(self, elements: int, layout: int) -> float:
-        return 1.0 if layout == 8 else 100.0
-
-    def elementwise(self, elements: int) -> float:
-        return 1e-6
+    def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
+        return super().conv(workload, result, result)
 
 
 @pytest.fixture
@@ -50,8 +43,7 @@ def planned(target: Any, run: Any, nets: Any) -> Any:
 
     def check(make: Any, *shapes: tuple[int, ...]) -> Any:
         mod = nets.build(make, *shapes)
-        simple = tvm.transform.Sequential(_simplifying_passes(mod))(mod)
-        after = plan_layouts(simple, target, Blocked(), blocks=BLOCKS)
+        after = plan_layouts(simplified(mod), target, FromPlainCosts(8), blocks=BLOCKS)
         arrays = [nets.array(*shape) for shape in shapes]
         expected, found = (run(tvm.compile(each, target), *arrays) for each in (mod, after))
         assert found.shape == expected.shape
@@ -130,7 +122,7 @@ def test_other_convolutions_of_sequences_stay_as_they_are(nets: Any, target: Any
         return b.emit(relax.Tuple([first, second, third]))
 
     mod = nets.build(make, (1, 8, 20), (16, 8, 3))
-    after = plan_layouts(mod, target, Blocked(), blocks=BLOCKS)
+    after = plan_layouts(mod, target, FromPlainCosts(8), blocks=BLOCKS)
     found = operators(after)
     assert (found["relax.nn.conv1d"], found["relax.nn.conv1d_transpose"]) == (2, 1)
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
-from tvm import te, tirx, topi  # noqa: E402
+from tvm import te, tirx  # noqa: E402
 
-from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.relax.open_axes.schedule import by_tiles  # noqa: E402
 from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 
@@ -95,6 +94,3 @@ def cpu() -> Any:
 def opened() -> Any:
     """The functions of this file."""
     return sys.modules[__name__]
-
-
-__all__ = ["SIZES", "blocked", "te", "tirx", "topi"]

@@ -11,30 +11,25 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub.relax.layout.attention import join_attention  # noqa: E402
-from tunehub.relax.nodes import tensor_class  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
+
+from ....relax_nets import net  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
 def _module(masked: bool, transposed: bool, depth: int) -> Any:
-    s, kind = tvm.tirx.Var("s", "int64"), tensor_class()
-    shape = (1, s, 2, depth) if transposed else (1, 2, s, depth)
-    q, k, v = (relax.Var(name, kind(shape, "float32")) for name in "qkv")
-    mask = relax.Var("mask", kind((1, 1, 1, s), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, v, mask]):
-        with builder.dataflow():
-            heads = [builder.emit(relax.op.permute_dims(x, [0, 2, 1, 3])) if transposed else x for x in (q, v)]
-            keys = builder.emit(relax.op.permute_dims(k, [0, 2, 3, 1] if transposed else [0, 1, 3, 2]))
-            scores = builder.emit(relax.op.matmul(heads[0], keys))
-            scores = builder.emit(relax.op.divide(scores, relax.const(np.float32(3.0))))
-            if masked:
-                scores = builder.emit(relax.op.add(scores, mask))
-            weights = builder.emit(relax.op.nn.softmax(scores, axis=-1))
-            output = builder.emit_output(relax.op.matmul(weights, heads[1]))
-        builder.emit_func_output(output)
-    return builder.get()
+    s, op = tvm.tirx.Var("s", "int64"), relax.op
+
+    def make(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        heads = [b.emit(op.permute_dims(x, [0, 2, 1, 3])) if transposed else x for x in (q, v)]
+        keys = b.emit(op.permute_dims(k, [0, 2, 3, 1] if transposed else [0, 1, 3, 2]))
+        scores = b.emit(op.divide(b.emit(op.matmul(heads[0], keys)), relax.const(np.float32(3.0))))
+        if masked:
+            scores = b.emit(op.add(scores, mask))
+        return op.matmul(b.emit(op.nn.softmax(scores, axis=-1)), heads[1])
+
+    return net(make, *[(1, s, 2, depth) if transposed else (1, 2, s, depth)] * 3, (1, 1, 1, s))
 
 
 def _expected(q: Any, k: Any, v: Any, mask: Any) -> Any:
@@ -71,23 +66,16 @@ def test_static_attention_stays_as_it_is() -> None:
 def test_the_operator_with_lengths_of_its_own(cpu: Any, make_hub: Any) -> None:
     """Relax's attention: batch, queries and keys open, with a bias for each query."""
     n, s, t = (tvm.tirx.Var(name, "int64") for name in "nst")
-    kind = tensor_class()
-    shapes = {"q": (n, s, 2, 32), "k": (n, t, 2, 32), "v": (n, t, 2, 16), "bias": (n, 1, s, t)}
-    q, k, v, bias = (relax.Var(name, kind(shape, "float32")) for name, shape in shapes.items())
-    builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, v, bias]):
-        with builder.dataflow():
-            output = builder.emit_output(relax.op.nn.attention(q, k, v, bias))
-        builder.emit_func_output(output)
+    shapes = ((n, s, 2, 32), (n, t, 2, 32), (n, t, 2, 16), (n, 1, s, t))
     hub = make_hub(layout="auto")
-    executable = compile_module(builder.get(), cpu, hub)
+    executable = compile_module(net(lambda _, *given: relax.op.nn.attention(*given), *shapes), cpu, hub)
     assert not hub.failures and "template" in hub.rungs()
     machine, rng = relax.VirtualMachine(executable, tvm.cpu()), np.random.default_rng(0)
     for size in ((1, 1, 1), (2, 7, 13), (3, 61, 33), (1, 128, 5), (2, 1, 64)):
         known = dict(zip("nst", size, strict=True))
         given = [
             rng.uniform(-1, 1, [known.get(getattr(extent, "name", ""), extent) for extent in shape]).astype("float32")
-            for shape in shapes.values()
+            for shape in shapes
         ]
         scores = np.einsum("bihd,bjhd->bhij", given[0], given[1]) / np.sqrt(32) + given[3]
         weights = np.exp(scores - scores.max(-1, keepdims=True))

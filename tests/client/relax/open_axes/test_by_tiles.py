@@ -11,6 +11,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te, tirx, topi  # noqa: E402
 
 from tunehub.relax.layout import blocked  # noqa: E402
+from tunehub.relax.open_axes.axes import open_axes  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +30,6 @@ def _depthwise(x: Any, w: Any) -> Any:
 
 def _pooling(x: Any) -> Any:
     return blocked.pool2d_blocked(x, kind="max", pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
-
-
-def _whole(x: Any) -> Any:
-    return blocked.adaptive_pool2d_blocked(x, kind="avg", output_size=(1, 1))
 
 
 def _dense(x: Any, w: Any, b: Any) -> Any:
@@ -106,8 +103,6 @@ def test_what_is_not_separate_along_an_open_axis_is_left_alone(make: Any, cpu: A
 
 
 def test_a_value_that_depends_on_the_extent_is_not_separate(opened: Any) -> None:
-    from tunehub.relax.open_axes.axes import open_axes
-
     case = opened.open_case(
         lambda x: te.compute(x.shape, lambda i, j: x[i, j] * tirx.Cast("float32", i), name="scaled"), ("s0", 64)
     )

@@ -14,11 +14,13 @@ from tvm import relax
 
 from tunehub.cuda.check import fault
 from tunehub.cuda.fault import Fault
-from tunehub.relax.nodes import main_module, tensor_class
+from tunehub.relax.nodes import main_module
 from tunehub.relax.pipeline import compile_module, prepare
 from tunehub.relax.schedule.flattened_indices import misread_buffer
 from tunehub.templates.base import blocks_of, open_schedule
 from tunehub.templates.fusion import inline
+
+from ....relax_nets import net
 
 pytestmark = pytest.mark.slow
 
@@ -28,21 +30,18 @@ SIDE, WINDOW, CHANNELS = 64, 8, 18
 def shifted_windows() -> Any:
     """Windows are put back into an image, which is shifted by half a window in both directions: Swin's way back."""
     op, count = relax.op, SIDE // WINDOW
-    kind = tensor_class()
-    windows = relax.Var("windows", kind((count * count, WINDOW * WINDOW, CHANNELS), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [windows]):
-        with builder.dataflow():
-            parts = builder.emit(op.reshape(windows, (1, count, count, WINDOW, WINDOW, CHANNELS)))
-            image = builder.emit(op.permute_dims(parts, [0, 1, 3, 2, 4, 5]))
-            image = builder.emit(op.reshape(image, (1, SIDE, SIDE, CHANNELS)))
-            for axis in (1, 2):
-                last = builder.emit(op.strided_slice(image, [axis], [SIDE - 4], [SIDE]))
-                first = builder.emit(op.strided_slice(image, [axis], [0], [SIDE - 4]))
-                image = builder.emit(op.concat([last, first], axis=axis))
-            result = builder.emit_output(op.reshape(image, (1, SIDE * SIDE, CHANNELS)))
-        builder.emit_func_output(result)
-    return builder.get()
+
+    def make(b: Any, windows: Any) -> Any:
+        parts = b.emit(op.reshape(windows, (1, count, count, WINDOW, WINDOW, CHANNELS)))
+        image = b.emit(op.permute_dims(parts, [0, 1, 3, 2, 4, 5]))
+        image = b.emit(op.reshape(image, (1, SIDE, SIDE, CHANNELS)))
+        for axis in (1, 2):
+            last = b.emit(op.strided_slice(image, [axis], [SIDE - 4], [SIDE]))
+            first = b.emit(op.strided_slice(image, [axis], [0], [SIDE - 4]))
+            image = b.emit(op.concat([last, first], axis=axis))
+        return op.reshape(image, (1, SIDE * SIDE, CHANNELS))
+
+    return net(make, (count * count, WINDOW * WINDOW, CHANNELS))
 
 
 def expected(windows: Any) -> Any:
