@@ -13,14 +13,12 @@ from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
-    key_option,
+    LedgerAccess,
     known_root,
-    online_key_option,
+    ledger_options,
     open_destination,
     open_ledger,
     registry_errors,
-    root_option,
-    unsigned_option,
 )
 from tunehub.exceptions import RequirementError
 from tunehub.registries.resolution import parse_requirement
@@ -41,20 +39,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("requirements", nargs=-1, metavar="[NAME[SPECIFIER]]...")
 @click.option("--source-root", type=_FILE, metavar="FILE", help="A trusted root of SRC (default: what `tunehub trust "
               "add` stored for it).")  # fmt: skip
-@key_option
-@online_key_option
-@root_option
-@unsigned_option
+@ledger_options
 @json_option
 def mirror(
     source: str,
     destination: str,
     requirements: Sequence[str],
     source_root: Path | None,
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    unsigned: bool,
+    access: LedgerAccess,
     as_json: bool,
 ) -> None:
     """Copy a registry, whole or in part, into another store.
@@ -66,14 +58,11 @@ def mirror(
     wanted = _wanted(requirements)
     with registry_errors():
         found, known = _open_source(source, source_root)
-        verbatim = _is_signed(found) and wanted is None and not keys and not unsigned
+        verbatim = _is_signed(found) and wanted is None and not access.keys and not access.unsigned
         if not known and not verbatim:
             raise click.UsageError(f"no root is trusted for {source}: give --source-root to publish what is in it anew")
         with TransferBar("mirroring") as bar:
-            if verbatim:
-                done = _copy(found, destination, bar)
-            else:
-                done = _republish(found, destination, wanted, keys, online_key, root_file, unsigned, bar)
+            done = _copy(found, destination, bar) if verbatim else _republish(found, destination, wanted, access, bar)
     if as_json:
         print_json({"verbatim": verbatim, "copied": done.copied, "versions": done.total, "size": done.size})
     else:
@@ -137,17 +126,14 @@ def _republish(
     source: SignedSource | UnsignedSource,
     destination: str,
     wanted: dict[str, SpecifierSet] | None,
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    unsigned: bool,
+    access: LedgerAccess,
     bar: TransferBar,
 ) -> Mirrored:
     from tunehub_registry.publishing.mirror import republish
 
-    if unsigned:
+    if access.unsigned:
         _init_unsigned(destination)
-    ledger = open_ledger(destination, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file)
+    ledger = open_ledger(destination, access)
     return republish(source, ledger, wanted, on_bytes=bar)
 
 

@@ -12,13 +12,11 @@ from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
-    key_option,
-    online_key_option,
+    LedgerAccess,
+    ledger_options,
     open_ledger,
     registry_errors,
-    root_option,
     store_argument,
-    unsigned_option,
 )
 
 if TYPE_CHECKING:
@@ -36,22 +34,10 @@ _OUTCOMES = {"published": "published", "present": "was there already, with the s
     metavar="PACKAGE.tunepkg...",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@key_option
-@online_key_option
-@root_option
+@ledger_options
 @click.option("--role", metavar="NAME", help="Refuse names that do not belong to this publisher.")
-@unsigned_option
 @json_option
-def publish(
-    store: str,
-    packages: Sequence[Path],
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    role: str | None,
-    unsigned: bool,
-    as_json: bool,
-) -> None:
+def publish(store: str, packages: Sequence[Path], access: LedgerAccess, role: str | None, as_json: bool) -> None:
     """Publish packages in one step: readers see all of them, or none.
 
     A published version never changes: other bytes under it are refused, and the same bytes change nothing, so that a
@@ -62,7 +48,7 @@ def publish(
 
     with registry_errors():
         files = [read_package(path) for path in packages]
-        ledger = open_ledger(store, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file, role=role)
+        ledger = open_ledger(store, access, role=role)
         with TransferBar("uploading", sum(file.size for file in files)) as bar:
             done = publish_packages(ledger, files, on_bytes=bar)
     if as_json:
@@ -79,21 +65,9 @@ def publish(
 @store_argument
 @click.argument("package", metavar="NAME==VERSION")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; shown to whoever still uses the version.")
-@key_option
-@online_key_option
-@root_option
-@unsigned_option
+@ledger_options
 @json_option
-def yank(
-    store: str,
-    package: str,
-    reason: str,
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    unsigned: bool,
-    as_json: bool,
-) -> None:
+def yank(store: str, package: str, reason: str, access: LedgerAccess, as_json: bool) -> None:
     """Hide a version from new resolutions. Locks that have it go on working."""
     from tunehub_registry.publishing.packages import yank as yank_version
 
@@ -101,33 +75,22 @@ def yank(
     if not reason.strip():
         raise click.UsageError("--reason: say why, for those who use the version")
     with registry_errors():
-        ledger = open_ledger(store, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file)
+        ledger = open_ledger(store, access)
         _report(name, yank_version(ledger, name, version, reason.strip()), as_json)
 
 
 @click.command()
 @store_argument
 @click.argument("package", metavar="NAME==VERSION")
-@key_option
-@online_key_option
-@root_option
-@unsigned_option
+@ledger_options
 @json_option
-def unyank(
-    store: str,
-    package: str,
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    unsigned: bool,
-    as_json: bool,
-) -> None:
+def unyank(store: str, package: str, access: LedgerAccess, as_json: bool) -> None:
     """Take back a yank."""
     from tunehub_registry.publishing.packages import unyank as unyank_version
 
     name, version = _name_and_version(package)
     with registry_errors():
-        ledger = open_ledger(store, unsigned=unsigned, keys=keys, online_key=online_key, root_file=root_file)
+        ledger = open_ledger(store, access)
         _report(name, unyank_version(ledger, name, version), as_json)
 
 

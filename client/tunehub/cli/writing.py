@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,6 +50,29 @@ root_key_option: Callable[[F], F] = click.option(
 unsigned_option: Callable[[F], F] = click.option(
     "--unsigned", is_flag=True, help="Write to a registry without signatures: whoever can write to it is trusted."
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerAccess:
+    """What the options of :func:`ledger_options` say: URIs of keys, a trusted root, or that there are no signatures."""
+
+    keys: Sequence[str]
+    online_key: str | None
+    root_file: Path | None
+    unsigned: bool
+
+
+def ledger_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of who writes to a registry, which it takes as one argument ``access``."""
+
+    @wraps(command)
+    def collected(
+        *given: Any, keys: Sequence[str], online_key: str | None, root_file: Path | None, unsigned: bool, **others: Any
+    ) -> None:
+        access = LedgerAccess(keys=keys, online_key=online_key, root_file=root_file, unsigned=unsigned)
+        command(*given, access=access, **others)
+
+    return key_option(online_key_option(root_option(unsigned_option(collected))))
 
 
 @contextmanager
@@ -114,21 +139,13 @@ def user_trust() -> TrustStore:
     return trust_store(read_options())
 
 
-def open_ledger(
-    address: str,
-    *,
-    unsigned: bool,
-    keys: Sequence[str],
-    online_key: str | None,
-    root_file: Path | None,
-    role: str | None = None,
-) -> Ledger:
+def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None) -> Ledger:
     """The ledger of a registry, with the keys of the options and of the environment.
 
     Raises UsageError when keys or the root are missing, and what opening them raises.
     """
     store = open_destination(address)
-    if unsigned:
+    if access.unsigned:
         warn_unsigned(address)
         from tunehub_registry.publishing.unsigned import UnsignedLedger
 
@@ -137,9 +154,9 @@ def open_ledger(
 
     return SignedLedger(
         store,
-        trusted_root(address, root_file),
-        keys=private_keys(keys, "--key", KEY_VARIABLE),
-        online=private_key(online_key, "--online-key", ONLINE_KEY_VARIABLE),
+        trusted_root(address, access.root_file),
+        keys=private_keys(access.keys, "--key", KEY_VARIABLE),
+        online=private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE),
         role=role,
     )
 
