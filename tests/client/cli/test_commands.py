@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from tunehub.cli import doctor as doctor_module
-from tunehub.cli import main
 from tunehub.cli.doctor import examine
 from tunehub.options import read_options
 from tunehub_registry.index import encode_index, yank_version
@@ -16,28 +14,6 @@ from tunehub_registry.index import encode_index, yank_version
 from ..conftest import A76, SKYLAKE, RegistryFolder
 
 pytestmark = pytest.mark.fast
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: object) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return Result(int(stop.value.code or 0), shown.out, shown.err)
-
-    return run
 
 
 def test_help_and_version(run: Any) -> None:

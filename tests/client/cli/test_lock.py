@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from tunehub.cli import main
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.index import RecordSetSummary
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
@@ -34,28 +33,9 @@ pytestmark = pytest.mark.slow
 TVM = ("--tvm", "0.27.0")
 
 
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return Result(int(stop.value.code or 0), shown.out, shown.err)
-
-    return run
 
 
 def read(path: str | Path = "tunehub.lock") -> Lock:
