@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -227,6 +227,24 @@ def _header_folders() -> tuple[str, ...]:
         raise NvrtcError(f"{error}: pip install nvidia-cuda-runtime nvidia-cuda-crt, and set CUDA_PATH") from error
     folders = (Path(path) / "include", nvcc._find_cuda_target_include(path))
     return tuple(str(folder) for folder in folders if folder and Path(folder).is_dir())
+
+
+def missing_tensor_core_header() -> str | None:
+    """Which of CUDA's headers for tensor cores is missing, and what to do; None where they are, and where there are
+    none at all: there no kernel in half precision compiles, whoever schedules it."""
+    try:
+        folders = _header_folders()
+    except NvrtcError:
+        return None
+    if not _has_header(folders, "cuda_fp16.h"):
+        return None
+    missing = next((name for name in ("mma.h", "crt/mma.h") if not _has_header(folders, name)), None)
+    where = " or ".join(folders)
+    return missing and f"CUDA's header {missing} is not in {where}: pip install nvidia-cuda-crt, or the CUDA toolkit"
+
+
+def _has_header(folders: Iterable[str], name: str) -> bool:
+    return any((Path(folder) / name).is_file() for folder in folders)
 
 
 def _log(nvrtc: Any, program: Any) -> str:

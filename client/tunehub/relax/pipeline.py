@@ -391,12 +391,13 @@ def _legalizing_passes(target: Any) -> list[Any]:
 
 
 def _accuracy_passes(target: Any) -> list[Any]:
-    """What keeps TVM's code for ``target`` from wrong results."""
+    """What keeps TVM's code for ``target`` from wrong results, and products as that target computes them best."""
     if target.kind.name != "cuda":
         return []
     from tunehub.cuda.accurate_math import accurate_math
+    from tunehub.cuda.products import gpu_products
 
-    return [accurate_math]
+    return [accurate_math, gpu_products]
 
 
 def _layout_pass(target: Any) -> Any:

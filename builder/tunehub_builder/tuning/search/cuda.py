@@ -19,6 +19,7 @@ from typing import Any
 
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import ranked
+from tunehub.cuda.tensor_core import matmul_of
 from tunehub.cuda.tiles import sums_of
 from tunehub.relax.schedule.guard import check_statements
 from tunehub.relax.traces import export_trace, import_trace
@@ -32,7 +33,6 @@ from tunehub_builder.tuning.search.tiles import fitting
 from tunehub_builder.tuning.search.warm_start import Seed, adapted
 from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
 from tunehub_builder.tuning.space.split_k import SplitTile, tile_of
-from tunehub_builder.tuning.space.tensor_core import matmul_of
 
 SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of

@@ -13,11 +13,11 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from tunehub.cuda.matmul import Matmul
 from tunehub.relax.schedule.guard import check_statements
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
 from tunehub_builder.tuning.space import split_k
-from tunehub_builder.tuning.space.matmul import Matmul
 from tunehub_builder.tuning.space.split_k import SplitTile, sides
 
 _KEPT = 1024  # of the likeliest tiles

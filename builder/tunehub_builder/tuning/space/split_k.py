@@ -22,8 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
-from tunehub_builder.tuning.space.matmul import (
+from tunehub.cuda.matmul import (
     LOCAL_STAGE,
     Axis,
     Matmul,
@@ -38,6 +37,7 @@ from tunehub_builder.tuning.space.matmul import (
     pad_to,
     splits_of,
 )
+from tunehub.target.gpu_architectures import BANKS, REGISTERS, REGISTERS_OF_A_THREAD, SM_80, WARP
 
 GROUPS = (2, 4, 8, 16)
 DEPTHS = (4, 8, 16, 32)  # K of a group between two loads

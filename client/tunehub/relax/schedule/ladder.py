@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -181,27 +181,36 @@ def _default_knobs(request: Request) -> _Outcomes:
         yield Served(step="template", schedule=schedule, rung="template", template=name)
 
 
+def _tensor_cores(request: Request) -> _Outcomes:
+    """Tiles by the rule for the tensor cores of CUDA; for static shapes."""
+    from tunehub.cuda import tensor_core_rule  # CPUs need none of it
+
+    return () if request.is_symbolic else _by_cuda_rule(request, tensor_core_rule.NAME, tensor_core_rule.by_rule)
+
+
 def _cuda_rule(request: Request) -> _Outcomes:
     """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; for static shapes."""
-    if request.is_symbolic:
-        return
     from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
 
+    return () if request.is_symbolic else _by_cuda_rule(request, cuda_tiles.NAME, cuda_tiles.by_rule)
+
+
+def _by_cuda_rule(
+    request: Request, name: str, rule: Callable[[Any, Any], tuple[Any, float | None] | None]
+) -> _Outcomes:
     try:
-        found = cuda_tiles.by_rule(request.mod, request.target)
+        found = rule(request.mod, request.target)
         against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
     except FaultFoundError as error:
-        refusal = Refusal(check="static", reason=_reason(error))
-        yield StepRejected(step="template", template=cuda_tiles.NAME, refusal=refusal)
+        yield StepRejected(step="template", template=name, refusal=Refusal(check="static", reason=_reason(error)))
         return
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit
-        yield StepRejected(step="template", template=cuda_tiles.NAME, reason=_reason(error))
+        yield StepRejected(step="template", template=name, reason=_reason(error))
         return
     if found is not None and against is not None:
-        yield StepRejected(step="template", template=cuda_tiles.NAME, reason=against)
+        yield StepRejected(step="template", template=name, reason=against)
     elif found is not None:
         schedule, predicted = found
-        name = cuda_tiles.NAME
         yield Served(step="template", schedule=schedule, rung="template", template=name, predicted_s=predicted)
 
 
@@ -242,7 +251,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 CPU_STEPS = (*RECORD_STEPS, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-CUDA_STEPS = (*RECORD_STEPS, _transferred_traces, _cuda_rule)
+CUDA_STEPS = (*RECORD_STEPS, _transferred_traces, _tensor_cores, _cuda_rule)
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tunehub.target.gpu_architectures import SM_80, WARP
-from tunehub_builder.tuning.space.matmul import (
+from tunehub.cuda.matmul import (
     LOCAL_STAGE,
     Matmul,
     add_parts,
@@ -34,6 +33,7 @@ from tunehub_builder.tuning.space.matmul import (
     pad_to,
     splits_of,
 )
+from tunehub.target.gpu_architectures import SM_80, WARP
 
 SIDE = 16  # of a fragment
 # TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.

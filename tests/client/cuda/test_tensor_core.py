@@ -11,21 +11,19 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
-from tunehub_builder.tuning.journal import Trial
-from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch, distance
-from tunehub_builder.tuning.space import tensor_core as tensor_core
-from tunehub_builder.tuning.space.matmul import Axis
-from tunehub_builder.tuning.space.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.cuda import tensor_core
+from tunehub.cuda.matmul import Axis
+from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.relax.intrinsics import import_intrinsics
 from tunehub_registry.trace_rules import required_features
 
-from ....sweeps import swept
-from ....threads_as_loops import UNOPTIMISED, threads_as_loops
+from ...sweeps import swept
+from ...threads_as_loops import UNOPTIMISED, threads_as_loops
 
 pytestmark = pytest.mark.slow
 
 TARGET = {"kind": "cuda", "arch": "sm_90"}
-SMALL = TensorTile(warps=(1, 2), fragments=(1, 1), k_fragments=2, vectors=(8, 8))
+CUDA = "tvm.s_tir.tensor_intrin.cuda"
 
 
 def dense(rows: int = 64, columns: int = 96, inner: int = 128, dtype: str = "float16", total: str = "float32") -> Any:
@@ -143,7 +141,7 @@ def test_a_schedule_replays_as_it_was_made(case: str, pipelined: bool, whole_win
     from tunehub.relax.schedule.guard import check_function
     from tunehub.relax.traces import export_trace, import_trace
 
-    load_cuda_intrinsics()
+    import_intrinsics(CUDA)
     mod = CASES[case]()
     matmul = matmul_of(mod)
     assert matmul is not None
@@ -167,15 +165,15 @@ def test_results_are_right_with_one_thread_for_all(kind: tuple[str, bool], monke
     mod = CASES[case]()
     matmul = matmul_of(mod)
     assert matmul is not None
-    expected = _run(mod)
+    expected = run(mod)
     chosen = sorted(tile for tile in tiles(matmul) if not tile.pipelined and tile.whole_windows == whole_windows)
     for tile in _some(chosen):
         looped = threads_as_loops(apply(mod, matmul, tile).mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
-        difference = np.abs(_run(looped) - expected).max()
+        difference = np.abs(run(looped) - expected).max()
         assert difference <= 2e-3 * np.abs(expected).max()
 
 
-def _run(mod: Any) -> Any:
+def run(mod: Any) -> Any:
     import tvm
 
     from tunehub.relax.nodes import buffer_kind, parameters
@@ -193,40 +191,6 @@ def test_a_trace_of_another_kind_has_no_tile() -> None:
     assert tile_of([[["Split", ["l0", "None", 16], [True, False], ["l1", "l2"]]], []]) is None
 
 
-def test_the_search_ends_and_proposes_nothing_twice() -> None:
-    import tvm
-
-    mod = dense(32, 32, 32)
-    matmul = matmul_of(mod)
-    assert matmul is not None
-    search = TensorCoreSearch(mod, tvm.target.Target(TARGET), matmul, seed=1)
-    trials: list[Trial] = []
-    while found := search.propose(trials, 64):
-        trials += [
-            Trial(task="t", trace=trace, source="test", run_s=(1e-6 * (1 + len(trials) + n),))
-            for n, trace in enumerate(found)
-        ]
-    proposed = [tile_of(trial.trace) for trial in trials]
-    assert 10 < len(proposed) == len(set(proposed))
-    again = TensorCoreSearch(mod, tvm.target.Target(TARGET), matmul, seed=2)
-    assert not {*map(tile_of, again.propose(trials, 64))} & {*proposed}
-
-
-def test_neighbours_differ_in_one_step() -> None:
-    assert distance(SMALL, SMALL) == 0
-    for change in (
-        {"warps": (2, 2)},
-        {"fragments": (1, 2)},
-        {"k_fragments": 4},
-        {"k_fragments": 1},
-        {"pipelined": True},
-        {"whole_windows": True},
-        {"groups": 2},
-    ):
-        fields = {"warps": SMALL.warps, "fragments": SMALL.fragments, "k_fragments": 2, "vectors": (8, 8), **change}
-        assert distance(SMALL, TensorTile(**fields)) == 1  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
@@ -234,7 +198,7 @@ def test_machine_code_has_products_of_tensor_cores(case: str) -> None:
 
     from tunehub.cuda.nvrtc import Compiler, kernel_uses, source_of
 
-    load_cuda_intrinsics()
+    import_intrinsics(CUDA)
     compiler = Compiler("sm_90")
     compiler.install()
     mod = CASES[case]()

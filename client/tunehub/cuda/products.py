@@ -1,0 +1,103 @@
+"""Products of matrices and convolutions as GPUs compute them best.
+
+* In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
+  of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
+  tensor core takes, add up few numbers and stay.
+* A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
+  in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
+  is read as it lies. Constants are transposed once, when TVM folds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.relax.kernels import Kernels, rewritten
+from tunehub.relax.nodes import bound_value, shape_of, tensor_type
+
+_HALF = ("float16",)
+_SUM = "float32"
+_CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
+_NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products")  # type: ignore[untyped-decorator]
+def gpu_products(mod: Any, _context: Any) -> Any:
+    """Module pass for GPUs: sums of products in half precision in float32, transposed parameters read as they lie."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod), mod))
+
+
+@mutator
+class _Products(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = str(getattr(call.op, "name", ""))
+        if name != "relax.matmul" and name not in _CONVOLUTIONS:
+            return call
+        types = {str(tensor_type(argument).dtype) for argument in call.args}
+        if len(types) != 1 or not types <= {*_HALF, "float32"}:
+            return call
+        (own,) = types
+        half, result = own in _HALF, str(tensor_type(call).dtype)
+        weight = self._transposed(call) if name == "relax.matmul" else None
+        if weight is not None and result in (own, _SUM):
+            wide = self._kernels.call(_nt_matmul, call.args[0], weight, name=_NAME)
+        elif half and result == own:
+            wide = self._wide(name, call)
+        else:
+            return call
+        if wide is None or result == _SUM:
+            return call if wide is None else wide
+        return relax.op.astype(self.builder_.emit(wide), result)
+
+    def _transposed(self, call: Any) -> Any | None:
+        """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
+        data, weight = call.args
+        permuted = bound_value(self, weight)
+        if str(getattr(getattr(permuted, "op", None), "name", "")) != "relax.permute_dims":
+            return None
+        source, axes = permuted.args[0], permuted.attrs.axes
+        shapes = [shape_of(data), shape_of(source)]
+        if any(shape is None for shape in shapes) or len(shapes[0] or ()) < 2 or len(shapes[1] or ()) != 2:
+            return None
+        if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
+            return None
+        return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+
+    def _wide(self, name: str, call: Any) -> Any | None:
+        """``call`` with a result in float32; None for convolutions in groups."""
+        if name == "relax.matmul":
+            return relax.op.matmul(*call.args, out_dtype=_SUM)
+        attrs = call.attrs
+        if int(attrs.groups) != 1:
+            return None
+        return _CONVOLUTIONS[name](
+            *call.args,
+            strides=list(attrs.strides),
+            padding=list(attrs.padding),
+            dilation=list(attrs.dilation),
+            groups=1,
+            data_layout=str(attrs.data_layout),
+            kernel_layout=str(attrs.kernel_layout),
+            out_layout=str(attrs.out_layout),
+            out_dtype=_SUM,
+        )
+
+
+def _nt_matmul(data: Any, weight: Any) -> Any:
+    columns, depth = weight.shape
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*i: Any) -> Any:
+        factors = data(*i[:-1], k), weight(i[-1], k)
+        return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
+
+    return te.compute((*data.shape[:-1], columns), product, name=_NAME)

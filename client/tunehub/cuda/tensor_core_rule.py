@@ -1,0 +1,48 @@
+"""Schedules of current TVM for the tensor cores of CUDA GPUs without a record: products and convolutions of operands in
+half precision, added up in float32, by the sketch of :mod:`tunehub.cuda.tensor_core` with the tile that should cost
+least."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import Any
+
+from tunehub.cuda.matmul import Matmul
+from tunehub.cuda.nvrtc import missing_tensor_core_header
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tiles
+from tunehub.cuda.tensor_core_cost import seconds
+from tunehub.relax.intrinsics import import_intrinsics
+from tunehub.relax.schedule.guard import check_function, check_tiles
+
+NAME = "tensor_cores"  # in reports
+
+
+def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
+    function has no such product.
+
+    Raises NoTileError when no tile is within bounds or CUDA's headers for tensor cores are missing, GuardError for what
+    would be wrong or cannot be launched; what TVM refuses raises what TVM raises. The first call in a process takes
+    3 s, in which TVM registers its intrinsics.
+    """
+    matmul = matmul_of(mod)
+    if matmul is None:
+        return None
+    missing = missing_tensor_core_header()
+    if missing is not None:
+        raise NoTileError(missing)
+    found = ranked(matmul, 1)
+    if not found:
+        raise NoTileError(f"no tile of {matmul.extents} is within bounds")
+    (tile,) = found
+    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
+    schedule = apply(mod, matmul, tile)
+    check_tiles(schedule.mod["main"])
+    check_function(schedule.mod["main"], mod["main"], target)
+    return schedule, seconds(matmul, tile)
+
+
+def ranked(matmul: Matmul, count: int) -> list[TensorTile]:
+    """The ``count`` tiles that should take least, the best first."""
+    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))

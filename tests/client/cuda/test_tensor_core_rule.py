@@ -1,0 +1,132 @@
+"""Tiles for tensor cores by rule: which functions get one, that it is the cheapest, and what is left to TVM. No GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import te, topi
+
+from tunehub.cuda import nvrtc, tensor_core, tensor_core_rule
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.tensor_core import matmul_of, tile_of, tiles
+from tunehub.cuda.tensor_core_cost import seconds
+from tunehub.cuda.tensor_core_rule import by_rule, ranked
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.schedule.ladder import schedule_function
+from tunehub.relax.traces import export_trace
+
+from ...sweeps import swept
+from ...threads_as_loops import threads_as_loops
+from .scheduled import H200
+from .test_tensor_core import CASES, dense, run
+
+pytestmark = pytest.mark.slow
+
+
+def _product(batch: int, rows: int, columns: int, depth: int, *, transposed: tuple[bool, bool]) -> Any:
+    """A product with a bias, in each order of the operands' dimensions."""
+    shapes = ((rows, depth), (depth, columns))
+    a, b = (
+        te.placeholder((batch, *(shape[::-1] if turned else shape)), "float16", name=name)
+        for name, shape, turned in zip("ab", shapes, transposed, strict=True)
+    )
+    bias = te.placeholder((columns,), "float16", name="bias")
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(n: Any, i: Any, j: Any) -> Any:
+        one = a[n, k, i] if transposed[0] else a[n, i, k]
+        other = b[n, j, k] if transposed[1] else b[n, k, j]
+        return te.sum(one.astype("float32") * other.astype("float32"), axis=k)
+
+    c = te.compute((batch, rows, columns), product, name="product")
+    d = te.compute(c.shape, lambda n, i, j: c[n, i, j].astype("float16") + bias[j], name="out")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, d], index_dtype_override="int64")})
+
+
+def _conv(size: int, channels: int, outputs: int, kernel: int, stride: int, dilation: int = 1, batch: int = 1) -> Any:
+    x = te.placeholder((batch, channels, size, size), "float16", name="x")
+    w = te.placeholder((outputs, channels, kernel, kernel), "float16", name="w")
+    y = topi.nn.conv2d_nchw(x, w, stride, kernel // 2, dilation, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: te.max(y(*i), te.const(0, "float32")).astype("float16"), name="relu")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
+
+
+def _nhwc() -> Any:
+    x, w = te.placeholder((1, 9, 9, 24), "float16", name="x"), te.placeholder((3, 3, 24, 40), "float16", name="w")
+    y = topi.nn.conv2d_nhwc(x, w, 2, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: y(*i).astype("float16"), name="half")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
+
+
+SHAPES = {
+    "uneven": _product(1, 50, 37, 75, transposed=(False, False)),
+    "weights as they lie": _product(1, 33, 48, 64, transposed=(False, True)),
+    "first transposed": _product(1, 48, 33, 70, transposed=(True, False)),
+    "both transposed": _product(2, 20, 40, 36, transposed=(True, True)),
+    "strided": _conv(9, 20, 24, 3, 2),
+    "dilated": _conv(9, 8, 17, 3, 1, dilation=2),
+    "in a batch": _conv(6, 16, 16, 1, 1, batch=3),
+    "NHWC": _nhwc(),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_cheapest_tile_serves_and_passes_the_check(case: str) -> None:
+    mod = CASES[case]()
+    found, matmul = by_rule(mod, H200), matmul_of(mod)
+    assert found is not None and matmul is not None
+    schedule, expected = found
+    tile = tile_of(export_trace(schedule.trace))
+    assert expected == min(seconds(matmul, each) for each in tiles(matmul))
+    assert tile == ranked(matmul, 1)[0]
+
+
+@pytest.mark.no_cover  # the sketch is covered where it replays
+@pytest.mark.parametrize("shape", swept(["uneven", "strided"], SHAPES))
+def test_results_are_right_for_any_extents(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
+    monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
+    mod = SHAPES[shape]
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    expected = run(mod)
+    plain = [tile for tile in ranked(matmul, 400) if not tile.pipelined]
+    for tile in plain[:: max(1, len(plain) // 2)]:
+        schedule = tensor_core.apply(mod, matmul, tile)
+        looped = threads_as_loops(schedule.mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+        assert np.abs(run(looped) - expected).max() <= 2e-3 * np.abs(expected).max()
+
+
+def test_a_function_without_a_record_runs_on_tensor_cores() -> None:
+    scheduled, function = schedule_function(dense()["main"], H200, EmptyLookup())
+    assert scheduled.served is not None and function is not None
+    assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
+    assert scheduled.served.predicted_s is not None and scheduled.served.predicted_s < 1e-4
+    assert "wmma" in function.script()
+
+
+@pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])
+def test_other_types_are_none_of_its_business(dtype: str, total: str) -> None:
+    assert by_rule(dense(dtype=dtype, total=total), H200) is None
+
+
+def test_products_with_a_vector_are_none_of_its_business() -> None:
+    assert by_rule(_product(1, 1, 64, 64, transposed=(False, True)), H200) is None
+
+
+def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda_fp16.h", "mma.h"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(nvrtc, "_header_folders", lambda: (str(tmp_path),))
+    with pytest.raises(NoTileError, match=r"crt/mma\.h is not in .*pip install nvidia-cuda-crt"):
+        by_rule(dense(), H200)
+    (tmp_path / "crt").mkdir()
+    (tmp_path / "crt" / "mma.h").touch()
+    assert by_rule(dense(), H200) is not None
