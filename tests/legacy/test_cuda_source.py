@@ -15,7 +15,7 @@ from tunehub.relay.coverage import gpu_hardware
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.backends.relay.auto_scheduler_tuner import _source
 from tunehub_builder.backends.relay.autotvm_session import TaskSource, built, create_task
-from tunehub_builder.backends.relay.gpu_session import HARDWARE, SearchTaskSource, _failure, check_of
+from tunehub_builder.backends.relay.gpu_session import HARDWARE, MOST_STACK, SearchTaskSource, _failure, check_of
 
 from .cuda_plugin import TARGET, needs_cuda
 
@@ -125,6 +125,21 @@ def test_what_nvrtc_refuses_is_the_devices_compiler_s_failure() -> None:
     with pytest.raises(NvrtcError) as caught:
         nvrtc.machine_code(too_much, "sm_90")
     assert str(_failure(caught.value, "COMPILE_HOST")).startswith("SHARED_MEMORY: ")
+
+
+@needs_nvrtc
+def test_a_kernel_that_would_fill_the_gpu_with_its_stack_is_refused_before_it_runs(task: Any) -> None:
+    """64 x 28 sums a thread in an array that loops index: what made other workers' candidates run out of memory."""
+    greedy = {**GOOD, "tile_f": [-1, 1, 1, 64], "tile_y": [-1, 1, 1, 28], "tile_x": [-1, 1, 28, 1]}
+    nvrtc.install("sm_90", MOST_STACK)
+    try:
+        built_from(task, config_with(task, GOOD))
+        with pytest.raises(Exception, match="local memory") as caught:
+            built_from(task, config_with(task, greedy))
+    finally:
+        nvrtc.install("sm_90")
+    assert str(_failure(caught.value, "COMPILE_HOST")).startswith("LOCAL_MEMORY: ")
+    built_from(task, config_with(task, greedy))  # the gate runs TVM's default, whatever it takes
 
 
 def test_the_auto_scheduler_s_tasks_travel() -> None:

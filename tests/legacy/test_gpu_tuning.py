@@ -167,6 +167,7 @@ def test_features_come_from_a_table() -> None:
     [
         (None, None),
         ("SHARED_MEMORY: Error: it exceeds max_shared_memory_per_block 49152", "SHARED_MEMORY"),
+        ("LOCAL_MEMORY: error: a thread takes 25088 bytes of local memory, more than 4096", "LOCAL_MEMORY"),
         ("CandidateError: RUNTIME_DEVICE: an illegal memory access", "RUNTIME_DEVICE"),
         ("the attempt crashed its process (exit code -27)", "BUILD_TIMEOUT"),
         ("the attempt crashed its process (exit code -14)", "RUN_TIMEOUT"),

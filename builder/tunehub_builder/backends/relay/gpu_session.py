@@ -18,7 +18,7 @@ from tunehub.cuda.nvrtc import NvrtcError
 from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, built, create_task
 from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
-from tunehub_builder.backends.relay.work import REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
+from tunehub_builder.backends.relay.work import LOCAL_MEMORY, REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
 from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes, timed
 from tunehub_builder.tuning.runner.messages import Attempt
 
@@ -26,6 +26,10 @@ from tunehub_builder.tuning.runner.messages import Attempt
 # Building is limited in CPU seconds, since all cores may be taken; measuring has the GPU for itself.
 BUILD_LIMIT_S, RUN_LIMIT_S = 20.0, 10.0
 BUILD_SIGNAL, RUN_SIGNAL = signal.SIGPROF, signal.SIGALRM
+# For every thread that a GPU holds (270,336 on an H200) the driver keeps as much as the largest kernel of a process
+# took, until the process ends: with 25 to 100 KB some twenty workers fill a GPU, and then good candidates fail, too.
+# The fastest candidates of the standard networks' operators take 16 bytes at most.
+MOST_STACK = 4096  # bytes of a thread
 HARDWARE = (
     "num_cores",
     "vector_unit_bytes",
@@ -42,6 +46,7 @@ _MOST_BYTES_KEPT = 4 << 30
 _MEANINGS = (
     (re.compile(r"max_thread"), TOO_MANY_THREADS),
     (re.compile(r"max_shared_memory|too much shared data"), SHARED_MEMORY),
+    (re.compile(r"bytes of local memory"), LOCAL_MEMORY),
     (re.compile(r"LAUNCH_OUT_OF_RESOURCES|too many resources requested|too many registers"), REGISTERS),
 )
 
@@ -105,7 +110,7 @@ class GpuSession(ABC):
     def _prepare(self, target: Any) -> RunDevice:
         """The device, taken into use once in a process: one that replaces a crashed one is not warmed up."""
         if self._device is None:
-            device = self._place.device(target)
+            device = self._place.device(target, MOST_STACK)
             device.tvm.sync()
             self._device = device
         return self._device

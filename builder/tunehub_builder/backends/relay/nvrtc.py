@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tunehub.cuda.nvrtc import NvrtcError
+from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
 _CALLBACK = "tvm_callback_cuda_compile"
@@ -30,12 +30,18 @@ def available() -> bool:
     return True
 
 
-def install(arch: str) -> None:
-    """Let TVM compile for ``arch`` (``sm_90``) with this from now on, in this process."""
+def install(arch: str, most_stack: int | None = None) -> None:
+    """Let TVM compile for ``arch`` (``sm_90``) with this from now on, in this process.
+
+    A kernel whose threads take more than ``most_stack`` bytes of stack is refused (NvrtcError); None: none is.
+    """
     import tvm
 
     def compiled(source: Any, *_target: Any) -> bytearray:
-        return bytearray(machine_code(str(source), arch))
+        code = machine_code(str(source), arch)
+        if most_stack is not None:
+            check_stack(code, most_stack)
+        return bytearray(code)
 
     tvm._ffi.register_func(_CALLBACK, compiled, override=True)
 
@@ -54,6 +60,13 @@ def machine_code(source: str, arch: str) -> bytes:
         return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def check_stack(code: bytes, most: int) -> None:
+    """Raises NvrtcError when a thread of a kernel in ``code``, a cubin, takes more than ``most`` bytes of stack."""
+    stack = max((use.stack for use in kernel_uses(code).values()), default=0)
+    if stack > most:
+        raise NvrtcError(f"error: a thread takes {stack} bytes of local memory, more than {most}")
 
 
 @lru_cache(maxsize=1)
