@@ -18,18 +18,23 @@ from tunehub.target.tvm_generation import Generation, find_tvm, require_relax, r
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from tunehub.options import Sizes
+
 
 def compile(
     mod: Any,
     target: Any = None,
     *,
     params: dict[str, Any] | None = None,
+    specialize: Sizes | None = None,
     hub: Hub | None = None,
     **options: Unpack[HubOptions],
 ) -> Any:
     """Compile a Relax module with records; returns what `tvm.compile` does (a `tvm.relax.VMExecutable`).
 
     `target` is anything that `tunehub.resolve` takes; None is this machine's CPU. `params` are bound into `main`.
+    `specialize`: sizes of open dimensions, `{"batch": [1, 8], "sequence": [128]}`, for whose every combination `main`
+    gets a function of its own beside the one for all sizes; which one runs is decided by the inputs.
     `hub` reuses a hub (then no options); pass one to read its `report()` afterwards.
     For a CPU, `TVM_NUM_THREADS` is set to the physical cores if TVM would take fewer and nobody has set a number.
     Raises UnsupportedTVMError, UnknownTargetError, RequirementError, SettingError, LockFileError; HubError only in
@@ -43,7 +48,7 @@ def compile(
     chosen = _hub_for(tvm_target, hub, options)
     if sized is not None:
         chosen.note(sized)
-    return relax_pipeline.compile_module(mod, tvm_target, chosen, params)
+    return relax_pipeline.compile_module(mod, tvm_target, chosen, params, specialize)
 
 
 def explain(
@@ -51,6 +56,7 @@ def explain(
     target: Any = None,
     *,
     params: dict[str, Any] | None = None,
+    specialize: Sizes | None = None,
     hub: Hub | None = None,
     **options: Unpack[HubOptions],
 ) -> Report:
@@ -63,7 +69,7 @@ def explain(
 
     tvm_target = as_tvm_target(target)
     chosen = _hub_for(tvm_target, hub, options)
-    relax_pipeline.explain_module(mod, tvm_target, chosen, params)
+    relax_pipeline.explain_module(mod, tvm_target, chosen, params, specialize)
     chosen.read_tuning()
     return chosen.report()
 
@@ -109,13 +115,16 @@ def installed_hubs() -> tuple[Hub, ...]:
     return () if _installed is None else _installed.hubs()
 
 
-def pipeline(target: Any = None, *, hub: Hub | None = None, **options: Unpack[HubOptions]) -> Any:
-    """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. Raises as `compile`."""
+def pipeline(
+    target: Any = None, *, specialize: Sizes | None = None, hub: Hub | None = None, **options: Unpack[HubOptions]
+) -> Any:
+    """A module pass of TVM for `tvm.compile(mod, target, relax_pipeline=…)`. `specialize` and errors as of `compile`;
+    sizes that do not fit a module are an error of TVM's when the pass runs."""
     require_relax()
     from tunehub.relax import pipeline as relax_pipeline
 
     tvm_target = as_tvm_target(target)
-    return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options))
+    return relax_pipeline.build_pipeline(tvm_target, _hub_for(tvm_target, hub, options), specialize)
 
 
 def resolve(target: Any = None, **options: Unpack[HubOptions]) -> Resolution:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Layout = Literal["keep", "auto"]
 Verify = Literal["auto", "always", "never"]
 Address = str | os.PathLike[str]
+Sizes = Mapping[str, Sequence[int]]  # of open dimensions, by their names
 
 DEFAULT_BUDGET_S = 10.0
 MOST_MEASURED = 1000

@@ -67,6 +67,7 @@ def test_compile_opens_a_hub_for_this_machine(relax: Pipeline, published: str) -
     assert str(got[1]) == str(tunehub.host_target())
     assert got[2].report().package is not None
     assert got[3] == params
+    assert tunehub.compile(mod, specialize={"n": [1]}, registry=published)[4] == {"n": [1]}
 
 
 def test_a_hub_can_be_given(relax: Pipeline, published: str) -> None:

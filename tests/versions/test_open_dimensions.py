@@ -40,10 +40,11 @@ def compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
 
-    def make(mod: Any, layout: Any) -> Any:
+    def make(mod: Any, layout: Any, **options: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # there is no package for any CPU
-            executable = tunehub.compile(mod, {"kind": "llvm", "num-cores": 2}, layout=layout, offline=True)
+            target = {"kind": "llvm", "num-cores": 2}
+            executable = tunehub.compile(mod, target, layout=layout, offline=True, **options)
         machine = relax.VirtualMachine(executable, tvm.cpu())
         return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
@@ -131,3 +132,18 @@ def test_attention_over_an_open_sequence_is_right(compiled: Any) -> None:
         q, k, v = (array(2, size, 32) * factor for factor in (1, 2, 3))
         powers = np.exp(q @ k.transpose(0, 2, 1))
         np.testing.assert_allclose(run(q, k, v), powers / powers.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_functions_for_chosen_sizes_are_right(compiled: Any) -> None:
+    n, m, weight = symbol("n"), symbol("m"), array(8, 12)
+
+    def make(b: Any, x: Any, y: Any) -> Any:
+        same = b.match_cast(y, kind_of((n, 12)))
+        return b.emit(op.add(b.emit(op.nn.relu(b.emit(op.matmul(x, relax.const(weight))))), same))
+
+    run = compiled(net(make, (n, 8), (m, 12)), "auto", specialize={"n": [1, 7], "m": [1, 7]})
+    for size in SIZES:
+        x, y = array(size, 8), array(size, 12)
+        np.testing.assert_allclose(run(x, y), np.maximum(x @ weight, 0) + y, rtol=1e-4, atol=1e-5)
+    with pytest.raises(Exception, match=r"(?i)cast|mismatch|shape"):
+        run(array(7, 8), array(3, 12))

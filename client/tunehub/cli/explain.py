@@ -22,6 +22,7 @@ _REMEDY = "install what reads models: pip install 'tunehub[builder]'"
 @click.argument("model", metavar="MODEL.onnx", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an open input.")
+@click.option("--specialize", multiple=True, metavar="SYMBOL=1,8", help="Functions for sizes of an open dimension.")
 @click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
 @click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
@@ -36,6 +37,7 @@ def explain(
     model: Path,
     target: str | None,
     shapes: Sequence[str],
+    specialize: Sequence[str],
     require: str | None,
     layout: Layout | None,
     verify: Verify | None,
@@ -49,8 +51,10 @@ def explain(
     """
     from tunehub import api
 
-    mod = _module(model, shapes)
-    report = api.explain(mod, target, registry=registry or None, require=require, layout=layout, verify=verify)
+    sizes, mod = _read("--specialize", specialize, "SYMBOL=1,8"), _module(model, shapes)
+    report = api.explain(
+        mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout, verify=verify
+    )
     if misses is not None:
         _save(report, misses)
     if as_json:
@@ -61,16 +65,12 @@ def explain(
 
 def _module(model: Path, shapes: Sequence[str]) -> Any:
     """The model as a Relax module. Exit code 1 for a file that is no model, 2 for a wrong shape."""
+    fixed = _read("--input-shape", shapes, "INPUT=1,3,224,224")
     try:
         from tunehub_builder import networks
         from tunehub_builder.networks import NetworkError
-        from tunehub_builder.tuning.recipe import parse_shape
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}") from None
-    try:
-        fixed = dict(map(parse_shape, shapes))
-    except ValueError as error:
-        raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
+        raise _missing(error) from None
     from tunehub.target.tvm_generation import require_relax
 
     require_relax()
@@ -79,7 +79,23 @@ def _module(model: Path, shapes: Sequence[str]) -> Any:
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}") from None
+        raise _missing(error) from None
+
+
+def _read(option: str, given: Sequence[str], form: str) -> dict[str, tuple[int, ...]]:
+    """Numbers by name. Exit code 1 without the builder, 2 for another form."""
+    try:
+        from tunehub_builder.tuning.recipe import parse_shape
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    try:
+        return dict(map(parse_shape, given))
+    except ValueError as error:
+        raise click.UsageError(f"{option}: expected {form}, got {error}") from None
+
+
+def _missing(error: ModuleNotFoundError) -> click.ClickException:
+    return click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}")
 
 
 def _save(report: Report, misses: Path) -> None:

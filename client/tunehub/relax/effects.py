@@ -65,7 +65,7 @@ def _with_casts_kept(mod: Any) -> Any:
 class _CastWriter(PyExprMutator):  # type: ignore[misc]
     def visit_match_cast_(self, binding: Any) -> None:
         if _is_endangered(binding):
-            untyped = [(getattr(relax, "ObjectType", None) or relax.ObjectStructInfo)()]  # renamed in 0.26
+            untyped = [(getattr(relax, "ObjectStructInfo", None) or relax.ObjectType)()]  # 0.26 took 0.25's other name
             copied = relax.Call(tvm.ir.Op.get(_PURE_PACKED), [relax.ExternFunc(_SAME), binding.value], None, untyped)
             value = self.builder_.emit(self.visit_expr(copied))
             binding = relax.MatchCast(binding.var, value, tensor_type(binding))

@@ -27,7 +27,7 @@ from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
-    from tunehub.options import Layout
+    from tunehub.options import Layout, Sizes
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
@@ -63,8 +63,9 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
         return tvm.transform.Sequential(passes)(mod)
 
 
-def build_pipeline(target: Any, hub: Hub) -> Any:
-    """Return the module pass that compiles for ``target`` with the records of ``hub``.
+def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> Any:
+    """Return the module pass that compiles for ``target`` with the records of ``hub``; ``specialize``: see
+    :mod:`tunehub.relax.specialize`. The pass raises SettingError for sizes that do not fit a module.
 
     When a step of the hub fails, the module goes through TVM's default pipeline and the hub warns
     (``strict``: the hub raises).
@@ -73,7 +74,8 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.pipeline")  # type: ignore[untyped-decorator]
     def tunehub_pipeline(mod: Any, _context: Any) -> Any:
-        mod = _named_for(target, mod)
+        original = _named_for(target, mod)
+        mod = _specialized(original, specialize, hub)
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
@@ -82,12 +84,13 @@ def build_pipeline(target: Any, hub: Hub) -> Any:
                 _measure(prepared, target, hub)
                 finished = _scheduled_and_finished(prepared, target, hub, verifier)
             hub.leaves_wrong(wrong_operators(_relax_calls(mod), target))
+            _note_weights(finished, hub)
             if hub.verification is not None and hub.verification.whole_networks:
                 hub.verification.check_network(mod, finished, target, hub.note)
             return finished
         except Exception as error:
             hub.failed("compiling with records", error)
-            return _plain_pipeline(target)(mod)
+            return _plain_pipeline(target)(original)
 
     return tunehub_pipeline
 
@@ -101,9 +104,12 @@ def _measure(mod: Any, target: Any, hub: Hub) -> None:
         measure_missing(workloads, target, hub, hub.measuring)
 
 
-def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> None:
-    """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated."""
-    bound = _named_for(target, _bound(mod, params))
+def explain_module(
+    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+) -> None:
+    """Put into the report of ``hub`` what :func:`compile_module` would do with ``mod``. No code is generated. Raises as
+    that."""
+    bound = _specialized(_named_for(target, _bound(mod, params)), specialize, hub)
     if not _may_serve(bound, target, hub):
         return
     try:
@@ -112,6 +118,29 @@ def explain_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | Non
         hub.leaves_wrong(wrong_operators(_relax_calls(bound), target))
     except Exception as error:
         hub.failed("explaining the module", error)
+
+
+def _specialized(mod: Any, sizes: Sizes | None, hub: Hub) -> Any:
+    """``mod`` with functions for ``sizes``; as it is when they cannot be made. Raises SettingError for wrong ones."""
+    if sizes is None:
+        return mod
+    from tunehub.relax.specialize import check_sizes, specialized
+
+    check_sizes(mod, sizes)
+    try:
+        return specialized(mod, sizes)
+    except Exception as error:
+        hub.failed("making functions for chosen sizes", error)
+        return mod
+
+
+def _note_weights(finished: Any, hub: Hub) -> None:
+    """Say what functions for chosen sizes hold beside what the one for all sizes holds."""
+    from tunehub.relax.specialize import note_of_weights
+
+    text = note_of_weights(finished)
+    if text is not None:
+        hub.note(text)
 
 
 def _may_serve(mod: Any, target: Any, hub: Hub) -> bool:
@@ -147,18 +176,23 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
     return prepare(mod, target)
 
 
-def compile_module(mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None) -> Any:
+def compile_module(
+    mod: Any, target: Any, hub: Hub, params: dict[str, Any] | None = None, specialize: Sizes | None = None
+) -> Any:
     """Compile ``mod`` with the records of ``hub``; the executable is what ``tvm.compile`` returns.
 
     ``params`` (name → array) are bound into ``main`` first: bound weights are packed once, at compile time.
+    ``specialize``: sizes by open dimension for which ``main`` has functions of their own
+    (:mod:`tunehub.relax.specialize`); raises SettingError for those that do not fit ``mod``.
     A failure after the pipeline (code generation) leads to one more attempt with TVM's default pipeline.
     """
     import tvm
 
     mod = _bound(mod, params)
+    chosen = _specialized(mod, specialize, hub)
     try:
         with activate(hub):
-            return tvm.compile(mod, target, relax_pipeline=build_pipeline(target, hub))
+            return tvm.compile(chosen, target, relax_pipeline=build_pipeline(target, hub))
     except Exception as error:
         hub.failed("generating code for the scheduled module", error)
         return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))

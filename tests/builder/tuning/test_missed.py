@@ -125,6 +125,8 @@ def test_misses_with_open_dimensions_are_kept_but_not_tuned(tmp_path: Path, tvm:
     assert workload_key(workload_of(miss.function)) == miss.exact == workload["exact"]
     with pytest.raises(TuningError, match="1 × with dynamic shapes"):
         missed_workloads(file).tasks(miss.target)
+    result = CliRunner().invoke(explain, [str(model), *NO_PACKAGE, "--specialize", "rows=1,8", "--json"])
+    assert sorted(each["symbols"] for each in json.loads(result.stdout)["workloads"]) == [[], [], ["rows"]]
 
 
 def test_nothing_in_the_file(tmp_path: Path) -> None:
@@ -158,6 +160,8 @@ def test_explain_prints_a_table_and_says_what_is_wrong(
     assert (result.exit_code, "bad.onnx: not readable as ONNX" in result.output) == (1, True)
     result = CliRunner().invoke(explain, [str(tiny_model), "--input-shape", "x0"])
     assert (result.exit_code, "--input-shape: expected" in result.output) == (2, True)
+    result = CliRunner().invoke(explain, [str(tiny_model), "--specialize", "batch"])
+    assert (result.exit_code, "--specialize: expected SYMBOL=1,8" in result.output) == (2, True)
     result = CliRunner().invoke(
         explain, [str(tiny_model), *NO_PACKAGE, "--misses", str(tmp_path / "no" / "misses.jsonl")]
     )

@@ -175,6 +175,9 @@ class FakeHub:
     def fall_back(self, reason: str) -> None:
         self.notes.append(reason)
 
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
     def rungs(self) -> list[str]:
         return [workload.rung for workload in self.workloads]
 
