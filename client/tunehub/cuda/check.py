@@ -22,10 +22,11 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
 from tunehub.relax.schedule.flattening import flattening
+from tunehub.relax.symbols import instance, probes
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
-CHECK_VERSION = 3
+CHECK_VERSION = 4
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -38,6 +39,17 @@ def fault(scheduled: Any, target: Any) -> Verdict:
 
 
 def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
+    """What is wrong at some probe, else why it is not known for one."""
+    unknown: NotSimulated | None = None
+    for values in probes(scheduled):
+        found = _fault_of_instance(instance(scheduled, values), target)
+        if isinstance(found, Fault):
+            return Fault(found.rule, f"{found.place} at {', '.join(map(str, values))}") if values else found
+        unknown = unknown or found
+    return unknown
+
+
+def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     if not is_static(scheduled):
         return NotSimulated("shapes are unknown")
     found = structural_fault(scheduled)

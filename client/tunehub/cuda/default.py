@@ -10,8 +10,9 @@ from tunehub.cuda.fault import Fault
 from tunehub.cuda.plain import plain_schedule
 from tunehub.exceptions import last_line
 from tunehub.records.ladder import Refusal, StepRejected
-from tunehub.relax.nodes import statements_in
+from tunehub.relax.nodes import main_module, statements_in
 
+_DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 Tell = Callable[[str, StepRejected], None]
 
 
@@ -39,6 +40,17 @@ def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
         return scheduled
 
     return apply
+
+
+def default_schedule(function: Any, target: Any) -> Any:
+    """``function``, a PrimFunc, with TVM's own schedule for ``target``, or its plain one where that is wrong."""
+    import tvm
+    from tvm import relax
+
+    passes = [each for each in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(each.info.name)]
+    with target:
+        found = tvm.transform.Sequential([checked(each, target, lambda *_: None) for each in passes])(main_module(function))
+    return found["main"]
 
 
 def _is_asked_for(scheduled: Any) -> bool:

@@ -68,10 +68,19 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
     return best
 
 
-def ranked(problem: Problem, *, shared_memory: int, threads: int, count: int, covering: bool = False) -> list[Tile]:
+def ranked(
+    problem: Problem,
+    *,
+    shared_memory: int,
+    threads: int,
+    count: int,
+    covering: bool = False,
+    open_loop: int | None = None,
+) -> list[Tile]:
     """The ``count`` tiles that should take least, the best first: those that divide their loops, or ``covering`` ones,
-    which may go beyond the ends (of what both operands have, such as a batch, they then take one at a time)."""
-    tiles = _plain(problem, min(threads, _MOST_THREADS), covering)
+    which may go beyond the ends (of what both operands have, such as a batch, they then take one at a time). Along
+    ``open_loop``, one over results, all may."""
+    tiles = _plain(problem, min(threads, _MOST_THREADS), covering, open_loop)
     if not len(tiles):
         return []
     tiles = _cheapest(problem, tiles, _KEPT)
@@ -110,12 +119,12 @@ def _lengths(extent: int, covering: bool = True) -> list[int]:
     return [extent, *sorted(length for length in longer if extent < length <= _MOST_WASTE * extent)]
 
 
-def _plain(problem: Problem, threads: int, covering: bool) -> Tiles:
+def _plain(problem: Problem, threads: int, covering: bool, open_loop: int | None) -> Tiles:
     """All tiles of the result within bounds, with one step and without virtual threads."""
     found = np.ones((1, 0, 2), dtype=np.int64)
     common = _common(problem) if covering else frozenset()
     for loop, extent in enumerate(problem.spatial):
-        cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent, covering), threads)
+        cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent, covering or loop == open_loop), threads)
         choices = np.array(cuts, dtype=np.int64)
         found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
         found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]

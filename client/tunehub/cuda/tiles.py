@@ -55,17 +55,16 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
     if sums is None:
         return None
     limits = limits_of(target)
-    expected, check = None, check_exact
+    expected = None
     if sums.problem is not None:
         tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
         expected = tile.expected_s
-        schedule = tiled(mod, sums, tile)
-        check = check_tiles if _goes_beyond(tile, sums) else check_exact
+        schedule = checked_tiles(mod, sums, tile)
     elif math.prod(sums.reduction) <= _WINDOW and math.prod(sums.spatial) >= _FEWEST_WINDOWS:
         schedule = one_thread_each(mod, sums)
+        check_exact(schedule.mod["main"])
     else:
         raise NoTileError("several threads for each result are better, as TVM has them")
-    check(schedule.mod["main"])
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule, expected
 
@@ -91,6 +90,13 @@ def sums_of(mod: Any) -> Sums | None:
     if type(summand).__name__ in _LOADS:
         return found
     return _with_problem(found, block, summand)
+
+
+def checked_tiles(mod: Any, sums: Sums, tile: Tile) -> Any:
+    """:func:`tiled`. Raises GuardError when a tile writes what other tiles write."""
+    schedule = tiled(mod, sums, tile)
+    (check_tiles if _goes_beyond(tile, sums) else check_exact)(schedule.mod["main"])
+    return schedule
 
 
 def tiled(mod: Any, sums: Sums, tile: Tile) -> Any:

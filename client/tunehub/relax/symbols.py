@@ -14,6 +14,8 @@ import numpy as np
 from tunehub.relax.index_expressions import compiled, is_variable, parts_of
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 
+PROBES = "tunehub.probes"
+"""The attribute of a scheduled function with values of its symbols at which it is to be checked, too."""
 _PROBED = (1, 2, 3, 7, 16, 61, 128)
 _LARGER = (13, 29, 131, 251, 509, 1021)  # for functions that small values leave without elements
 _FEWEST = 6
@@ -55,15 +57,35 @@ def is_symbolic(function: Any) -> bool:
 
 
 def instance(function: Any, values: Sequence[int]) -> Any:
-    """``function`` with ``values`` in place of its symbols, in the order of :func:`symbols_of`; itself without any."""
+    """``function`` with ``values`` in place of its symbols, in the order of :func:`symbols_of`; itself without any. What
+    it does at other sizes (:mod:`tunehub.relax.schedule.branches`) is left out."""
     from tvm import tirx
 
+    symbols = symbols_of(function)
+    numbers = [tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)]
+    found = in_place(function, numbers)
+    return _without_other_branches(found) if PROBES in (found.attrs or {}) else found
+
+
+def _without_other_branches(function: Any) -> Any:
+    """An instance without the loops in its root block that have no steps, and what is in the others without these."""
+    from tvm import tirx
+
+    root = function.body.block
+    loops = list(root.body.seq) if type(root.body).__name__ == "SeqStmt" else [root.body]
+    bodies = [loop.body for loop in loops if extent_at(loop.extent, {})]
+    body = bodies[0] if len(bodies) == 1 else tirx.SeqStmt(bodies)
+    block = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
+    return function.with_body(type(function.body)([], True, block))
+
+
+def in_place(function: Any, expressions: Sequence[Any]) -> Any:
+    """``function`` with TVM's ``expressions`` in place of its symbols; itself without any."""
     symbols = symbols_of(function)
     if not symbols:
         return function
     added = [symbol for symbol in symbols if not any(map(symbol.same_as, function.params))]
-    numbers = {symbol: tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)}
-    return _with_parameters(function, added).specialize(numbers)
+    return _with_parameters(function, added).specialize(dict(zip(symbols, expressions, strict=True)))
 
 
 def scalars(function: Any, values: Sequence[int]) -> tuple[int, ...]:
@@ -97,8 +119,8 @@ def typical(function: Any) -> tuple[int, ...] | None:
 
 
 def probes(function: Any) -> list[tuple[int, ...]]:
-    """Values of the symbols of ``function`` for checks. The first are 1 for all, where that leaves elements. Without
-    symbols, no values once."""
+    """Values of the symbols of ``function`` for checks. The first are 1 for all, where that leaves elements; the last
+    those that a scheduled function itself names (:data:`PROBES`). Without symbols, no values once."""
     symbols = symbols_of(function)
     if not symbols:
         return [()]
@@ -106,7 +128,8 @@ def probes(function: Any) -> list[tuple[int, ...]]:
     more = (values for values in combined(_LARGER, len(symbols)) if _has_elements(function, symbols, values))
     while len(found) < _FEWEST and (values := next(more, None)) is not None:
         found.append(values)
-    return found
+    own = [tuple(map(int, values)) for values in (function.attrs or {}).get(PROBES, ())]
+    return found + [values for values in own if values not in found and _has_elements(function, symbols, values)]
 
 
 def combined(choices: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

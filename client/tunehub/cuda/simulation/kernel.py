@@ -162,10 +162,14 @@ def _launches(node: Any, memories: dict[int, Memory]) -> Iterator[Launch]:
 def _declare(node: Any, memories: dict[int, Memory]) -> None:
     kind = type(node).__name__
     if kind == "DeclBuffer":
-        viewed = node.data if hasattr(node, "data") else node.buffer.data
+        viewed = _viewed(node)
         _remember(node.buffer, _known(viewed, memories), memories)
     elif kind == "AllocBuffer":
         _remember(node.buffer, _memory(node.buffer, str(node.buffer.scope())), memories)
+
+
+def _viewed(declaration: Any) -> Any:
+    return declaration.data if hasattr(declaration, "data") else declaration.buffer.data
 
 
 def _remember(buffer: Any, memory: Memory, memories: dict[int, Memory]) -> None:
@@ -228,6 +232,7 @@ class _Reader:
     named: set[int] = field(default_factory=set)  # variables that stand for a value
     limited: set[int] = field(default_factory=set)  # variables of loops whose values ``bounds`` knows
     unlimited: set[int] = field(default_factory=set)
+    starts: dict[int, Any] = field(default_factory=dict)  # of views, and of pointers: the element that they begin at
     bounds: Any = None
     mixes: bool = False
 
@@ -265,15 +270,38 @@ class _Reader:
         elif kind in _NESTED:
             yield from self.nested(node, path)
         elif kind in _NAMING:
-            self.named.add(hash(node.var))
-            yield from self.reads(node.value, path)
+            if not self.points(node.var, node.value):
+                self.named.add(hash(node.var))
+                yield from self.reads(node.value, path)
             for child in children(node):
                 yield from self.nodes(child, path)
         else:
             raise NotSimulatedError(f"a statement {kind}")
 
+    def points(self, name: Any, value: Any) -> bool:
+        """Note that ``name``, a view or a pointer, begins where ``value`` says, if that is an address or another one."""
+        if type(value).__name__ == "Call" and operator_name(value) == "address_of":
+            (load,) = value.args
+            memory, start = _known(buffer_of(load), self.memories), self.start_of(buffer_of(load), load.indices[0])
+        elif hash(value) in self.starts:
+            memory, start = self.memories[hash(value)], self.starts[hash(value)]
+        else:
+            return False
+        self.memories[hash(name)], self.starts[hash(name)] = memory, start
+        return True
+
+    def start_of(self, buffer: Any, index: Any) -> Any:
+        """The place of an element of a buffer in the memory that it is a view of."""
+        start = self.starts.get(hash(buffer), 0)
+        if integer(start) == 0:
+            return index
+        if type(index).__name__ == "Ramp":
+            return type(index)(index.base + start, index.stride, index.lanes)
+        return index + start
+
     def nested(self, node: Any, path: _Surroundings) -> Iterator[Node]:
-        _declare(node, self.memories)
+        if not (type(node).__name__ == "DeclBuffer" and self.points(node.buffer, _viewed(node))):
+            _declare(node, self.memories)
         if type(node).__name__ == "AttrStmt":
             key = str(node.attr_key)
             if key == "thread_extent":
@@ -340,8 +368,8 @@ class _Reader:
         buffer = buffer_of(node)
         if len(node.indices) != 1:
             raise NotSimulatedError("a buffer of several dimensions")
-        memory = _known(buffer, self.memories)
-        yield self.made(memory, hash(buffer), self.expression(node.indices[0]), path, writes=writes)
+        memory, index = _known(buffer, self.memories), self.start_of(buffer, node.indices[0])
+        yield self.made(memory, hash(buffer), self.expression(index), path, writes=writes)
 
     def made(
         self,
@@ -385,7 +413,8 @@ class _Reader:
         if memory.scope == "local" and path.reducing:
             return
         unwritten = memory.scope == "global" and hash(buffer_of(node)) not in self.written
-        if unwritten and (self.is_loaded(node.indices[0]) or self.stays_inside(node.indices[0], memory.size)):
+        index = self.start_of(buffer_of(node), node.indices[0]) if unwritten else None
+        if unwritten and (self.is_loaded(index) or self.stays_inside(index, memory.size)):
             return
         yield from self.access(node, path, writes=False)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import mul
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, integer, parameters
+from tunehub.relax.nodes import integer, parameters
 from tunehub.relax.open_axes.axes import OpenAxes
+from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, sequence, view, wide
 
 _SERIAL, _PARALLEL = 0, 1  # tvm::tirx::ForKind
 _INDEX = "int64"
@@ -40,7 +39,7 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
     ``fewest``: pieces from which on threads share them where a piece alone runs on one thread.
     """
     tile = _with_own_data(tile)
-    count, nests = _product(_counts(axes)), _nests(tile)
+    count, nests = product(wide(axes.extents)), _nests(tile)
     if len(nests) == 1 and _is_parallel(nests[0]):
         return _with_body(function, _fused(function, axes, tile, nests[0]))
     if any(map(_is_parallel, nests)):
@@ -69,23 +68,23 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     extent = int(nests[0].extent)
     if any(int(nest.extent) != extent for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
-    extents = _counts(axes)
+    extents = wide(axes.extents)
     joined = axes.are_one and tiles.row == len(extents) - 1
     others = [] if joined else [each for at, each in enumerate(extents) if at != tiles.row]
-    rows = _product(extents) if joined else extents[tiles.row]
-    tasks, lead = tirx.max(rows // tiles.large, _number(1)), _product(others)
+    rows = product(extents) if joined else extents[tiles.row]
+    tasks, lead = tirx.max(rows // tiles.large, number(1)), product(others)
     place = tirx.Var("task", _INDEX)
     task, thread = place % tasks, place // (lead * tasks)
-    leading = _places(place // tasks % lead, others)
+    leading = places(place // tasks % lead, others)
     body = []
     plans = zip(functions, nests, _row_loops(rows, task, tasks, tiles), strict=True)
     for tile, nest, (times, first) in plans:
         step = tirx.Var("tile", _INDEX)
         at = first(step)
-        starts = _places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
+        starts = places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
         inside = [*_views(function, axes, tile, starts), _inside(tile, [_at(nest, thread)])]
-        body.append(tirx.For(step, _number(0), times, _SERIAL, tirx.SeqStmt(inside)))
-    loop = tirx.For(place, _number(0), lead * tasks * extent, _PARALLEL, tirx.SeqStmt(body))
+        body.append(tirx.For(step, number(0), times, _SERIAL, tirx.SeqStmt(inside)))
+    loop = tirx.For(place, number(0), lead * tasks * extent, _PARALLEL, tirx.SeqStmt(body))
     return _with_body(function, loop)
 
 
@@ -99,19 +98,19 @@ def _row_loops(rows: Any, task: Any, tasks: Any, tiles: RowTiles) -> list[tuple[
     split = tirx.all(rest > 0, large + rest <= 2 * small)  # the last large tile and the rest are two small ones
 
     def last(*cases: tuple[Any, Any], other: Any, before: int) -> Any:
-        value = _number(other)
+        value = number(other)
         for condition, result in reversed(cases):
-            value = tirx.Select(condition, _number(result), value)
-        return tirx.Select(task == tasks - 1, value, _number(before))
+            value = tirx.Select(condition, number(result), value)
+        return tirx.Select(task == tasks - 1, value, number(before))
 
-    first_small = tirx.Select(few, _number(0), (whole - tirx.Select(split, _number(1), _number(0))) * large)
+    first_small = tirx.Select(few, number(0), (whole - tirx.Select(split, number(1), number(0))) * large)
     larges = last((tirx.any(few, split), 0), (rest > small, 2), other=1, before=1)
     fits = tirx.all(rest > 0, rest <= small)
     smalls = last(
         (single, 0),
         (few, (rows + (small - 1)) // small),
         (split, 2),
-        other=tirx.Select(fits, _number(1), _number(0)),
+        other=tirx.Select(fits, number(1), number(0)),
         before=0,
     )
     ones = last((single, rows), other=0, before=0)
@@ -126,10 +125,10 @@ def _fused(function: Any, axes: OpenAxes, tile: Any, nest: Any) -> Any:
     """The tile's loop over threads with the pieces outside of it."""
     from tvm import tirx
 
-    counts, extent, place = _counts(axes), int(nest.extent), tirx.Var("piece", _INDEX)
-    body = _views(function, axes, tile, _places(place // extent, counts))
+    counts, extent, place = wide(axes.extents), int(nest.extent), tirx.Var("piece", _INDEX)
+    body = _views(function, axes, tile, places(place // extent, counts))
     body.append(_inside(tile, [_at(nest, place % extent)]))
-    return tirx.For(place, _number(0), _product(counts) * extent, _PARALLEL, tirx.SeqStmt(body))
+    return tirx.For(place, number(0), product(counts) * extent, _PARALLEL, tirx.SeqStmt(body))
 
 
 def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: int) -> Any:
@@ -137,39 +136,27 @@ def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: in
     from tvm import tirx
 
     piece = tirx.Var("piece", _INDEX)
-    views = _views(function, axes, tile, _places(piece, _counts(axes)))
+    views = _views(function, axes, tile, places(piece, wide(axes.extents)))
     views.append(_inside(tile, _nests(tile)))
-    return tirx.For(piece, _number(0), count, kind, tirx.SeqStmt(views))
+    return tirx.For(piece, number(0), count, kind, tirx.SeqStmt(views))
 
 
 def _inside(tile: Any, nests: Sequence[Any]) -> Any:
     """Loops of a tile in a block that holds its buffers."""
-    return _block(tile.body, _sequence(nests), "tile", tile.body.block.alloc_buffers)
+    return block_of(tile.body, sequence(nests), "tile", tile.body.block.alloc_buffers)
 
-
-def _block(realize: Any, body: Any, name: str, buffers: Sequence[Any]) -> Any:
-    """A block without axes, of the classes that ``realize`` is of."""
-    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers))
-    return type(realize)([], True, block)
 
 
 def _with_body(function: Any, body: Any) -> Any:
-    return function.with_body(_block(function.body, body, "root", []))
+    return function.with_body(block_of(function.body, body, "root", []))
 
 
 def _views(function: Any, axes: OpenAxes, tile: Any, starts: Sequence[Any]) -> list[Any]:
     """Statements that make the parameters of ``tile`` what begins at ``starts`` along the open axes."""
-    from tvm import tirx
-
     found = []
-    for whole, part, places in zip(parameters(function), parameters(tile), axes.places, strict=True):
-        if part.same_as(whole):
-            continue
-        indices = [_number(0)] * len(buffer_kind(whole).shape)
-        for start, axis in zip(starts, places, strict=True):
-            if axis is not None:
-                indices[axis] = start
-        found += _declared(part, tirx.BufferLoad(whole, indices))
+    for whole, part, own in zip(parameters(function), parameters(tile), axes.places, strict=True):
+        at = {axis: start for start, axis in zip(starts, own, strict=True) if axis is not None}
+        found += view(whole, part, at)
     return found
 
 
@@ -181,45 +168,17 @@ def _with_own_data(tile: Any) -> Any:
     return tile if hasattr(tirx.DeclBuffer, "data") else s_tir.renew_defs(tile)
 
 
-def _declared(view: Any, first: Any) -> list[Any]:
-    """Statements that make the buffer ``view`` begin at the element ``first``."""
-    from tvm import tirx
-
-    pointer = tirx.address_of(first)
-    if hasattr(tirx.DeclBuffer, "data"):  # since 0.26
-        return [tirx.DeclBuffer(view, data=pointer)]
-    return [tirx.Bind(view.data, pointer), tirx.DeclBuffer(view)]
-
 
 def _at(nest: Any, place: Any) -> Any:
     """The loop ``nest`` at one place only: of one step."""
     from tvm import tirx
 
-    dtype = _dtype(nest.loop_var)
+    dtype = dtype_of(nest.loop_var)
     at = place if dtype == _INDEX else tirx.Cast(dtype, place)
     return tirx.For(nest.loop_var, at, tirx.const(1, dtype), _SERIAL, nest.body, annotations=nest.annotations)
 
 
-def _places(piece: Any, extents: Sequence[Any]) -> list[Any]:
-    """The place along each of ``extents`` of a piece counted row by row."""
-    found: list[Any] = []
-    for at, extent in enumerate(extents):
-        inner = _product(extents[at + 1 :])
-        place = piece if at + 1 == len(extents) else piece // inner
-        found.append(place % extent if at else place)
-    return found
 
-
-def _counts(axes: OpenAxes) -> list[Any]:
-    """The open extents, counted in 64 bits."""
-    from tvm import tirx
-
-    return [tirx.Cast(_INDEX, each) if _dtype(each) != _INDEX else each for each in axes.extents]
-
-
-def _dtype(expression: Any) -> str:
-    """The type of a number's expression; 0.26 made it a type."""
-    return str(expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype)
 
 
 def _nests(tile: Any) -> list[Any]:
@@ -238,17 +197,3 @@ def _is_parallel(nest: Any) -> bool:
     return type(nest).__name__ == "For" and int(nest.kind) == _PARALLEL and integer(nest.min) == 0
 
 
-def _sequence(statements: Sequence[Any]) -> Any:
-    from tvm import tirx
-
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
-
-
-def _product(extents: Sequence[Any]) -> Any:
-    return reduce(mul, extents) if extents else _number(1)
-
-
-def _number(value: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, _INDEX) if isinstance(value, int) else value

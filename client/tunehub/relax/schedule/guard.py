@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tunehub.cuda.fault import Fault, NotSimulated
 from tunehub.cuda.limits import excess_threads, limits_of
+from tunehub.cuda.thread_extents import thread_tag
 from tunehub.relax.index_expressions import parts_of
 from tunehub.relax.nodes import (
     buffer_kind,
@@ -25,7 +26,7 @@ from tunehub.relax.nodes import (
     symbolic,
 )
 from tunehub.relax.schedule.flattened_indices import misread_buffer
-from tunehub.relax.symbols import instances, is_symbolic
+from tunehub.relax.symbols import instance, instances, is_symbolic, probes
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
@@ -103,18 +104,21 @@ def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
         _check_static(scheduled, original, target)
         return
     _check_open_loops(scheduled, target)
-    pairs = list(zip(instances(scheduled), instances(original), strict=True))
-    for each in pairs:
-        _check_static(*each, target)
-    if not pairs:
+    values = probes(scheduled)
+    for each in values:
+        _check_static(instance(scheduled, each), instance(original, each), target)
+    if not values:
         raise GuardError("there are no values of its symbols on which the schedule could be checked")
 
 
 def _check_open_loops(scheduled: Any, target: Any) -> None:
-    """Loops of unknown extent run one after the other, or in parallel on CPUs; all else needs a number."""
+    """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x on GPUs; all else needs a
+    number."""
     allowed = (_SERIAL, _PARALLEL) if target.kind.name == "llvm" else (_SERIAL,)
     for node, _ in _walk(scheduled.body, _Path()):
-        if type(node).__name__ == "For" and integer(node.extent) is None and int(node.kind) not in allowed:
+        if type(node).__name__ != "For" or integer(node.extent) is not None or int(node.kind) in allowed:
+            continue
+        if thread_tag(node) != "blockIdx.x" or target.kind.name == "llvm":
             raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
 
 

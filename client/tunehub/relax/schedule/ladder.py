@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.cuda.known_faults import made_of
@@ -189,10 +189,11 @@ def _tensor_cores(request: Request) -> _Outcomes:
 
 
 def _cuda_rule(request: Request) -> _Outcomes:
-    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; for static shapes."""
+    """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; with open axes, for each size."""
     from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
 
-    return () if request.is_symbolic else _by_cuda_rule(request, cuda_tiles.NAME, cuda_tiles.by_rule)
+    rule = partial(_cuda_by_size, request) if request.is_symbolic else cuda_tiles.by_rule
+    return _by_cuda_rule(request, cuda_tiles.NAME, rule)
 
 
 def _by_cuda_rule(
@@ -212,6 +213,16 @@ def _by_cuda_rule(
     elif found is not None:
         schedule, predicted = found
         yield Served(step="template", schedule=schedule, rung="template", template=name, predicted_s=predicted)
+
+
+def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
+    from tunehub.cuda.open_sizes import by_size  # static functions need none of it
+
+    def scheduled(piece: Any) -> Any | None:
+        return Scheduling(piece, target, request.lookup, transfers=request.transfers).function
+
+    found = by_size(mod["main"], target, scheduled)
+    return None if found is None else (found, None)
 
 
 def _by_tiles(request: Request) -> _Outcomes:

@@ -1,0 +1,101 @@
+"""Functions with open axes on CUDA: kernels for pieces of known extents, several of them where sums of products are
+tiled, and the one for the size is launched when the function is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.cuda.cost import matrix_shape
+from tunehub.cuda.default import default_schedule
+from tunehub.cuda.limits import limits_of
+from tunehub.cuda.pieces import NotPiecesError, over_pieces
+from tunehub.cuda.rule import NoTileError, Tile
+from tunehub.cuda.sizes import OpenProblem, open_problem, tiles_by_size
+from tunehub.cuda.tiles import checked_tiles, sums_of
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes.axes import OpenAxes, open_axes
+from tunehub.relax.open_axes.views import product, wide
+from tunehub.relax.schedule.branches import Branch, joined
+from tunehub.relax.schedule.guard import check_function
+from tunehub.relax.symbols import instance
+
+Static = Callable[[Any], "Any | None"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenFunction:
+    """A symbolic PrimFunc and its open axes, of which the last is cut into pieces; along the others they are 1."""
+
+    function: Any
+    axes: OpenAxes
+
+    def sizes(self, length: int) -> list[int]:
+        """Of a piece, along each open axis."""
+        return [1] * (len(self.axes.extents) - 1) + [length]
+
+    def piece(self, length: int) -> Any:
+        """The static function of a piece, as a module. Raises NotPiecesError where there is none."""
+        values = self.axes.values(self.sizes(length))
+        if values is None or not self.axes.is_contiguous(self.function, self.sizes(length)):
+            raise NotPiecesError("pieces do not lie in memory in one piece")
+        return main_module(instance(self.function, values))
+
+    def over(self, piece: Any, length: int) -> Any:
+        """The function in pieces, by the schedule of one."""
+        return over_pieces(self.function, self.axes, piece, self.sizes(length))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedFunction:
+    """``mod``: with the function as ``main``, its extents unknown."""
+
+    mod: Any
+
+
+def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
+    """Schedule ``function``, a PrimFunc with open axes, for ``target``; None when it is not of this kind.
+
+    ``static`` schedules the static function of a piece, None to leave it to TVM. Raises NoTileError and NotPiecesError
+    where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched.
+    """
+    axes = open_axes(function)
+    if axes is None:
+        return None
+    whole = OpenFunction(function=function, axes=axes)
+    sums = sums_of(whole.piece(2))
+    if sums is None or sums.problem is None:
+        return None
+    others = sums_of(whole.piece(3))
+    problem = open_problem(sums.problem, others.problem) if others is not None and others.problem is not None else None
+    if problem is None:
+        return None
+    branches = [*_vector(whole, problem, target, static)]
+    tiles = tiles_by_size(problem, limits_of(target), covering=sums.einsum, above=len(branches))
+    branches += [Branch(up_to=each.up_to, function=_tiled(whole, problem, each.tile, target)) for each in tiles]
+    found = joined(function, product(wide(axes.extents)), branches)
+    check_function(found, function, target)
+    return SizedFunction(mod=main_module(found))
+
+
+def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Static) -> list[Branch]:
+    """A branch for size 1 where that is a product with a vector, which TVM's own schedule serves."""
+    shape = matrix_shape(problem.at(1))
+    if shape is None or min(shape[1:]) > 1:
+        return []
+    piece = whole.piece(1)
+    scheduled = static(piece["main"]) or default_schedule(piece["main"], target)
+    try:
+        return [Branch(up_to=1, function=whole.over(scheduled, 1))]
+    except NotPiecesError:
+        return []
+
+
+def _tiled(whole: OpenFunction, problem: OpenProblem, tile: Tile, target: Any) -> Any:
+    length = tile.lengths[problem.loop]
+    piece = whole.piece(length)
+    sums = sums_of(piece)
+    if sums is None:
+        raise NoTileError(f"a piece of {length} is of another kind")
+    return whole.over(checked_tiles(piece, sums, tile).mod["main"], length)

@@ -1,0 +1,78 @@
+"""Buffers as views of others (``DeclBuffer`` at an address in them), and the statements around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from tunehub.relax.nodes import buffer_kind
+
+_INDEX = "int64"
+
+
+def views(wholes: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+    """Statements that make each of ``parts`` what begins at the first element of one of ``wholes``."""
+    return [each for whole, part in zip(wholes, parts, strict=True) for each in view(whole, part, {})]
+
+
+def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
+    """Statements that make the buffer ``part`` what begins in ``whole`` at ``starts``, by axis; none where they are
+    the same."""
+    from tvm import tirx
+
+    if part.same_as(whole):
+        return []
+    indices = [starts.get(axis, number(0)) for axis in range(len(buffer_kind(whole).shape))]
+    pointer = tirx.address_of(tirx.BufferLoad(whole, indices))
+    if hasattr(tirx.DeclBuffer, "data"):  # since 0.26
+        return [tirx.DeclBuffer(part, data=pointer)]
+    return [tirx.Bind(part.data, pointer), tirx.DeclBuffer(part)]
+
+
+def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any]) -> Any:
+    """A block without axes, of the classes that ``realize`` is of."""
+    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers))
+    return type(realize)([], True, block)
+
+
+def places(piece: Any, extents: Sequence[Any]) -> list[Any]:
+    """The place along each of ``extents`` of a piece counted row by row."""
+    found: list[Any] = []
+    for at, extent in enumerate(extents):
+        inner = product(extents[at + 1 :])
+        place = piece if at + 1 == len(extents) else piece // inner
+        found.append(place % extent if at else place)
+    return found
+
+
+def wide(extents: Sequence[Any]) -> list[Any]:
+    """Extents counted in 64 bits."""
+    from tvm import tirx
+
+    return [tirx.Cast(_INDEX, each) if dtype_of(each) != _INDEX else each for each in extents]
+
+
+def dtype_of(expression: Any) -> str:
+    """The type of a number's expression; 0.26 made it a type."""
+    return str(expression.dtype if hasattr(expression, "dtype") else expression.ty.dtype)
+
+
+def sequence(statements: Sequence[Any]) -> Any:
+    """One statement of several."""
+    from tvm import tirx
+
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+
+
+def product(extents: Sequence[Any]) -> Any:
+    """Of none: 1."""
+    return reduce(mul, extents) if extents else number(1)
+
+
+def number(value: Any) -> Any:
+    """An expression of 64 bits for a number; other expressions as they are."""
+    from tvm import tirx
+
+    return tirx.const(value, _INDEX) if isinstance(value, int) else value

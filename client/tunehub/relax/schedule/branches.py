@@ -1,0 +1,72 @@
+"""Several schedules of one symbolic function in one PrimFunc: which one runs is chosen by its size when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from tunehub.relax.nodes import parameters
+from tunehub.relax.open_axes.views import block_of, number, sequence, views
+from tunehub.relax.symbols import PROBES, in_place, symbols_of
+
+_INDEX = "int64"
+_SERIAL = 0  # tvm::tirx::ForKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Branch:
+    """``function``, a scheduled PrimFunc, serves sizes up to ``up_to``; None: all that are larger."""
+
+    up_to: int | None
+    function: Any
+
+
+def size_of(function: Any) -> Any:
+    """The size of a symbolic ``function``: the product of its symbols, each once, in 64 bits."""
+    from tvm import tirx
+
+    return reduce(mul, (tirx.Cast(_INDEX, symbol) for symbol in symbols_of(function)))
+
+
+def joined(function: Any, size: Any, branches: Sequence[Branch]) -> Any:
+    """``function`` with all ``branches``, in rising order, and the one for ``size``, an expression of its symbols, is
+    run; nothing is where that is not positive.
+
+    A branch has the very parameters of ``function`` (and shares no other definition with other branches), or parameters
+    like them, of shapes that are the same for the sizes that it serves. Checks run the function at sizes around each
+    threshold, too (:func:`tunehub.relax.symbols.probes`).
+    """
+    from tvm import tirx
+
+    above, body = 0, []
+    for branch in branches:
+        serves = size > above if branch.up_to is None else tirx.all(size > above, size <= branch.up_to)
+        body.append(_if(serves, _body(function, branch.function)))
+        above = branch.up_to or above
+    found = function.with_body(block_of(function.body, sequence(body), "root", []))
+    return found.with_attr(PROBES, [list(values) for values in _around(function, [each.up_to for each in branches])])
+
+
+def _if(condition: Any, body: Any) -> Any:
+    """A loop of one step or of none: TVM sets no barriers in a kernel under a condition, be it the host's."""
+    from tvm import tirx
+
+    return tirx.For(tirx.Var("branch", _INDEX), number(0), tirx.Cast(_INDEX, condition), _SERIAL, body)
+
+
+def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:
+    """Values of the symbols for which the size is at a threshold, and one above it: the last symbol has it all."""
+    ones = (1,) * (len(symbols_of(function)) - 1)
+    return [(*ones, size) for threshold in thresholds if threshold is not None for size in (threshold, threshold + 1)]
+
+
+def _body(function: Any, branch: Any) -> Any:
+    from tvm import s_tir, tirx
+
+    if all(own.same_as(whole) for own, whole in zip(parameters(branch), parameters(function), strict=True)):
+        return branch.body
+    fresh = in_place(s_tir.renew_defs(branch), symbols_of(function))
+    return tirx.SeqStmt([*views(parameters(function), parameters(fresh)), fresh.body])
