@@ -22,9 +22,11 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
 from tunehub.relax.schedule.flattening import flattening
-from tunehub.relax.symbols import instance, probes
+from tunehub.relax.symbols import PROBES, elements_at, instance, probes
 
 Verdict: TypeAlias = Fault | NotSimulated | None
+
+_MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
 CHECK_VERSION = 4
 """Changes whenever a schedule could be judged otherwise than before."""
@@ -40,13 +42,24 @@ def fault(scheduled: Any, target: Any) -> Verdict:
 
 def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
     """What is wrong at some probe, else why it is not known for one."""
-    unknown: NotSimulated | None = None
-    for values in probes(scheduled):
+    tried = _probed(scheduled)
+    unknown = None if tried else NotSimulated("shapes are unknown")
+    for values in tried:
         found = _fault_of_instance(instance(scheduled, values), target)
         if isinstance(found, Fault):
             return Fault(found.rule, f"{found.place} at {', '.join(map(str, values))}") if values else found
         unknown = unknown or found
     return unknown
+
+
+def _probed(scheduled: Any) -> list[tuple[int, ...]]:
+    """The probes without the largest, but with the first, and the function's own, one in each branch: what larger ones
+    have more of are blocks of threads that do the same."""
+    first, *others = probes(scheduled) or [None]
+    if first is None:
+        return []
+    own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
+    return [first, *(each for each in others if each in own or elements_at(scheduled, each) <= _MOST_ELEMENTS)]
 
 
 def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | None:

@@ -49,7 +49,9 @@ def default_schedule(function: Any, target: Any) -> Any:
 
     passes = [each for each in relax.pipeline.legalize_passes(target) if _DEFAULT_SCHEDULE in str(each.info.name)]
     with target:
-        found = tvm.transform.Sequential([checked(each, target, lambda *_: None) for each in passes])(main_module(function))
+        found = tvm.transform.Sequential([checked(each, target, lambda *_: None) for each in passes])(
+            main_module(function)
+        )
     return found["main"]
 
 

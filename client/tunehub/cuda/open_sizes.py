@@ -17,7 +17,7 @@ from tunehub.cuda.tiles import checked_tiles, sums_of
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.views import product, wide
-from tunehub.relax.schedule.branches import Branch, joined
+from tunehub.relax.schedule.branches import SizeBranch, joined
 from tunehub.relax.schedule.guard import check_function
 from tunehub.relax.symbols import instance
 
@@ -38,8 +38,8 @@ class OpenFunction:
     def piece(self, length: int) -> Any:
         """The static function of a piece, as a module. Raises NotPiecesError where there is none."""
         values = self.axes.values(self.sizes(length))
-        if values is None or not self.axes.is_contiguous(self.function, self.sizes(length)):
-            raise NotPiecesError("pieces do not lie in memory in one piece")
+        if values is None:
+            raise NotPiecesError("no sizes give such a piece")
         return main_module(instance(self.function, values))
 
     def over(self, piece: Any, length: int) -> Any:
@@ -61,9 +61,9 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
     where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched.
     """
     axes = open_axes(function)
-    if axes is None:
+    whole = None if axes is None else OpenFunction(function=function, axes=axes)
+    if axes is None or whole is None or not axes.is_contiguous(function, whole.sizes(2)):
         return None
-    whole = OpenFunction(function=function, axes=axes)
     sums = sums_of(whole.piece(2))
     if sums is None or sums.problem is None:
         return None
@@ -73,13 +73,13 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
         return None
     branches = [*_vector(whole, problem, target, static)]
     tiles = tiles_by_size(problem, limits_of(target), covering=sums.einsum, above=len(branches))
-    branches += [Branch(up_to=each.up_to, function=_tiled(whole, problem, each.tile, target)) for each in tiles]
+    branches += [SizeBranch(up_to=each.up_to, function=_tiled(whole, problem, each.tile, target)) for each in tiles]
     found = joined(function, product(wide(axes.extents)), branches)
     check_function(found, function, target)
     return SizedFunction(mod=main_module(found))
 
 
-def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Static) -> list[Branch]:
+def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Static) -> list[SizeBranch]:
     """A branch for size 1 where that is a product with a vector, which TVM's own schedule serves."""
     shape = matrix_shape(problem.at(1))
     if shape is None or min(shape[1:]) > 1:
@@ -87,7 +87,7 @@ def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Stat
     piece = whole.piece(1)
     scheduled = static(piece["main"]) or default_schedule(piece["main"], target)
     try:
-        return [Branch(up_to=1, function=whole.over(scheduled, 1))]
+        return [SizeBranch(up_to=1, function=whole.over(scheduled, 1))]
     except NotPiecesError:
         return []
 

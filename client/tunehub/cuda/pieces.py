@@ -52,7 +52,9 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     declared = []
     limits: dict[int, int] = {}  # by buffer the axis along which a piece may go beyond the end
     for whole, part, own in zip(parameters(function), parameters(piece), axes.places, strict=True):
-        declared += view(whole, part, {axis: start for start, axis in zip(starts, own, strict=True) if axis is not None})
+        declared += view(
+            whole, part, {axis: start for start, axis in zip(starts, own, strict=True) if axis is not None}
+        )
         if length > 1 and own[-1] is not None:
             limits[hash(part)] = own[-1]
     rest = tirx.Cast("int32", tirx.min(last - first, number(length)))

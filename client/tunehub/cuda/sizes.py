@@ -4,21 +4,35 @@ range of sizes, where the rule's costs cross."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from tunehub.cuda.cost import Array, Operand, Problem, as_tiles, seconds
-from tunehub.target.gpu_architectures import LaunchLimits
 from tunehub.cuda.rule import NoTileError, Tile, ranked
 from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.target.gpu_architectures import LaunchLimits
 
-SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048)
-_TRIED = (1, 4, 16, 33, 64, 96, 128, 200, 256, 512, 1024)  # sizes whose best tiles are compared
-_TRIED_OF_CONVOLUTION = (1, 4, 16)
-_WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single one of SIZES
-_MOST_KERNELS = 6
+_WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size
+
+
+class _Grid(NamedTuple):
+    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, and how many ``kernels`` may
+    be."""
+
+    sizes: tuple[int, ...]
+    tried: tuple[int, ...]
+    kernels: int
+
+
+_ROWS = _Grid(
+    (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
+    (1, 4, 16, 33, 64, 96, 128, 200, 256, 512, 1024),
+    6,
+)
+_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +43,11 @@ class OpenProblem:
     problem: Problem
     loop: int
     axes: tuple[int | None, int | None]
+
+    @property
+    def grid(self) -> _Grid:
+        """Of rows of a matrix, or of images."""
+        return _IMAGES if len(self.problem.reduction) > 1 else _ROWS
 
     def at(self, size: int) -> Problem:
         """The problem of ``size`` along the loop."""
@@ -69,10 +88,10 @@ def tiles_by_size(problem: OpenProblem, limits: LaunchLimits, *, covering: bool,
     """The tiles for sizes larger than ``above``, in rising order; ``covering``: tiles may go beyond the ends of all
     loops. Raises NoTileError when none is within bounds."""
     tiles = candidates(problem, limits, covering=covering)
-    sizes = [size for size in SIZES if size > above]
+    sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
     found = []
-    for chosen, last in ranges(times):
+    for chosen, last in ranges(times, problem.grid.kernels):
         up_to = sizes[last] if last + 1 < len(sizes) else None
         found.append(SizedTile(up_to=up_to, tile=replace(tiles[chosen], expected_s=float(times[chosen, last]))))
     return found
@@ -80,9 +99,8 @@ def tiles_by_size(problem: OpenProblem, limits: LaunchLimits, *, covering: bool,
 
 def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) -> list[Tile]:
     """The best tile at each of some sizes. Raises NoTileError when there is none at all."""
-    is_convolution = len(problem.problem.reduction) > 1
     found: dict[object, Tile] = {}
-    for size in _TRIED_OF_CONVOLUTION if is_convolution else _TRIED:
+    for size in problem.grid.tried:
         tile = _best(problem.at(size), problem.loop, limits, covering)
         if tile is not None:
             found.setdefault(_row(tile), tile)
@@ -92,9 +110,12 @@ def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) ->
 
 
 def _best(problem: Problem, loop: int, limits: LaunchLimits, covering: bool) -> Tile | None:
-    bounds: Mapping[str, int] = {"shared_memory": limits.shared_memory, "threads": limits.threads}
-    best = next(iter(ranked(problem, **bounds, count=1, open_loop=loop)), None)
-    uneven = next(iter(ranked(problem, **bounds, count=1, covering=True, open_loop=loop)), None) if covering else None
+    def first(*, covering: bool) -> Tile | None:
+        memory, threads = limits.shared_memory, limits.threads
+        found = ranked(problem, shared_memory=memory, threads=threads, count=1, covering=covering, open_loop=loop)
+        return next(iter(found), None)
+
+    best, uneven = first(covering=False), first(covering=True) if covering else None
     if best is None or (uneven is not None and best.expected_s > GUESS_MARGIN * uneven.expected_s):
         return uneven
     return best
@@ -104,10 +125,10 @@ def _row(tile: Tile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...],
     return tile.virtual, tile.threads, tile.inner, tile.step
 
 
-def ranges(times: Array) -> list[tuple[int, int]]:
-    """Divide the columns of ``times`` (a row for each candidate, a column for each size) into ranges with a candidate
-    each: pairs of a candidate and the last column. What is lost against the best at each size is least, a range more
-    counted as a loss as well."""
+def ranges(times: Array, most: int) -> list[tuple[int, int]]:
+    """Divide the columns of ``times`` (a row for each candidate, a column for each size) into ``most`` ranges or fewer
+    with a candidate each: pairs of a candidate and the last column. What is lost against the best at each size is
+    least, where a range more is a loss as well."""
     lost = np.log(times / times.min(axis=0))
     until = np.concatenate([np.zeros((len(times), 1)), np.cumsum(lost, axis=1)], axis=1)
     best: list[list[tuple[float, list[tuple[int, int]]]]] = [[(0.0, [])]]
@@ -119,7 +140,7 @@ def ranges(times: Array) -> list[tuple[int, int]]:
             options += [
                 (loss + float(each[chosen]) + _WORTH, [*found, (chosen, end - 1)])
                 for loss, found in best[start]
-                if len(found) < _MOST_KERNELS
+                if len(found) < most
             ]
         by_count = {len(found): (loss, found) for loss, found in sorted(options, reverse=True)}
         best.append(list(by_count.values()))

@@ -6,6 +6,7 @@ legal on several. Nothing here relies on how symbols are called.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,8 +58,10 @@ def is_symbolic(function: Any) -> bool:
 
 
 def instance(function: Any, values: Sequence[int]) -> Any:
-    """``function`` with ``values`` in place of its symbols, in the order of :func:`symbols_of`; itself without any. What
-    it does at other sizes (:mod:`tunehub.relax.schedule.branches`) is left out."""
+    """``function`` with ``values`` in place of its symbols, in the order of :func:`symbols_of`; itself without any.
+
+    What it does at other sizes (:mod:`tunehub.relax.schedule.branches`) is left out.
+    """
     from tvm import tirx
 
     symbols = symbols_of(function)
@@ -141,12 +144,21 @@ def combined(choices: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _has_elements(function: Any, symbols: Sequence[Any], values: Sequence[int]) -> bool:
-    known = dict(zip(map(hash, symbols), values, strict=True))
-    extents = (extent for buffer in parameters(function) for extent in buffer_kind(buffer).shape)
     try:
-        return all(extent_at(extent, known) > 0 for extent in extents)
+        return min(_sizes_at(function, symbols, values), default=1) > 0
     except KeyError:  # an extent that is read from memory
         return False
+
+
+def elements_at(function: Any, values: Sequence[int]) -> int:
+    """How many elements the parameters of ``function`` have where its symbols have ``values``."""
+    return sum(_sizes_at(function, symbols_of(function), values))
+
+
+def _sizes_at(function: Any, symbols: Sequence[Any], values: Sequence[int]) -> list[int]:
+    known = dict(zip(map(hash, symbols), values, strict=True))
+    shapes = (buffer_kind(buffer).shape for buffer in parameters(function))
+    return [math.prod(max(0, extent_at(extent, known)) for extent in shape) for shape in shapes]
 
 
 def _is_batch(function: Any, symbol: Any) -> bool:

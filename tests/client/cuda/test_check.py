@@ -209,13 +209,13 @@ def test_more_than_a_gpu_launches_is_a_fault() -> None:
     assert (found.rule, str(found)) == ("threads", "a kernel cannot be launched (a block has more than 4 threads)")
 
 
-def test_a_function_of_unknown_shape_is_not_simulated() -> None:
+def test_a_function_of_unknown_shape_is_simulated_at_some_sizes() -> None:
     rows = tirx.Var("n", "int64")
     data = te.placeholder((rows, 8), name="data")
     mod = _module(data, te.compute((rows, 8), lambda i, j: data[i, j] + 1.0))
-    assert isinstance(fault(_by_dlight(mod)["main"], TARGET), NotSimulated)
-    with pytest.raises(GuardError, match="bound to threads, of unknown extent"):
-        check_function(_by_dlight(mod)["main"], mod["main"], TARGET)
+    scheduled = _by_dlight(mod)["main"]
+    assert fault(scheduled, TARGET) is None
+    check_function(scheduled, mod["main"], TARGET)
 
 
 def test_what_would_take_too_long_is_not_simulated() -> None:

@@ -279,7 +279,7 @@ class _Reader:
             raise NotSimulatedError(f"a statement {kind}")
 
     def points(self, name: Any, value: Any) -> bool:
-        """Note that ``name``, a view or a pointer, begins where ``value`` says, if that is an address or another one."""
+        """Note that ``name``, a view or a pointer, begins where ``value`` says, if that is an address or a pointer."""
         if type(value).__name__ == "Call" and operator_name(value) == "address_of":
             (load,) = value.args
             memory, start = _known(buffer_of(load), self.memories), self.start_of(buffer_of(load), load.indices[0])

@@ -146,7 +146,6 @@ def _inside(tile: Any, nests: Sequence[Any]) -> Any:
     return block_of(tile.body, sequence(nests), "tile", tile.body.block.alloc_buffers)
 
 
-
 def _with_body(function: Any, body: Any) -> Any:
     return function.with_body(block_of(function.body, body, "root", []))
 
@@ -168,7 +167,6 @@ def _with_own_data(tile: Any) -> Any:
     return tile if hasattr(tirx.DeclBuffer, "data") else s_tir.renew_defs(tile)
 
 
-
 def _at(nest: Any, place: Any) -> Any:
     """The loop ``nest`` at one place only: of one step."""
     from tvm import tirx
@@ -176,9 +174,6 @@ def _at(nest: Any, place: Any) -> Any:
     dtype = dtype_of(nest.loop_var)
     at = place if dtype == _INDEX else tirx.Cast(dtype, place)
     return tirx.For(nest.loop_var, at, tirx.const(1, dtype), _SERIAL, nest.body, annotations=nest.annotations)
-
-
-
 
 
 def _nests(tile: Any) -> list[Any]:
@@ -195,5 +190,3 @@ def _only_nest(tile: Any) -> Any:
 
 def _is_parallel(nest: Any) -> bool:
     return type(nest).__name__ == "For" and int(nest.kind) == _PARALLEL and integer(nest.min) == 0
-
-

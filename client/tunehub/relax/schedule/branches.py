@@ -1,4 +1,4 @@
-"""Several schedules of one symbolic function in one PrimFunc: which one runs is chosen by its size when it is called."""
+"""Several schedules of one symbolic function in one PrimFunc: which one runs is chosen by its size at each call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SERIAL = 0  # tvm::tirx::ForKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Branch:
+class SizeBranch:
     """``function``, a scheduled PrimFunc, serves sizes up to ``up_to``; None: all that are larger."""
 
     up_to: int | None
@@ -31,7 +31,7 @@ def size_of(function: Any) -> Any:
     return reduce(mul, (tirx.Cast(_INDEX, symbol) for symbol in symbols_of(function)))
 
 
-def joined(function: Any, size: Any, branches: Sequence[Branch]) -> Any:
+def joined(function: Any, size: Any, branches: Sequence[SizeBranch]) -> Any:
     """``function`` with all ``branches``, in rising order, and the one for ``size``, an expression of its symbols, is
     run; nothing is where that is not positive.
 

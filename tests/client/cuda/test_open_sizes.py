@@ -1,0 +1,177 @@
+"""Functions with open axes on CUDA: outputs by running all threads one after the other, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import te, tirx, topi
+
+from tunehub.cuda import pieces, tiles
+from tunehub.cuda.check import fault
+from tunehub.cuda.open_sizes import by_size
+from tunehub.cuda.pieces import NotPiecesError, over_pieces
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes.axes import open_axes
+from tunehub.relax.schedule.guard import FaultFoundError
+from tunehub.relax.symbols import instance, probes
+
+from ..relax.outputs import one_after_the_other
+
+pytestmark = pytest.mark.slow
+
+TARGET = tvm.target.Target(
+    {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+)
+Array = np.ndarray[Any, Any]
+
+
+def _function(*tensors: Any) -> Any:
+    return main_module(te.create_prim_func(list(tensors)))["main"]
+
+
+def _open(*names: str) -> list[Any]:
+    return [tirx.Var(name, "int64") for name in names]
+
+
+def _rows(depth: int = 48, columns: int = 40) -> tuple[Any, Callable[..., Any]]:
+    """A product with bias and a residual."""
+    (rows,) = _open("rows")
+    first, second = te.placeholder((rows, depth), name="first"), te.placeholder((depth, columns), name="second")
+    bias, other = te.placeholder((columns,), name="bias"), te.placeholder((rows, columns), name="other")
+    sums = topi.add(topi.add(topi.nn.matmul(first, second), bias), other)
+    function = _function(first, second, bias, other, sums)
+    shapes = ((depth, columns), (columns,))
+    return function, lambda n: (
+        [(n, depth), *shapes, (n, columns), (n, columns)],
+        lambda first, second, bias, other: first @ second + bias + other,
+    )
+
+
+def _batch_and_rows() -> tuple[Any, Callable[..., Any]]:
+    batch, rows = _open("batch", "rows")
+    first, second = te.placeholder((batch, rows, 29), name="first"), te.placeholder((29, 37), name="second")
+    function = _function(first, second, topi.nn.relu(topi.nn.matmul(first, second)))
+    return function, lambda b, n: ([(b, n, 29), (29, 37), (b, n, 37)], lambda x, y: np.maximum(x @ y, 0))
+
+
+def _images() -> tuple[Any, Callable[..., Any]]:
+    """A convolution with padding and bias."""
+    (batch,) = _open("batch")
+    data, weight = te.placeholder((batch, 6, 7, 7), name="data"), te.placeholder((16, 6, 3, 3), name="weight")
+    bias = te.placeholder((1, 16, 1, 1), name="bias")
+    function = _function(data, weight, bias, topi.add(topi.nn.conv2d(data, weight, 1, 1, 1), bias))
+
+    def expected(x: Array, w: Array, b: Array) -> Array:
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        return np.einsum("nchwij,ocij->nohw", windows, w, optimize=True) + b
+
+    return function, lambda n: ([(n, 6, 7, 7), (16, 6, 3, 3), (1, 16, 1, 1), (n, 16, 7, 7)], expected)
+
+
+CASES = {
+    "rows": (_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
+    "batch and rows": (_batch_and_rows, [(1, 1), (2, 1), (1, 5), (3, 7), (2, 16), (5, 53)]),
+    "images": (_images, [(1,), (2,), (3,), (5,), (9,), (33,)]),
+}
+
+
+def _scheduled(function: Any) -> Any:
+    found = by_size(function, TARGET, lambda _: None)
+    assert found is not None
+    return found.mod
+
+
+def _largest_error(library: Any, shapes: Sequence[tuple[int, ...]], expected: Callable[..., Array]) -> float:
+    rng = np.random.default_rng(0)
+    *inputs, last = shapes
+    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in inputs]
+    result = tvm.runtime.tensor(np.full(last, np.nan, "float32"))
+    library["main"](*map(tvm.runtime.tensor, arrays), result)
+    return float(np.abs(result.numpy() - expected(*arrays)).max())
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", CASES)
+def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
+    make, sizes = CASES[name]
+    function, at = make()
+    looped = one_after_the_other(_scheduled(function))
+    library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    for values in sizes:
+        assert _largest_error(library, *at(*values)) < 1e-4, values
+
+
+def test_nothing_is_launched_for_size_0() -> None:
+    function, _ = _rows()
+    looped = one_after_the_other(_scheduled(function))
+    library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    arrays = [np.zeros(shape, "float32") for shape in ((0, 48), (48, 40), (40,), (0, 40), (0, 40))]
+    library["main"](*map(tvm.runtime.tensor, arrays))
+
+
+def test_each_range_has_a_kernel_of_its_own_and_indices_of_32_bits() -> None:
+    function, _ = _rows(256, 512)
+    mod = _scheduled(function)
+    built = tvm.compile(mod, target=tvm.target.Target(TARGET, host="llvm"))
+    source = next(each for each in built.mod.imports if each.kind == "cuda").inspect_source()
+    branches = len(mod["main"].body.block.body.seq)
+    assert branches > 1 and source.count("__launch_bounds__") == 2 * branches  # each declared, then defined
+    assert "for (int k_0" in source and "for (int64_t k_0" not in source
+
+
+def test_the_check_tries_sizes_around_thresholds() -> None:
+    function, _ = _rows(256, 512)
+    scheduled = _scheduled(function)["main"]
+    thresholds = {size for (size,) in probes(scheduled)} - {size for (size,) in probes(function)}
+    assert thresholds and fault(scheduled, TARGET) is None
+
+
+class _NoMasks:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def statement(self, node: Any) -> Any:
+        return node
+
+
+def test_rows_beyond_the_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_Masking", _NoMasks)
+    function, _ = _rows()
+    with pytest.raises(FaultFoundError, match=r"an access leaves its buffer \(.* at \d"):
+        by_size(function, TARGET, lambda _: None)
+
+
+def test_pieces_that_leave_rows_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "number", lambda value: pieces.tirx_number(value - 1 if value > 1 else value))
+    monkeypatch.setattr(pieces, "tirx_number", lambda value: tirx.const(value, "int64"), raising=False)
+    function, _ = _rows()
+    with pytest.raises(FaultFoundError, match="never written"):
+        by_size(function, TARGET, lambda _: None)
+
+
+def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
+    (rows,) = _open("rows")
+    data = te.placeholder((rows, 8), name="data")
+    total = te.compute(
+        (rows,), lambda i: te.sum(data[i, (k := te.reduce_axis((0, 8), name="k"))], axis=k), name="total"
+    )
+    function = _function(data, te.compute((rows, 8), lambda i, j: data[i, j] - total[i], name="rest"))
+    axes = open_axes(function)
+    assert axes is not None
+    with pytest.raises(NotPiecesError):
+        over_pieces(function, axes, instance(function, [4]), [4])
+
+
+def test_what_is_no_sum_of_products_is_left_to_tvm() -> None:
+    (rows,) = _open("rows")
+    data = te.placeholder((rows, 8), name="data")
+    assert by_size(_function(data, topi.nn.relu(data)), TARGET, lambda _: None) is None

@@ -1,0 +1,61 @@
+"""The tiles for ranges of sizes: rules without TVM."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunehub.cuda.cost import Operand, Problem, Term, as_tiles, seconds
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.sizes import candidates, open_problem, ranges, tiles_by_size
+from tunehub.target.gpu_architectures import SM_80, LaunchLimits
+
+pytestmark = pytest.mark.fast
+
+
+def _product(rows: int, depth: int = 768, columns: int = 768) -> Problem:
+    first = Operand(shape=(rows, depth), index=((Term(loop=0, scale=1),), (Term(loop=2, scale=1),)))
+    second = Operand(shape=(depth, columns), index=((Term(loop=2, scale=1),), (Term(loop=1, scale=1),)))
+    return Problem(spatial=(rows, columns), reduction=(depth,), operands=(first, second))
+
+
+def test_a_problem_of_any_size_is_made_of_two() -> None:
+    found = open_problem(_product(2), _product(3))
+    assert found is not None and found.at(197) == _product(197)
+
+
+def test_problems_that_differ_in_more_than_one_loop_are_not_open_along_one() -> None:
+    assert open_problem(_product(2, columns=2), _product(3, columns=3)) is None
+    assert open_problem(_product(2), _product(2)) is None
+
+
+def test_ranges_have_the_candidate_that_loses_least() -> None:
+    times = np.array([[1.0, 1.0, 4.0, 8.0], [2.0, 2.0, 2.0, 2.0]])
+    assert ranges(times, 4) == [(0, 1), (1, 3)]
+    assert ranges(times, 1) == [(1, 3)]
+
+
+def test_another_kernel_for_hardly_any_gain_is_not_made() -> None:
+    assert ranges(np.array([[1.0, 1.01], [1.01, 1.0]]), 4) == [(0, 1)]
+
+
+def test_tiles_are_for_rising_sizes_and_take_little_more_than_the_best_at_each() -> None:
+    problem = open_problem(_product(2), _product(3))
+    assert problem is not None
+    found = tiles_by_size(problem, SM_80, covering=True, above=1)
+    thresholds = [each.up_to for each in found]
+    assert thresholds[-1] is None and thresholds[:-1] == sorted(thresholds[:-1], key=lambda each: each or 0)
+    for size in (2, 16, 33, 128, 1024):
+        tile = next(each.tile for each in found if each.up_to is None or size <= each.up_to)
+        rows = as_tiles(
+            [(each.virtual, each.threads, each.inner, each.step) for each in candidates(problem, SM_80, covering=True)]
+        )
+        own = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
+        assert seconds(problem.at(size), own)[0] < 1.4 * seconds(problem.at(size), rows).min()
+
+
+def test_without_a_tile_within_bounds_none_is_made() -> None:
+    problem = open_problem(_product(2), _product(3))
+    assert problem is not None
+    with pytest.raises(NoTileError):
+        candidates(problem, LaunchLimits(threads=1024, shared_memory=16), covering=True)

@@ -1,0 +1,62 @@
+"""Schedules for ranges of sizes in one function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+from tvm import te, tirx  # noqa: E402
+
+from tunehub.relax.nodes import statements_in  # noqa: E402
+from tunehub.relax.schedule.branches import SizeBranch, joined, size_of  # noqa: E402
+from tunehub.relax.symbols import instance, probes  # noqa: E402
+
+pytestmark = pytest.mark.fast
+
+
+def _adding(number: float, batch: Any, length: Any) -> Any:
+    data = te.placeholder((batch, length), name="data")
+    return te.create_prim_func([data, te.compute(data.shape, lambda i, j: data[i, j] + number, name="sum")])
+
+
+def _open(number: float) -> Any:
+    return _adding(number, *(tirx.Var(name, "int64") for name in ("batch", "length")))
+
+
+def _run(function: Any, *shape: int) -> float:
+    built = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target="llvm")
+    result = tvm.runtime.tensor(np.full(shape, -1.0, "float32"))
+    built["main"](tvm.runtime.tensor(np.zeros(shape, "float32")), result)
+    return float(result.numpy().max(initial=0.0))
+
+
+@pytest.fixture
+def three() -> Any:
+    function = _open(0.0)
+    branches = [
+        SizeBranch(up_to=1, function=_adding(1.0, 1, 1)),
+        SizeBranch(up_to=6, function=_open(2.0)),
+        SizeBranch(up_to=None, function=_open(3.0)),
+    ]
+    return joined(function, size_of(function), branches)
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((1, 1), 1), ((1, 2), 2), ((2, 3), 2), ((1, 7), 3), ((5, 9), 3)])
+def test_the_branch_for_the_size_runs(three: Any, shape: tuple[int, int], expected: float) -> None:
+    assert _run(three, *shape) == expected
+
+
+def test_nothing_runs_without_elements(three: Any) -> None:
+    assert _run(three, 0, 4) == 0
+
+
+def test_checks_try_both_sides_of_each_threshold(three: Any) -> None:
+    assert {(1, 1), (1, 2), (1, 6), (1, 7)} <= set(probes(three))
+
+
+def test_an_instance_has_the_branch_for_its_size_alone(three: Any) -> None:
+    assert [_run(instance(three, values), *values) for values in ((1, 1), (2, 3), (3, 3))] == [1, 2, 3]
+    assert len(list(statements_in(instance(three, (2, 3)).body))) < len(list(statements_in(three.body))) / 2
