@@ -55,11 +55,9 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
 def _probed(scheduled: Any) -> list[tuple[int, ...]]:
     """The probes without the largest, but with the first, and the function's own, one in each branch: what larger ones
     have more of are blocks of threads that do the same."""
-    first, *others = probes(scheduled) or [None]
-    if first is None:
-        return []
-    own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
-    return [first, *(each for each in others if each in own or elements_at(scheduled, each) <= _MOST_ELEMENTS)]
+    found = probes(scheduled)
+    kept = {*found[:1], *(tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ()))}
+    return [values for values in found if values in kept or elements_at(scheduled, values) <= _MOST_ELEMENTS]
 
 
 def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
