@@ -45,8 +45,12 @@ class _Case:
 
 @dataclass(slots=True)
 class _Reference:
+    """``library``: the plain schedule of ``function``. ``cases``: by the values of its symbols."""
+
+    function: Any
+    library: Any
     tolerance: float
-    cases: list[_Case] = field(default_factory=list)
+    cases: dict[tuple[int, ...], list[_Case]] = field(default_factory=dict)
 
 
 class VerifySession:
@@ -72,13 +76,25 @@ class VerifySession:
         self._reference, sizes = None, probes(function)
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
-        reference = _Reference(tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1)))
+        most = tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1))
+        reference = _Reference(function, library, most)
         enough = _ENOUGH if len(sizes) == 1 else 1
         for each, values in zip(static, sizes, strict=True):
-            reference.cases += self._cases(library, each, scalars(function, values), enough)
-        if not reference.cases:
+            reference.cases[values] = self._cases(library, each, scalars(function, values), enough)
+        if not any(reference.cases.values()):
             raise ValueError("its plain schedule gives no numbers on random inputs")
         self._reference = reference
+
+    def _cases_of(self, reference: _Reference, scheduled: Any) -> list[_Case]:
+        """The cases, with those at the sizes that ``scheduled`` itself names, where the plain schedule runs there."""
+        for values in probes(scheduled):
+            if values not in reference.cases:
+                static, behind = instance(reference.function, values), scalars(reference.function, values)
+                try:
+                    reference.cases[values] = self._cases(reference.library, static, behind, 1)
+                except Exception:  # no memory for so much, say
+                    reference.cases[values] = []
+        return [case for cases in reference.cases.values() for case in cases]
 
     def _cases(self, library: Any, function: Any, behind: tuple[int, ...], enough: int) -> list[_Case]:
         """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
@@ -102,8 +118,9 @@ class VerifySession:
         assert reference is not None
         most = reference.tolerance
         try:
-            library = self._built(_function(scheduled))
-            found = max(self._apart(library, case) for case in reference.cases for _ in range(_RUNS))
+            function = _function(scheduled)
+            library, cases = self._built(function), self._cases_of(reference, function)
+            found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
         except Exception as error:  # TVM raises many kinds for what does not compile or run
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
         return RunResult(difference=found, tolerance=most)

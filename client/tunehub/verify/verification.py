@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # opening a hub needs none of it
     from tunehub.verify.port import ScheduleVerifier
     from tunehub.verify.static import FindFault
 
-VERIFY_VERSION = 1
+VERIFY_VERSION = 2
 """Changes whenever running a schedule could give another verdict than before."""
 MOST_WORKERS = 8  # processes; each has TVM in memory, and on a GPU a context of its own
 _EXPLAINED = "explaining runs nothing"
