@@ -230,6 +230,35 @@ def test_shapes_that_depend_on_data_compile_and_run(nets: Any, served: Any) -> N
     served(mod, [[array] for array in arrays if array.any()])
 
 
+def test_what_no_step_serves_is_as_with_tvm_alone_and_the_report_says_why(nets: Any, served: Any) -> None:
+    """Places that depend on the data are looked up, and looked up again: nothing that a template is for."""
+    found = symbol("found")
+    kind = type(tensor_type(nets.var("x", (1,))))
+
+    def make(b: Any, x: Any) -> Any:
+        places = b.emit(op.reshape(b.match_cast(b.emit(op.nonzero(x)), kind((1, found), "int64")), (-1,)))
+        return b.emit(op.take(b.emit(op.take(x, places, axis=0)), b.emit(op.argsort(places, dtype="int64")), axis=0))
+
+    arrays = [np.maximum(nets.rng.integers(-2, 3, size), 0).astype("float32") for size in (2, 3, 7, 13, 31)]
+    hub = served(nets.build(make, (symbol("n"),)), [[array] for array in arrays if array.any()])
+    assert set(hub.rungs()) == {"default"}
+    for workload in hub.workloads:
+        assert {"n", "found"} & set(workload.symbols)
+        assert workload.passed_over[-1].startswith("template: "), workload.passed_over
+
+
+@pytest.mark.parametrize("shape", [(5,), (None,)])
+def test_results_of_unknown_shape_are_as_with_tvm_alone(nets: Any, served: Any, shape: tuple[int | None, ...]) -> None:
+    """No cast says how many elements there are: TVM knows no shape, and neither does the hub."""
+
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(relax.Tuple([b.emit(op.unique(b.emit(op.nonzero(x)))), b.emit(op.nn.relu(x))]))
+
+    mod = nets.build(make, tuple(symbol("n") if extent is None else extent for extent in shape))
+    hub = served(mod, [[np.array([0, 1, 0, 2, 3], "float32")]])
+    assert [workload.symbols for workload in hub.workloads] == [("n",) if shape == (None,) else ()]
+
+
 def test_slices_whose_bounds_are_inputs_compile_and_run(nets: Any, target: Any, make_hub: Any) -> None:
     builder = relax.BlockBuilder()
     x = nets.var("x", (symbol("n"), 6))
