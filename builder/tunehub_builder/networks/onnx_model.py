@@ -12,10 +12,12 @@ from onnx import helper, numpy_helper
 
 from tunehub.relax.identifiers import identifiers
 from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.onnx_shapes import keep_shapes
 
 # Initializers may be left out of the graph inputs from IR version 4 on.
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
 FIRST_OPSET_WITH_BROADCASTING_SUM = 8
+FIRST_OPSET_WITH_AXES_AS_INPUTS = 13  # of Unsqueeze
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -51,9 +53,12 @@ def simplify(model: onnx.ModelProto) -> None:
 
     Sum becomes Add: the importers make a broadcast, a stack and a reduction of it, which no convolution takes in.
     Dropout, the identity at inference, goes: TVM 0.25 cannot import it. Needs opset 8, the first whose Sum broadcasts.
+    From opset 13 on, what :mod:`tunehub_builder.networks.onnx_shapes` rewrites.
     """
     if _opset(model) < FIRST_OPSET_WITH_BROADCASTING_SUM:
         return
+    if _opset(model) >= FIRST_OPSET_WITH_AXES_AS_INPUTS:
+        keep_shapes(model.graph)
     _drop_dropout(model.graph)
     nodes = [new for node in model.graph.node for new in (_adds(node) if node.op_type == "Sum" else [node])]
     del model.graph.node[:]
