@@ -17,6 +17,7 @@ from benchmarks.dynamic.document import keep, write_document
 from benchmarks.dynamic.models import NETWORKS, OpenModel, open_model, opened
 from benchmarks.dynamic.results import DynamicSummary, OpenResult, open_result, rows, summarize
 from benchmarks.dynamic.runtimes import runtimes
+from benchmarks.gpu_network import this_gpu
 from benchmarks.table import Row
 from benchmarks.zoo.document import machine_of
 from tunehub.measure.protocol import MeasuringPlan
@@ -40,7 +41,9 @@ OPTIONS = (
 
 
 def run(device: str, networks: Sequence[str], layers: int) -> list[Row]:
-    """Measure ``networks`` at their sizes. Raises UnknownNetworkError."""
+    """Measure ``networks`` at their sizes. Raises UnknownNetworkError, and ClickException without the GPU asked for."""
+    if device == "cuda":
+        this_gpu()
     with tempfile.TemporaryDirectory() as folder:
         models = (open_model(name, Path(folder), layers) for name in networks)
         summary = measure(models, Path(folder), device, _PLANS[device])

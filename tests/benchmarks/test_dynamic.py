@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.__main__ import main
 from benchmarks.dynamic import measure
 from benchmarks.dynamic.document import keep, latest, write_document
 from benchmarks.dynamic.models import open_model, opened
 from benchmarks.dynamic.results import open_result, rows, size_result, summarize
 from benchmarks.table import Row
+from click.testing import CliRunner
 from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.protocol import MeasuringPlan
@@ -87,3 +89,11 @@ def test_results_are_kept_and_written_as_a_document(tmp_path: Path) -> None:
 def test_a_model_without_an_open_dimension_to_take_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(UnknownNetworkError):
         open_model("nothing", tmp_path, 1)
+
+
+@pytest.mark.fast
+def test_without_the_gpu_that_is_asked_for_a_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunehub.target.nvidia.find_gpus", lambda: ())
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    result = CliRunner().invoke(main, ["dynamic", "--device", "cuda"])
+    assert (result.exit_code, "nvidia-smi lists no GPU" in result.output) == (1, True)
