@@ -16,10 +16,11 @@ from tunehub.cuda.thread_extents import thread_tag
 from tunehub.relax.index_expressions import parts_of
 from tunehub.relax.nodes import buffer_of, integer, parameters, statements_in
 from tunehub.relax.open_axes.axes import OpenAxes
-from tunehub.relax.open_axes.views import block_of, number, places, product, view, wide
+from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, view, wide
 
 _BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+_INDEX = "int64"
 _MOST_BLOCKS = 65535  # of a grid along y
 
 
@@ -39,7 +40,7 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     piece = s_tir.renew_defs(piece)
     nest = _kernel(piece)
     extents, length = wide(axes.extents), sizes[-1]
-    place = tirx.Var("piece", "int64")
+    place = tirx.Var("piece", _INDEX)
     if axes.are_one:
         total = product(extents)
         count, first, last = (total + (length - 1)) // length, place * length, total
@@ -60,7 +61,7 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     rest = tirx.Cast("int32", tirx.min(last - first, number(length)))
     body = _Masking(limits, rest).statement(nest.body) if limits else nest.body
     inner = block_of(piece.body, _bound(nest, body, "blockIdx.y"), "piece", piece.body.block.alloc_buffers)
-    outer = tirx.For(place, number(0), count, _BOUND, tirx.SeqStmt([*declared, inner]), _thread("blockIdx.x"))
+    outer = tirx.For(place, number(0), count, _BOUND, tirx.SeqStmt([*declared, inner]), _thread("blockIdx.x", _INDEX))
     return function.with_body(block_of(function.body, outer, "root", []))
 
 
@@ -80,13 +81,14 @@ def _kernel(piece: Any) -> Any:
 def _bound(loop: Any, body: Any, tag: str) -> Any:
     from tvm import tirx
 
-    return tirx.For(loop.loop_var, loop.min, loop.extent, _BOUND, body, _thread(tag), loop.annotations)
+    thread = _thread(tag, dtype_of(loop.loop_var))
+    return tirx.For(loop.loop_var, loop.min, loop.extent, _BOUND, body, thread, loop.annotations)
 
 
-def _thread(tag: str) -> Any:
+def _thread(tag: str, dtype: str) -> Any:
     from tvm import tirx
 
-    return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), "int64"), _THREAD_INDEX, tag)
+    return tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype), _THREAD_INDEX, tag)
 
 
 class _Masking:

@@ -36,6 +36,11 @@ def _function(*tensors: Any) -> Any:
     return main_module(te.create_prim_func(list(tensors)))["main"]
 
 
+def _tensor(name: str, *shape: Any) -> Any:
+    """With extents of 64 bits, as those of Relax's functions are."""
+    return te.placeholder([tirx.IntImm("int64", each) if isinstance(each, int) else each for each in shape], name=name)
+
+
 def _open(*names: str) -> list[Any]:
     return [tirx.Var(name, "int64") for name in names]
 
@@ -43,8 +48,8 @@ def _open(*names: str) -> list[Any]:
 def _rows(depth: int = 48, columns: int = 40) -> tuple[Any, Callable[..., Any]]:
     """A product with bias and a residual."""
     (rows,) = _open("rows")
-    first, second = te.placeholder((rows, depth), name="first"), te.placeholder((depth, columns), name="second")
-    bias, other = te.placeholder((columns,), name="bias"), te.placeholder((rows, columns), name="other")
+    first, second = _tensor("first", rows, depth), _tensor("second", depth, columns)
+    bias, other = _tensor("bias", columns), _tensor("other", rows, columns)
     sums = topi.add(topi.add(topi.nn.matmul(first, second), bias), other)
     function = _function(first, second, bias, other, sums)
     shapes = ((depth, columns), (columns,))
@@ -56,7 +61,7 @@ def _rows(depth: int = 48, columns: int = 40) -> tuple[Any, Callable[..., Any]]:
 
 def _batch_and_rows() -> tuple[Any, Callable[..., Any]]:
     batch, rows = _open("batch", "rows")
-    first, second = te.placeholder((batch, rows, 29), name="first"), te.placeholder((29, 37), name="second")
+    first, second = _tensor("first", batch, rows, 29), _tensor("second", 29, 37)
     function = _function(first, second, topi.nn.relu(topi.nn.matmul(first, second)))
     return function, lambda b, n: ([(b, n, 29), (29, 37), (b, n, 37)], lambda x, y: np.maximum(x @ y, 0))
 
@@ -64,8 +69,8 @@ def _batch_and_rows() -> tuple[Any, Callable[..., Any]]:
 def _images() -> tuple[Any, Callable[..., Any]]:
     """A convolution with padding and bias."""
     (batch,) = _open("batch")
-    data, weight = te.placeholder((batch, 6, 7, 7), name="data"), te.placeholder((16, 6, 3, 3), name="weight")
-    bias = te.placeholder((1, 16, 1, 1), name="bias")
+    data, weight = _tensor("data", batch, 6, 7, 7), _tensor("weight", 16, 6, 3, 3)
+    bias = _tensor("bias", 1, 16, 1, 1)
     function = _function(data, weight, bias, topi.add(topi.nn.conv2d(data, weight, 1, 1, 1), bias))
 
     def expected(x: Array, w: Array, b: Array) -> Array:
@@ -160,7 +165,7 @@ def test_pieces_that_leave_rows_out_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
     (rows,) = _open("rows")
-    data = te.placeholder((rows, 8), name="data")
+    data = _tensor("data", rows, 8)
     total = te.compute(
         (rows,), lambda i: te.sum(data[i, (k := te.reduce_axis((0, 8), name="k"))], axis=k), name="total"
     )
@@ -173,5 +178,5 @@ def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
 
 def test_what_is_no_sum_of_products_is_left_to_tvm() -> None:
     (rows,) = _open("rows")
-    data = te.placeholder((rows, 8), name="data")
+    data = _tensor("data", rows, 8)
     assert by_size(_function(data, topi.nn.relu(data)), TARGET, lambda _: None) is None

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from tunehub.relax.nodes import tensor_class
+from tunehub.relax.symbols import PROBES
 from tunehub.relax.workload import workload_text
 from tunehub.verify import workers as workers_module
 from tunehub.verify.limits import VerifyLimits
@@ -126,6 +127,13 @@ def test_a_schedule_for_any_number_of_rows_is_run_with_several(target: Any, most
     found = session.judge(workload_text(open_rows(most)))
     assert found.error is None and found.difference is not None
     assert (found.difference <= found.tolerance) == right
+
+
+def test_a_schedule_is_run_at_the_sizes_that_it_names_too(target: Any) -> None:
+    session = VerifySession(str(target))
+    session.refer(workload_text(open_rows()))
+    found = session.judge(workload_text(open_rows(128).with_attr(PROBES, [[200]])))
+    assert found.error is None and found.difference is not None and found.difference > found.tolerance
 
 
 def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets: Any, target: Any) -> None:

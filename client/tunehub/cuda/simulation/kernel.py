@@ -189,6 +189,8 @@ def _known(buffer: Any, memories: dict[int, Memory]) -> Memory:
     if type(buffer).__name__ == "Call":  # buffer_data
         buffer = buffer.args[0]
     memory = memories.get(hash(buffer))
+    if memory is None and hasattr(buffer, "data"):  # until 0.26; virtual threads leave buffers undeclared there
+        memory = memories.get(hash(buffer.data))
     if memory is None:
         raise NotSimulatedError(f"the memory of {getattr(buffer, 'name', buffer)}")
     return memory

@@ -14,7 +14,7 @@ from tunehub.relax.nodes import statements_in  # noqa: E402
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of  # noqa: E402
 from tunehub.relax.symbols import instance, probes  # noqa: E402
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.slow
 
 
 def _adding(number: float, batch: Any, length: Any) -> Any:
