@@ -40,12 +40,15 @@ def main(name: str, way: str, folder: Path, lock: str, target: str) -> None:
 
 def _written(name: str, folder: Path) -> dict[str, Any]:
     from benchmarks.relay_torch import write_inputs, write_steps
+    from tunehub_builder.backends.relay.network_worker import random_inputs
 
     network = _network(name)
+    module, params = network.module()
+    inputs = random_inputs(module, network.inputs)
     if name.endswith(".onnx"):
-        write_inputs(_inputs(network), folder)
+        write_inputs(inputs, folder)
     else:
-        write_steps(*network.module(), _inputs(network), folder)
+        write_steps(module, params, inputs, folder)
     return {}
 
 
@@ -62,9 +65,11 @@ def _measured(name: str, way: str, folder: Path, lock: str, target: str) -> dict
     from tvm.contrib import graph_executor
 
     import tunehub
+    from tunehub_builder.backends.relay.network_worker import random_inputs, showing_logits
 
     network, wanted = _network(name), tvm.target.Target(target)
     module, params = network.module()
+    module = showing_logits(module)
     if way != TOPHUB or shutil.which("nvcc") is None:
         from tunehub_builder.backends.relay import nvrtc
 
@@ -76,21 +81,14 @@ def _measured(name: str, way: str, folder: Path, lock: str, target: str) -> dict
     device = tvm.cuda(0)
     with alone(lock):
         executor = graph_executor.GraphModule(library["default"](device))
-        for key, value in _inputs(network).items():
+        for key, value in random_inputs(module, network.inputs).items():
             executor.set_input(key, value)
-        runner = GpuRunner(executor.run, device.sync, lambda _: executor.get_output(0).numpy())
+        last = executor.get_num_outputs() - 1  # logits where there are some
+        runner = GpuRunner(executor.run, device.sync, lambda _: executor.get_output(last).numpy())
         np.save(folder / f"{way}.npy", runner())
         times = milliseconds({way: runner}, ROUNDS)
     rungs = hub.report().rung_counts() if hub else {}
     return {"ms": times[way], "compile_s": compile_s, "rungs": rungs, "tvm": tvm.__version__}
-
-
-def _inputs(network: Any) -> dict[str, Any]:
-    """The same random numbers for every way."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    return {name: rng.standard_normal(shape).astype(network.dtype) for name, shape in network.inputs.items()}
 
 
 if __name__ == "__main__":

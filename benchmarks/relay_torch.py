@@ -72,7 +72,8 @@ def _attributes(attrs: Any) -> dict[str, Any]:
 
 
 class TorchSteps:
-    """``network()`` runs what was written into a folder, with its inputs, and gives the output."""
+    """``network()`` runs what was written into a folder, with its inputs, and gives the output: of a softmax at the
+    end what it was given (see :func:`tunehub_builder.backends.relay.network_worker.showing_logits`)."""
 
     def __init__(self, folder: Path, device: str = "cuda") -> None:
         import numpy as np
@@ -87,7 +88,7 @@ class TorchSteps:
         for operator, arguments, attributes in self._steps:
             given = [self._tensors[place] if isinstance(place, str) else values[place] for place in arguments]
             values.append(_OPERATORS[operator](given, attributes))
-        return values[-1]
+        return given[0] if operator == "nn.softmax" else values[-1]
 
 
 def _functional() -> Any:

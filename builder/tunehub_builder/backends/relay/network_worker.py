@@ -33,6 +33,10 @@ class RelayNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     templates: tuple[str, ...] = ()
 
 
+class _NoScheduleError(Exception):
+    """A build with the auto-scheduler's records met an operator that has none, and that TVM cannot schedule."""
+
+
 class RelayNetworkSession(NetworkSession):
     """Variants: TVM's ``default``, and how TVM uses records: ``history``, ``graph`` and ``auto_scheduler``."""
 
@@ -50,7 +54,7 @@ class RelayNetworkSession(NetworkSession):
         self._case = known = msgspec.json.decode(case, type=RelayNetworkCase)
         for module in known.templates:
             importlib.import_module(module)
-        self._module = tvm.ir.load_json(Path(known.module).read_text(encoding="utf-8"))
+        self._module = showing_logits(tvm.ir.load_json(Path(known.module).read_text(encoding="utf-8")))
         self._weights = relay.load_param_dict(Path(known.weights).read_bytes())
         self._target = tvm.target.Target(known.target)
         self._device = self._place.device(self._target)
@@ -70,7 +74,10 @@ class RelayNetworkSession(NetworkSession):
                 file.flush()
                 stack.enter_context(_records(variant, file.name))
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config))
-            library = relay.build(self._module, target=self._target, params=self._weights)
+            try:
+                library = relay.build(self._module, target=self._target, params=self._weights)
+            except Exception as error:  # TVM raises whatever it runs into
+                raise _explained(error, variant) from error
         with self._device.alone():
             module = graph_executor.GraphModule(library["default"](self._device.tvm))
             for name, value in self._inputs().items():
@@ -87,15 +94,40 @@ class RelayNetworkSession(NetworkSession):
         return float(evaluator().results[0])
 
     def _inputs(self) -> Mapping[str, Any]:
-        """The same random numbers for every variant, by the types that the module declares."""
-        import numpy as np
+        return random_inputs(self._module, self._case.inputs)
 
-        types = {str(p.name_hint): str(p.type_annotation.dtype) for p in self._module["main"].params}
-        rng = np.random.default_rng(0)
-        return {
-            name: random_array(rng, shape, types.get(name, "float32"), True)
-            for name, shape in self._case.inputs.items()
-        }
+
+def random_inputs(module: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The same random numbers whenever it is asked, by the types that the Relay ``module`` declares."""
+    import numpy as np
+
+    types = {str(p.name_hint): str(p.type_annotation.dtype) for p in module["main"].params}
+    rng = np.random.default_rng(0)
+    return {name: random_array(rng, shape, types.get(name, "float32"), True) for name, shape in shapes.items()}
+
+
+def showing_logits(module: Any) -> Any:
+    """The Relay ``module``, which also gives what a softmax at its end is given.
+
+    With random weights all classes are about equally likely, so that a wrong layer hardly shows behind the softmax:
+    every output of ``relay.testing``'s mobilenet is 0.001, of numbers of some 1e-19.
+    """
+    import tvm
+    from tvm import relay
+
+    body = module["main"].body
+    if not isinstance(body, relay.Call) or str(getattr(body.op, "name", "")) != "nn.softmax":
+        return module
+    shown = relay.Function(module["main"].params, relay.Tuple([body, body.args[0]]))
+    others = {name: function for name, function in module.functions.items() if str(name.name_hint) != "main"}
+    return relay.transform.InferType()(tvm.IRModule.from_expr(shown, others))
+
+
+def _explained(error: Exception, variant: str) -> Exception:
+    """``error``, or what it means: TVM prints the whole function that has no threads."""
+    if variant != AUTO_SCHEDULER or "Did you forget to bind?" not in str(error):
+        return error
+    return _NoScheduleError("an operator without a record has no schedule for a GPU: tune all tasks of the network")
 
 
 def _outputs(module: Any, device: RunDevice) -> list[Any]:
