@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import te, tirx, topi
 
-from tunehub.relax.nodes import plain_extent
+from tunehub.relax.nodes import plain_extent, symbolic
 
 Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
@@ -372,8 +372,15 @@ def _output_size(
     dilation: Sequence[int],
 ) -> tuple[int, int]:
     whole = (size[0] + padding[0] + padding[2], size[1] + padding[1] + padding[3])
-    rows, columns = ((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in (0, 1))
+    rows, columns = (
+        _simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1)
+    )
     return rows, columns
+
+
+def _simplified(extent: Any) -> Any:
+    """An extent in the form that equal ones have: functions are compiled once if they are written alike."""
+    return extent if isinstance(extent, int) else symbolic().Analyzer().simplify(extent)
 
 
 def _input_channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> Any:

@@ -10,25 +10,46 @@ from tvm import relax
 
 from tunehub.relax.layout import blocked
 from tunehub.relax.nodes import shape_of, tensor_type
+from tunehub.relax.symbols import extent_at, variables_in
+
+_SIDE = 224
 
 
 def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a tensor that can be blocked: float32, four axes, static but for the batch; not a constant.
+    """The shape of a tensor that can be blocked: float32, four axes, channels known; not a constant.
 
-    An open batch counts as 1.
+    Open extents count as in :func:`typical_shape`.
     """
-    shape = shape_for_one(expression) if isinstance(expression, relax.Var) else None
+    shape = typical_shape(expression) if isinstance(expression, relax.Var) else None
     if shape is None or len(shape) != 4 or 0 in shape:
         return None
     return shape if str(tensor_type(expression).dtype) == "float32" else None
 
 
-def shape_for_one(expression: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor where nothing but its first of four axes is open, which counts as 1; None for others."""
+def typical_shape(expression: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor, for costs. Of four axes the first counts as 1 where it is open, and the last two as what
+    they are where the image is 224 pixels high and wide; None for others that are open, and where less than two pixels
+    would be left."""
     shape = shape_of(expression)
-    if shape is not None and len(shape) == 4 and not isinstance(shape[0], int):
-        shape = (1, *shape[1:])
-    return shape if shape is not None and all(isinstance(extent, int) for extent in shape) else None
+    if shape is None or all(isinstance(extent, int) for extent in shape):
+        return shape
+    if len(shape) != 4 or not isinstance(shape[1], int):
+        return None
+    sides = [extent if isinstance(extent, int) else _typical_side(extent) for extent in shape[2:]]
+    return None if None in sides else (shape[0] if isinstance(shape[0], int) else 1, shape[1], *map(int, sides))
+
+
+def _typical_side(extent: Any) -> int | None:
+    try:
+        found = extent_at(extent, {hash(variable): _SIDE for variable in variables_in([extent])})
+    except KeyError:  # something that is read from memory
+        return None
+    return found if found > 1 else None
+
+
+def open_axes_of(expression: Any) -> set[int]:
+    """The axes of a tensor whose extents are open."""
+    return {axis for axis, extent in enumerate(shape_of(expression) or ()) if not isinstance(extent, int)}
 
 
 def filled(shape: Sequence[int], layout: int) -> int:

@@ -17,8 +17,16 @@ from tvm import relax
 
 from tunehub.relax.layout import blocked
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
-from tunehub.relax.layout.images import batch_of, filled, image_shape, shape_for_one, transform
-from tunehub.relax.nodes import constant_array, constant_like, integers, is_constant, static_shape, tensor_type
+from tunehub.relax.layout.images import batch_of, filled, image_shape, open_axes_of, transform, typical_shape
+from tunehub.relax.nodes import (
+    constant_array,
+    constant_like,
+    integers,
+    is_constant,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
@@ -109,7 +117,7 @@ def _image_and_weight(rules: Rules, call: Any, kernel_layout: str) -> tuple[_Sha
     """The shape of the image, the constant float32 weight in ``kernel_layout``, and the shape of the result."""
     data, weight = call.args
     attrs = call.attrs
-    shape, values, result = image_shape(data), rules.constant(weight), shape_for_one(call)
+    shape, values, result = image_shape(data), rules.constant(weight), typical_shape(call)
     if shape is None or result is None or values is None or values.dtype != np.float32:
         return None
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -176,9 +184,11 @@ class _Phases:
     extent: int  # of each phase
 
     @classmethod
-    def of(cls, inputs: int, outputs: int, kernel: int, stride: int, before: int) -> _Phases:
-        """``before``: the padding before the first element, as the transposed convolution has it."""
-        taps, last = -(-kernel // stride), (outputs - 1 + before) // stride
+    def of(cls, inputs: int, kernel: int, stride: int, padding: tuple[int, int], more: int) -> _Phases:
+        """``padding``: before the first element and after the last, as the transposed convolution has it; ``more``:
+        elements that its result has besides. Nothing but ``extent`` depends on ``inputs``."""
+        before, after = padding
+        taps, last = -(-kernel // stride), inputs - 1 + (kernel - 1 - after + more) // stride
         skipped = min(before // stride, taps - 1)
         extent = last + 1 - skipped
         padding = (taps - 1 - skipped, extent - inputs + skipped)
@@ -192,7 +202,10 @@ def _conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
         return None
     shape, values, result = known
     padding, kernel, strides = _four(attrs.padding), values.shape[2:], _pair(attrs.strides)
-    rows, columns = (_Phases.of(shape[2 + i], result[2 + i], kernel[i], strides[i], padding[i]) for i in (0, 1))
+    more = _pair(attrs.output_padding)
+    rows, columns = (
+        _Phases.of(shape[2 + i], kernel[i], strides[i], (padding[i], padding[2 + i]), more[i]) for i in (0, 1)
+    )
     if min(*rows.padding, *columns.padding) < 0:
         return None
 
@@ -224,7 +237,7 @@ def _write_phases(
 ) -> Any:
     choice, expression = data
     (rows, columns), weight = axes, call.args[1]
-    strides, result, values = (rows.stride, columns.stride), shape_for_one(call), rules.constant(weight)
+    strides, result, values = (rows.stride, columns.stride), shape_of(call), rules.constant(weight)
     assert values is not None and result is not None
 
     def pack() -> _Array:
@@ -277,10 +290,12 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
 
 def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
     def rule(rules: Rules, call: Any) -> Operator | None:
-        result = shape_for_one(call)
+        result = typical_shape(call)
         if (call.attrs.layout, call.attrs.out_layout) != ("NCHW", "NCHW") or result is None:
             return None
         size = (result[2], result[3])
+        if open_axes_of(call) - {0} or (open_axes_of(call.args[0]) - {0} and size != (1, 1)):
+            return None  # windows whose sizes depend on their places
 
         def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
             return builder.call_te(
@@ -338,7 +353,7 @@ _POOLED = {"relax.mean": "avg", "relax.max": "max"}
 
 
 def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
-    result = shape_for_one(call)
+    result = typical_shape(call)
     images = tuple(argument for argument in call.args if image_shape(argument) is not None)
     if result is None or len(result) != 4 or not images:
         return None
@@ -418,14 +433,14 @@ def _moving(blocks: Sequence[int], run: Callable[[int], int]) -> dict[int, float
 
 def _slice(rules: Rules, call: Any) -> Operator | None:
     """A part of an image, in steps of one."""
-    data, shape, result = call.args[0], image_shape(call.args[0]), shape_for_one(call)
+    data, shape, result = call.args[0], image_shape(call.args[0]), typical_shape(call)
     bounds = [integers(argument, rules.value_of) for argument in call.args[1:]]
     if shape is None or result is None or len(bounds) not in (3, 4) or None in bounds:
         return None
     axes, begins, _, steps = [*bounds, [1]][:4]
     assert axes is not None and begins is not None and steps is not None
-    of_batch = any(axis % 4 == 0 for axis in axes) and not all(isinstance(batch_of(each), int) for each in (data, call))
-    if any(step != 1 for step in steps) or 0 in result or of_batch:
+    of_open = {axis % 4 for axis in axes} & (open_axes_of(data) | open_axes_of(call))
+    if any(step != 1 for step in steps) or 0 in result or of_open:
         return None
     begin = dict.fromkeys(range(4), 0)
     for axis, first in zip(axes, begins, strict=True):
@@ -465,7 +480,7 @@ def _pad(rules: Rules, call: Any) -> Operator | None:
 def _resize(rules: Rules, call: Any) -> Operator | None:
     """Interpolation. What follows joins it only element by element: in another order of the elements each would find
     its place in the source anew, which takes longer than all the rest."""
-    attrs, result = call.attrs, shape_for_one(call)
+    attrs, result = call.attrs, shape_of(call)
     if str(attrs.layout) != "NCHW" or result is None or str(tensor_type(call).dtype) != "float32":
         return None
 
@@ -509,7 +524,7 @@ def _same_layout(
     element of each window on its own.
     """
     shapes = [image_shape(image) for image in images]
-    result = shape_for_one(call)
+    result = typical_shape(call)
     if result is None or len(result) != 4 or None in shapes:
         return None
     choices = []
