@@ -148,6 +148,15 @@ def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
     return _with_padding(workload, knobs)
 
 
+def tile_knobs(
+    workload: Conv2dWorkload, columns: int, blocks: int, padding: Literal["inline", "whole", "tile"]
+) -> Conv2dKnobs:
+    """The knobs of a function that is, but for what remains of its rows, one register tile of ``columns`` and
+    ``blocks``."""
+    knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=workload.columns, padding=padding)
+    return replace(knobs, unroll=_unrolled(workload, knobs) <= _UNROLLED)
+
+
 @refusing
 def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""

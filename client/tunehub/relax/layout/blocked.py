@@ -372,9 +372,7 @@ def _output_size(
     dilation: Sequence[int],
 ) -> tuple[int, int]:
     whole = (size[0] + padding[0] + padding[2], size[1] + padding[1] + padding[3])
-    rows, columns = (
-        _simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1)
-    )
+    rows, columns = (_simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1))
     return rows, columns
 
 

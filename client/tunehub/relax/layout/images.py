@@ -35,8 +35,9 @@ def typical_shape(expression: Any) -> tuple[int, ...] | None:
         return shape
     if len(shape) != 4 or not isinstance(shape[1], int):
         return None
-    sides = [extent if isinstance(extent, int) else _typical_side(extent) for extent in shape[2:]]
-    return None if None in sides else (shape[0] if isinstance(shape[0], int) else 1, shape[1], *map(int, sides))
+    batch = shape[0] if isinstance(shape[0], int) else 1
+    height, width = (extent if isinstance(extent, int) else _typical_side(extent) for extent in shape[2:])
+    return None if height is None or width is None else (batch, shape[1], height, width)
 
 
 def _typical_side(extent: Any) -> int | None:

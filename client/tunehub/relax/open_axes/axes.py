@@ -13,7 +13,7 @@ from tunehub.relax.index_expressions import compiled, is_variable, parts_of
 from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, is_reduction, parameters
 from tunehub.relax.symbols import symbols_of
 
-_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = ((5, 7, 11, 13), (8191, 4093, 2039, 1021))  # extents, a different one for each symbol
 _SAMPLES = 64
 _INNER = ("For", "SBlockRealize", "SBlock", "SeqStmt")
@@ -83,16 +83,16 @@ def open_axes(function: Any) -> OpenAxes | None:
             return None
         places: _Places = {hash(buffer): _places(buffer, extents) for buffer in _buffers(function)}
         probes = [dict(zip(map(hash, symbols), values, strict=False)) for values in _PROBES]
-        for block in [_described(block, extents, probes) for block in _blocks(function.body.block.body)]:
+        for block in [_described(block, extents, probes) for block in realizations(function.body.block.body)]:
             for store in block.stores:
                 _check_store(store, block, places)
-    except (_NotSeparateError, AttributeError):
+    except (NotSeparateError, AttributeError):
         return None
     own = tuple(places[hash(buffer)] for buffer in parameters(function))
     return OpenAxes(extents=extents, places=own, symbols=symbols)
 
 
-class _NotSeparateError(ValueError):
+class NotSeparateError(ValueError):
     """A function depends on the extent of an open axis, or on other parts of it."""
 
 
@@ -123,7 +123,7 @@ def _places(buffer: Any, extents: Sequence[Any]) -> tuple[int | None, ...]:
         if integer(extent) is None:
             at = _position(extent, extents)
             if found[at] is not None:
-                raise _NotSeparateError
+                raise NotSeparateError
             found[at] = axis
     return tuple(found)
 
@@ -132,7 +132,7 @@ def _position(extent: Any, extents: Sequence[Any]) -> int:
     for at, other in enumerate(extents):
         if _same(extent, other):
             return at
-    raise _NotSeparateError
+    raise NotSeparateError
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -145,7 +145,7 @@ def _factors(extent: Any) -> list[Any]:
     if kind == "Mul":
         return [*_factors(extent.a), *_factors(extent.b)]
     if not is_variable(extent):
-        raise _NotSeparateError
+        raise NotSeparateError
     return [extent]
 
 
@@ -153,48 +153,50 @@ def _product(extent: Any, known: dict[int, int]) -> int:
     return math.prod(known[hash(factor)] for factor in _factors(extent))
 
 
-def _blocks(node: Any) -> Iterator[Any]:
-    """The realizations of the blocks in a statement that is nothing but loops around blocks."""
+def realizations(node: Any) -> Iterator[Any]:
+    """The realizations of the blocks in a statement that is nothing but loops around blocks; NotSeparateError for
+    others."""
     kind = type(node).__name__
     if kind not in _INNER or (kind == "For" and integer(node.min) != 0):
-        raise _NotSeparateError
+        raise NotSeparateError
     if kind == "SBlockRealize":
         yield node
         return
     for child in children(node):
-        yield from _blocks(child)
+        yield from realizations(child)
 
 
 def _described(realize: Any, extents: Sequence[Any], probes: Sequence[dict[int, int]]) -> _Block:
     block = realize.block
     axes: dict[int, tuple[int | None, int]] = {}
     if integer(realize.predicate) != 1 or len(block.alloc_buffers) or len(block.match_buffers):
-        raise _NotSeparateError
+        raise NotSeparateError
     for axis in block.iter_vars:
         extent = integer(axis.dom.extent)
         at = _position(axis.dom.extent, extents) if extent is None else None
         if at is not None and (is_reduction(axis) or any(other == at for other, _ in axes.values())):
-            raise _NotSeparateError
+            raise NotSeparateError
         axes[hash(axis.var)] = (at, extent or 0)
-    stores = [store for body in (block.init, block.body) if body is not None for store in _stores(body)]
+    stores = [store for body in (block.init, block.body) if body is not None for store in stores_in(body)]
     samples = [_sampled(axes, known, [_product(extent, known) for extent in extents]) for known in probes]
     return _Block(axes, tuple(stores), samples)
 
 
-def _stores(body: Any) -> Iterator[Any]:
+def stores_in(body: Any) -> Iterator[Any]:
+    """The stores of a block's body; NotSeparateError where there is anything else."""
     kind = type(body).__name__
     if kind == "SeqStmt":
         for each in body.seq:
-            yield from _stores(each)
+            yield from stores_in(each)
     elif kind == "BufferStore":
         yield body
     else:
-        raise _NotSeparateError
+        raise NotSeparateError
 
 
 def _check_store(store: Any, block: _Block, places: _Places) -> None:
     if None in places.get(hash(buffer_of(store)), (None,)):  # what all pieces share, each would write again
-        raise _NotSeparateError
+        raise NotSeparateError
     _check_access(store, block, places)
     _check_value(store.value, block, places)
 
@@ -202,11 +204,11 @@ def _check_store(store: Any, block: _Block, places: _Places) -> None:
 def _check_value(value: Any, block: _Block, places: _Places) -> None:
     """What is computed depends on no open axis but through what is loaded."""
     kind = type(value).__name__
-    if kind in _LOADS:
+    if kind in LOADS:
         _check_access(value, block, places)
         return
     if is_variable(value) and block.axes.get(hash(value), (0, 0))[0] is not None:
-        raise _NotSeparateError  # an open axis, or a variable that is none of the block's
+        raise NotSeparateError  # an open axis, or a variable that is none of the block's
     for part in parts_of(value):
         _check_value(part, block, places)
 
@@ -215,7 +217,7 @@ def _check_access(access: Any, block: _Block, places: _Places) -> None:
     """Along open axes an access is where the block is, and elsewhere it does not depend on them."""
     own = places.get(hash(buffer_of(access)))
     if own is None:
-        raise _NotSeparateError
+        raise NotSeparateError
     for axis, index in enumerate(access.indices):
         at = own.index(axis) if axis in own else None
         try:
@@ -223,19 +225,19 @@ def _check_access(access: Any, block: _Block, places: _Places) -> None:
             found = [np.broadcast_to(expression.value(values), (_SAMPLES,)) for values in block.samples]
         except KeyError:  # an index that is loaded: an open axis cannot be
             if at is not None:
-                raise _NotSeparateError from None
+                raise NotSeparateError from None
             _check_value(index, block, places)
             continue
         expected = found[:1] * 2 if at is None else [_of_axis(block, at, values) for values in block.samples]
         if not all(map(np.array_equal, found, expected)):
-            raise _NotSeparateError
+            raise NotSeparateError
 
 
 def _of_axis(block: _Block, at: int, values: dict[int, Any]) -> Any:
     for name, (symbol, _) in block.axes.items():
         if symbol == at:
             return values[name]
-    raise _NotSeparateError
+    raise NotSeparateError
 
 
 def _sampled(axes: dict[int, tuple[int | None, int]], known: dict[int, int], extents: Sequence[int]) -> dict[int, Any]:

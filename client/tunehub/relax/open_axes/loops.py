@@ -7,7 +7,7 @@ shares among threads is one with the loop over tiles, so that a single tile runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from tunehub.relax.nodes import integer, parameters
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, sequence, view, wide
 
-_SERIAL, _PARALLEL = 0, 1  # tvm::tirx::ForKind
-_INDEX = "int64"
+SERIAL, PARALLEL = 0, 1  # tvm::tirx::ForKind
+INDEX = "int64"
 
 
 class NotTiledError(ValueError):
@@ -24,12 +24,21 @@ class NotTiledError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowTiles:
-    """Schedules of ``large`` and ``small`` numbers of rows, and of one, along the open extent at position ``row``."""
+class TileSizes:
+    """Sizes of tiles along an open axis, which always has a ``least`` one. A task has ``group`` large ones."""
 
-    row: int
     large: int
     small: int
+    least: int = 1
+    group: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowTiles:
+    """Schedules of tiles of rows, for each of ``sizes``, along the open extent at position ``row``."""
+
+    row: int
+    sizes: TileSizes
     functions: tuple[Any, Any, Any]
 
 
@@ -38,19 +47,19 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
 
     ``fewest``: pieces from which on threads share them where a piece alone runs on one thread.
     """
-    tile = _with_own_data(tile)
-    count, nests = product(wide(axes.extents)), _nests(tile)
-    if len(nests) == 1 and _is_parallel(nests[0]):
-        return _with_body(function, _fused(function, axes, tile, nests[0]))
-    if any(map(_is_parallel, nests)):
-        return _with_body(function, _pieces_apart(function, axes, tile, count, _SERIAL))
-    parallel = _pieces_apart(function, axes, tile, count, _PARALLEL)
+    tile = with_own_data(tile)
+    count, nests = product(wide(axes.extents)), nests_of(tile)
+    if len(nests) == 1 and is_parallel(nests[0]):
+        return with_body(function, _fused(function, axes, tile, nests[0]))
+    if any(map(is_parallel, nests)):
+        return with_body(function, _pieces_apart(function, axes, tile, count, SERIAL))
+    parallel = _pieces_apart(function, axes, tile, count, PARALLEL)
     if fewest <= 1:
-        return _with_body(function, parallel)
+        return with_body(function, parallel)
     from tvm import s_tir, tirx
 
-    serial = _pieces_apart(function, axes, s_tir.renew_defs(tile), count, _SERIAL)
-    return _with_body(function, tirx.IfThenElse(count < fewest, serial, parallel))
+    serial = _pieces_apart(function, axes, s_tir.renew_defs(tile), count, SERIAL)
+    return with_body(function, tirx.IfThenElse(count < fewest, serial, parallel))
 
 
 def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
@@ -63,7 +72,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     """
     from tvm import tirx
 
-    functions = [_with_own_data(tile) for tile in tiles.functions]
+    functions = [with_own_data(tile) for tile in tiles.functions]
     nests = [_only_nest(tile) for tile in functions]
     extent = int(nests[0].extent)
     if any(int(nest.extent) != extent for nest in nests):
@@ -72,28 +81,32 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     joined = axes.are_one and tiles.row == len(extents) - 1
     others = [] if joined else [each for at, each in enumerate(extents) if at != tiles.row]
     rows = product(extents) if joined else extents[tiles.row]
-    tasks, lead = tirx.max(rows // tiles.large, number(1)), product(others)
-    place = tirx.Var("task", _INDEX)
+    tasks, lead = tirx.max(rows // tiles.sizes.large, number(1)), product(others)
+    place = tirx.Var("task", INDEX)
     task, thread = place % tasks, place // (lead * tasks)
     leading = places(place // tasks % lead, others)
     body = []
-    plans = zip(functions, nests, _row_loops(rows, task, tasks, tiles), strict=True)
+    plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes), strict=True)
     for tile, nest, (times, first) in plans:
-        step = tirx.Var("tile", _INDEX)
+        step = tirx.Var("tile", INDEX)
         at = first(step)
         starts = places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
-        inside = [*_views(function, axes, tile, starts), _inside(tile, [_at(nest, thread)])]
-        body.append(tirx.For(step, number(0), times, _SERIAL, tirx.SeqStmt(inside)))
-    loop = tirx.For(place, number(0), lead * tasks * extent, _PARALLEL, tirx.SeqStmt(body))
-    return _with_body(function, loop)
+        inside = [*_views(function, axes, tile, starts), _inside(tile, [step_at(nest, thread)])]
+        body.append(tirx.For(step, number(0), times, SERIAL, tirx.SeqStmt(inside)))
+    loop = tirx.For(place, number(0), lead * tasks * extent, PARALLEL, tirx.SeqStmt(body))
+    return with_body(function, loop)
 
 
-def _row_loops(rows: Any, task: Any, tasks: Any, tiles: RowTiles) -> list[tuple[Any, Any]]:
-    """For large and small tiles and single rows: how many of them a task has, and where each begins."""
+def row_loops(rows: Any, task: Any, tasks: Any, sizes: TileSizes) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """For large, small and smallest tiles of a task: how many there are, and where each begins.
+
+    There are ``tasks = max(rows // (sizes.group * sizes.large), 1)``.
+    """
     from tvm import tirx
 
-    large, small = tiles.large, tiles.small
+    large, small, least = sizes.large, sizes.small, sizes.least
     whole, rest = rows // large, rows % large
+    own = whole - (tasks - 1) * sizes.group  # of the last task
     few, single = rows < large, rows < small
     split = tirx.all(rest > 0, large + rest <= 2 * small)  # the last large tile and the rest are two small ones
 
@@ -104,7 +117,7 @@ def _row_loops(rows: Any, task: Any, tasks: Any, tiles: RowTiles) -> list[tuple[
         return tirx.Select(task == tasks - 1, value, number(before))
 
     first_small = tirx.Select(few, number(0), (whole - tirx.Select(split, number(1), number(0))) * large)
-    larges = last((tirx.any(few, split), 0), (rest > small, 2), other=1, before=1)
+    larges = last((few, 0), (split, own - 1), (rest > small, own + 1), other=own, before=sizes.group)
     fits = tirx.all(rest > 0, rest <= small)
     smalls = last(
         (single, 0),
@@ -113,31 +126,44 @@ def _row_loops(rows: Any, task: Any, tasks: Any, tiles: RowTiles) -> list[tuple[
         other=tirx.Select(fits, number(1), number(0)),
         before=0,
     )
-    ones = last((single, rows), other=0, before=0)
+    leasts = last((single, (rows + (least - 1)) // least), other=0, before=0)
     return [
-        (larges, lambda i: tirx.min((task + i) * large, rows - large)),
+        (larges, lambda i: tirx.min((task * sizes.group + i) * large, rows - large)),
         (smalls, lambda i: tirx.min(first_small + i * small, rows - small)),
-        (ones, lambda i: i),
+        (leasts, lambda i: tirx.min(i * least, rows - least)),
     ]
+
+
+def tile_counts(rows: int, sizes: TileSizes) -> tuple[int, int, int]:
+    """How many tiles of each size :func:`row_loops` takes, all tasks together."""
+    large, small, least = sizes.large, sizes.small, sizes.least
+    whole, rest = divmod(rows, large)
+    if rows < small:
+        return 0, 0, -(-rows // least)
+    if rows < large:
+        return 0, -(-rows // small), 0
+    if rest and large + rest <= 2 * small:
+        return whole - 1, 2, 0
+    return (whole + 1, 0, 0) if rest > small else (whole, int(rest > 0), 0)
 
 
 def _fused(function: Any, axes: OpenAxes, tile: Any, nest: Any) -> Any:
     """The tile's loop over threads with the pieces outside of it."""
     from tvm import tirx
 
-    counts, extent, place = wide(axes.extents), int(nest.extent), tirx.Var("piece", _INDEX)
+    counts, extent, place = wide(axes.extents), int(nest.extent), tirx.Var("piece", INDEX)
     body = _views(function, axes, tile, places(place // extent, counts))
-    body.append(_inside(tile, [_at(nest, place % extent)]))
-    return tirx.For(place, number(0), product(counts) * extent, _PARALLEL, tirx.SeqStmt(body))
+    body.append(_inside(tile, [step_at(nest, place % extent)]))
+    return tirx.For(place, number(0), product(counts) * extent, PARALLEL, tirx.SeqStmt(body))
 
 
 def _pieces_apart(function: Any, axes: OpenAxes, tile: Any, count: Any, kind: int) -> Any:
     """A loop over pieces, whose own loops over threads stay."""
     from tvm import tirx
 
-    piece = tirx.Var("piece", _INDEX)
+    piece = tirx.Var("piece", INDEX)
     views = _views(function, axes, tile, places(piece, wide(axes.extents)))
-    views.append(_inside(tile, _nests(tile)))
+    views.append(_inside(tile, nests_of(tile)))
     return tirx.For(piece, number(0), count, kind, tirx.SeqStmt(views))
 
 
@@ -146,8 +172,9 @@ def _inside(tile: Any, nests: Sequence[Any]) -> Any:
     return block_of(tile.body, sequence(nests), "tile", tile.body.block.alloc_buffers)
 
 
-def _with_body(function: Any, body: Any) -> Any:
-    return function.with_body(block_of(function.body, body, "root", []))
+def with_body(function: Any, body: Any, buffers: Sequence[Any] = ()) -> Any:
+    """``function`` with ``body`` instead of its own, and ``buffers`` of its own."""
+    return function.with_body(block_of(function.body, body, "root", buffers))
 
 
 def _views(function: Any, axes: OpenAxes, tile: Any, starts: Sequence[Any]) -> list[Any]:
@@ -159,7 +186,7 @@ def _views(function: Any, axes: OpenAxes, tile: Any, starts: Sequence[Any]) -> l
     return found
 
 
-def _with_own_data(tile: Any) -> Any:
+def with_own_data(tile: Any) -> Any:
     """``tile`` with parameters that share nothing with those of the function it is a piece of: in 0.25 specialising
     leaves them the same pointers."""
     from tvm import s_tir, tirx
@@ -167,26 +194,28 @@ def _with_own_data(tile: Any) -> Any:
     return tile if hasattr(tirx.DeclBuffer, "data") else s_tir.renew_defs(tile)
 
 
-def _at(nest: Any, place: Any) -> Any:
+def step_at(nest: Any, place: Any) -> Any:
     """The loop ``nest`` at one place only: of one step."""
     from tvm import tirx
 
     dtype = dtype_of(nest.loop_var)
-    at = place if dtype == _INDEX else tirx.Cast(dtype, place)
-    return tirx.For(nest.loop_var, at, tirx.const(1, dtype), _SERIAL, nest.body, annotations=nest.annotations)
+    at = place if dtype == INDEX else tirx.Cast(dtype, place)
+    return tirx.For(nest.loop_var, at, tirx.const(1, dtype), SERIAL, nest.body, annotations=nest.annotations)
 
 
-def _nests(tile: Any) -> list[Any]:
+def nests_of(tile: Any) -> list[Any]:
+    """The outermost statements of a scheduled function."""
     body = tile.body.block.body
     return list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
 
 
 def _only_nest(tile: Any) -> Any:
-    nests = _nests(tile)
-    if len(nests) != 1 or not _is_parallel(nests[0]):
+    nests = nests_of(tile)
+    if len(nests) != 1 or not is_parallel(nests[0]):
         raise NotTiledError("a tile is more than one loop shared among threads")
     return nests[0]
 
 
-def _is_parallel(nest: Any) -> bool:
-    return type(nest).__name__ == "For" and int(nest.kind) == _PARALLEL and integer(nest.min) == 0
+def is_parallel(nest: Any) -> bool:
+    """Whether a statement is a loop that threads share."""
+    return type(nest).__name__ == "For" and int(nest.kind) == PARALLEL and integer(nest.min) == 0

@@ -11,7 +11,7 @@ from msgspec import Meta
 from tunehub import templates
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes
-from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, over_rows
+from tunehub.relax.open_axes.loops import NotTiledError, RowTiles, TileSizes, over_rows, tile_counts
 from tunehub.relax.schedule.template_fit import with_short_indices
 from tunehub.relax.symbols import instance
 from tunehub.templates import KnobError, Knobs, Machine
@@ -48,7 +48,8 @@ def by_rows(function: Any, axes: OpenAxes, machine: Machine, knobs: RowKnobs | N
             continue
         first, second, third = tiles
         try:
-            found = RowTiles(row=row, large=chosen.large, small=chosen.small, functions=(first, second, third))
+            size = TileSizes(large=chosen.large, small=chosen.small)
+            found = RowTiles(row=row, sizes=size, functions=(first, second, third))
             return over_rows(function, axes, found)
         except NotTiledError:
             continue
@@ -121,7 +122,8 @@ def _choices(outer: int, lanes: int, machine: Machine) -> tuple[RowKnobs, ...]:
         return cost((rows, rows, blocks), lanes, machine) * blocks * rows
 
     def cycles(knobs: RowKnobs, rows: int) -> float:
-        counts, tiles = _counts(rows, knobs.large, knobs.small), (knobs.large, knobs.small, 1)
+        counts = tile_counts(rows, TileSizes(large=knobs.large, small=knobs.small))
+        tiles = (knobs.large, knobs.small, 1)
         each = (count * step(tile, knobs.blocks) for count, tile in zip(counts, tiles, strict=True))
         return sum(each) / (rows * knobs.blocks)
 
@@ -136,15 +138,3 @@ def _choices(outer: int, lanes: int, machine: Machine) -> tuple[RowKnobs, ...]:
     ordered = sorted(fitting, key=lambda knobs: sum(cycles(knobs, rows) for rows in _LIKELY_ROWS))
     single = [min(ordered, key=lambda knobs: cycles(knobs, rows)) for rows in _SINGLE_SIZES]
     return tuple(dict.fromkeys([ordered[0], *single, *ordered]))
-
-
-def _counts(rows: int, large: int, small: int) -> tuple[int, int, int]:
-    """How many tiles of each size :func:`tunehub.relax.open_axes.loops.over_rows` takes."""
-    whole, rest = divmod(rows, large)
-    if rows < small:
-        return 0, 0, rows
-    if rows < large:
-        return 0, -(-rows // small), 0
-    if rest and large + rest <= 2 * small:
-        return whole - 1, 2, 0
-    return (whole + 1, 0, 0) if rest > small else (whole, int(rest > 0), 0)

@@ -14,6 +14,7 @@ from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.maps import schedule_maps
 from tunehub.relax.open_axes.reductions import schedule_reductions
 from tunehub.relax.open_axes.rows import by_rows, piece_of
+from tunehub.relax.open_axes.window_tiles import by_windows
 from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import symbols_of
 from tunehub.templates import Machine
@@ -52,6 +53,9 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
         )
     axes = open_axes(function)
     if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+        windows = by_windows(function, machine)
+        if windows is not None:
+            return TiledFunction(mod=main_module(windows.function), tile=None, template=windows.template)
         return _anywhere(function, machine)
     rows = by_rows(function, axes, machine)
     if rows is not None:

@@ -31,10 +31,20 @@ def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
     return [tirx.Bind(part.data, pointer), tirx.DeclBuffer(part)]
 
 
-def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any]) -> Any:
-    """A block without axes, of the classes that ``realize`` is of."""
-    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers))
+def block_of(realize: Any, body: Any, name: str, buffers: Sequence[Any], matches: Sequence[Any] = ()) -> Any:
+    """A block without axes, of the classes that ``realize`` is of; ``matches``: see :func:`match`."""
+    block = type(realize.block)([], [], [], name, body, alloc_buffers=list(buffers), match_buffers=list(matches))
     return type(realize)([], True, block)
+
+
+def match(part: Any, whole: Any) -> Any:
+    """For a block in which the buffer ``part`` of known shape is the beginning of ``whole`` along every axis."""
+    from tvm import ir, s_tir, tirx
+
+    extents = buffer_kind(part).shape
+    ranges = [ir.Range.from_min_extent(tirx.const(0, dtype_of(extent)), extent) for extent in extents]
+    matched = getattr(s_tir, "MatchBufferRegion", None) or tirx.MatchBufferRegion
+    return matched(part, tirx.BufferRegion(whole, ranges))
 
 
 def places(piece: Any, extents: Sequence[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from tvm import te, tirx  # noqa: E402
 
 from tunehub.relax.open_axes.schedule import by_tiles  # noqa: E402
 from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
+from tunehub.relax.symbols import extent_at  # noqa: E402
 
 from ..conftest import FakeHub  # noqa: E402
 
@@ -44,11 +45,12 @@ def open_case(
         for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
     ]
     result = make(*parameters)
-    written = [getattr(extent, "name", None) or int(extent) for extent in result.shape]
 
     def shapes_at(*values: int) -> list[tuple[int, ...]]:
         known = dict(zip(names, values, strict=True))
-        return [tuple(known.get(extent, extent) for extent in shape) for shape in (*shapes, written)]
+        symbols = {hash(variables[name]): value for name, value in known.items()}
+        given = [tuple(known.get(extent, extent) for extent in shape) for shape in shapes]
+        return [*given, tuple(extent_at(extent, symbols) for extent in result.shape)]
 
     mod = tvm.IRModule({"main": te.create_prim_func([*parameters, result])})
     return OpenCase(mod=mod, shapes=shapes_at, symbols=symbols, dtypes=tuple(kinds))
