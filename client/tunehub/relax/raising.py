@@ -41,6 +41,7 @@ from tunehub.relax.nodes import (
     symbolic,
     tensor_type,
 )
+from tunehub.relax.symbols import symbols_of
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _BOUNDS: dict[str, Any] = {"T_maximum": topi.maximum, "T_minimum": topi.minimum}
@@ -113,7 +114,10 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         if variable not in self._known:
             self._known[variable] = _operator_of(self._functions.get(variable))
         operator = self._known[variable]
-        return None if operator is None else operator(*call.args[1].fields)
+        if operator is None:
+            return None
+        tensors = len(_kinds(self._functions[variable])) - 1  # what comes behind them are symbols
+        return operator(*call.args[1].fields[:tensors])
 
 
 # --- Recognising kernels
@@ -122,9 +126,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
 def _operator_of(function: Any) -> Callable[..., Any] | None:
     """The operator of Relax whose kernel ``function`` is, as a function of its arguments."""
     block = _only_block(function)
-    if block is None or len(_kinds(function)) != len(function.params):
-        return None
-    if {str(kind.dtype) for kind in _kinds(function)} != {"float32"}:
+    if block is None or {str(kind.dtype) for kind in _kinds(function)} != {"float32"}:
         return None
     name = str(block.name_hint)
     return _bound_operator(function, block) if name in _BOUNDS else _pad_operator(function, block)
@@ -213,8 +215,13 @@ def _tensor(shape: Sequence[Any]) -> Any:
 
 
 def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:
-    """Whether ``function`` is what TVM makes of a tensor expression; names of variables do not count."""
-    expected = te.create_prim_func(list(tensors), index_dtype_override="int64")
+    """Whether ``function`` is what TVM makes of a tensor expression, with the symbols that it has as parameters; names
+    of variables do not count."""
+    if len(parameters(function)) != len(tensors):
+        return False
+    given, symbols = iter(tensors), symbols_of(function)
+    arguments = [each if any(map(each.same_as, symbols)) else next(given) for each in function.params]
+    expected = te.create_prim_func(arguments, index_dtype_override="int64")
     kernels = [each.without_attr("global_symbol") for each in (function, expected)]
     return bool(tvm_ffi.structural_equal(*kernels))
 

@@ -72,6 +72,16 @@ def test_clip_of_an_importer_is_an_operator(same: Any, low: Any, high: Any, expe
     assert operators(after) == expected
 
 
+def test_clip_of_images_of_open_height_and_width_is_an_operator(nets: Any) -> None:
+    """Their sizes, functions of that of the input, are parameters of the kernels."""
+    height, width, weight = tvm.tirx.Var("h", "int64"), tvm.tirx.Var("w", "int64"), nets.const(4, 3, 3, 3)
+
+    def make(b: Any, x: Any) -> Any:
+        return importers_clip(b, b.emit(op.nn.conv2d(x, weight, strides=2, padding=1)), 0.0, 6.0)
+
+    assert operators(simplified(nets.build(make, (1, 3, height, width)))) == ["conv2d", "clip"]
+
+
 def test_bounds_in_a_row_of_one_kind_stay_two(same: Any) -> None:
     after = same(lambda b, x: importers_clip(b, importers_clip(b, x, 0.0, None), -1.0, None), (1, 4, 5, 5))
     assert operators(after) == ["relu", "maximum"]

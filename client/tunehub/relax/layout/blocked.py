@@ -137,9 +137,34 @@ def pool2d_blocked(
 
     ``padding``: top, left, bottom, right. Blocks are TOPI's (``pool_max``; ``pool_sum`` and ``pool_avg``).
     """
+    is_open = not all(isinstance(extent, int) for extent in _extents(data.shape)[2:4])
+    if kind == "avg" and is_open and not ceil_mode and (count_include_pad or not any(padding)):
+        return _average(data, pool_size, strides, padding, dilation)
     return topi.nn.pool2d(
         data, pool_size, strides, dilation, padding, kind, ceil_mode, _layout(data), count_include_pad=count_include_pad
     )
+
+
+def _average(
+    data: Any,
+    pool_size: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+) -> Any:
+    """Averages over windows that are all of one size: TOPI counts their elements, where it does not know the image."""
+    batch, outer, height, width, block = _extents(data.shape)
+    padded = _pad(data, padding)
+    rows, columns = _output_size((height, width), pool_size, strides, padding, dilation)
+    kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
+
+    def total(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
+        return te.sum(_at(padded, n, c, *place, ci), axis=[kh, kw])
+
+    count = tirx.const(math.prod(pool_size), data.dtype)
+    sums = te.compute((batch, outer, rows, columns, block), total, name="pool_sum")
+    return te.compute(sums.shape, lambda *at: sums[at] / count, name="pool_avg")
 
 
 def adaptive_pool2d_blocked(data: Any, *, kind: Literal["max", "avg"], output_size: tuple[int, int]) -> Any:

@@ -68,15 +68,14 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
     elif column is not None:
         vector = [spatial.pop(column)]
     schedule.reorder(*spatial, *steps, *vector)
-    outer = schedule.fuse(*spatial) if spatial else None
-    if outer is not None and follower is not None:
-        schedule.reverse_compute_at(follower, outer, preserve_unit_loops=True)
-    if outer is not None:
-        schedule.parallel(outer)
-    initial = schedule.decompose_reduction(block, steps[0])
-    if lanes > 1:
-        for each in (block, initial, *([follower] if column == count - 1 else [])):
+    if spatial and follower is not None:
+        schedule.reverse_compute_at(follower, spatial[-1], preserve_unit_loops=True)
+    if lanes > 1:  # first: TVM does not see through loops of unknown extents that are fused
+        for each in (block, *([follower] if column == count - 1 else [])):
             schedule.vectorize(schedule.get_loops(each)[-1])
+    if spatial:
+        schedule.parallel(schedule.fuse(*spatial))
+    schedule.decompose_reduction(block, steps[0])
 
 
 def lanes_along(schedule: Any, loop: Any, machine: Machine) -> int:

@@ -444,20 +444,45 @@ def test_an_open_batch_is_planned_as_a_batch_of_one(nets: Nets, target: Any, siz
     np.testing.assert_allclose(*results, rtol=1e-5)
 
 
+def test_open_sides_are_planned_as_those_of_an_image(nets: Nets, target: Any) -> None:
+    """Every operator with a rule, at sizes of which some leave a remainder everywhere."""
+    first, second, up = nets.const(16, 3, 3, 3), nets.const(16, 16, 3, 3), nets.const(16, 8, 4, 4)
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, first, strides=2, padding=1))))
+        y = b.emit(op.nn.avg_pool2d(y, (3, 3), (1, 1), 1, count_include_pad=True))
+        z = b.emit(op.nn.conv2d(b.emit(op.nn.pad(y, [0, 0, 0, 0, 2, 2, 2, 2])), second, dilation=2))
+        whole = b.emit(op.sigmoid(b.emit(op.mean(z, axis=[2, 3], keepdims=True))))
+        z = b.emit(op.concat([b.emit(op.multiply(z, whole)), y], axis=1))
+        z = b.emit(op.strided_slice(z, [1], [8], [24]))
+        size = y.struct_info.shape.values if hasattr(y, "struct_info") else y.ty.shape.values
+        z = b.emit(op.image.resize2d(z, relax.ShapeExpr([2 * size[2], size[3] + 1])))
+        return b.emit(op.nn.conv2d_transpose(z, up, strides=(2, 2), padding=(1, 1), output_padding=(1, 0)))
+
+    height, width = tvm.tirx.Var("h", "int64"), tvm.tirx.Var("w", "int64")
+    opened = plan_layouts(nets.build(make, (1, 3, height, width)), target, BlockedCosts(8), blocks=(8,))
+    names = {str(v.name_hint) for v in opened.functions}
+    assert {"shuffle", "resize2d", "slice", "pad"} <= names and "conv2d_transpose" not in str(opened)
+    for size in ((9, 14), (1, 7), (16, 3)):
+        data = nets.array(1, 3, *size)
+        fixed = nets.build(make, (1, 3, *size))
+        np.testing.assert_allclose(run(opened, target, data)[0], run(fixed, target, data)[0], rtol=1e-4, atol=1e-5)
+
+
 # --- What is left alone
 
 
-@pytest.mark.parametrize("kind", ["variable weight", "dtype", "layout", "height"])
+@pytest.mark.parametrize("kind", ["variable weight", "dtype", "layout", "channels"])
 def test_convolutions_that_cannot_be_packed_stay(nets: Nets, target: Any, kind: str) -> None:
     dtype = "float64" if kind == "dtype" else "float32"
-    height = tvm.tirx.Var("h", "int64") if kind == "height" else 8
+    channels = tvm.tirx.Var("c", "int64") if kind == "channels" else 8
 
     def make(b: Any, x: Any, weight: Any) -> Any:
-        weight = weight if kind == "variable weight" else relax.const(nets.array(8, 8, 1, 1), dtype)
+        weight = weight if kind in ("variable weight", "channels") else relax.const(nets.array(8, 8, 1, 1), dtype)
         layout = "NHWC" if kind == "layout" else "NCHW"
         return b.emit(op.nn.conv2d(x, weight, data_layout=layout))
 
-    mod = nets.build(make, (1, 8, height, 8), (8, 8, 1, 1), dtype=dtype)
+    mod = nets.build(make, (1, channels, 8, 8), (8, channels, 1, 1), dtype=dtype)
     assert plan_layouts(mod, target, BlockedCosts(8), blocks=(8,)).same_as(mod)
 
 

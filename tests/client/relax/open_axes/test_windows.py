@@ -35,7 +35,7 @@ def _pooling(x: Any) -> Any:
 
 def _average(x: Any) -> Any:
     return blocked.pool2d_blocked(
-        x, kind="avg", pool_size=(2, 2), strides=(2, 2), padding=(0, 0, 1, 1), count_include_pad=True
+        x, kind="avg", pool_size=(3, 2), strides=(2, 1), padding=(1, 0, 1, 1), count_include_pad=True
     )
 
 
