@@ -195,11 +195,12 @@ def with_own_data(tile: Any) -> Any:
 
 
 def step_at(nest: Any, place: Any) -> Any:
-    """The loop ``nest`` at one place only: of one step."""
+    """The loop ``nest`` at one place only: of one step. TVM is told that the place is inside of the loop: buffers have
+    to be no larger for one step than for all."""
     from tvm import tirx
 
-    dtype = dtype_of(nest.loop_var)
-    at = place if dtype == INDEX else tirx.Cast(dtype, place)
+    dtype, inside = dtype_of(nest.loop_var), tirx.min(place, number(int(nest.extent) - 1))
+    at = inside if dtype == INDEX else tirx.Cast(dtype, inside)
     return tirx.For(nest.loop_var, at, tirx.const(1, dtype), SERIAL, nest.body, annotations=nest.annotations)
 
 

@@ -16,10 +16,9 @@ from tunehub.relax.nodes import buffer_kind, integer, main_module, parameters
 from tunehub.relax.open_axes.loops import NotTiledError, TileSizes, tile_counts
 from tunehub.relax.open_axes.window_loops import Padding, WindowTiles, over_windows
 from tunehub.relax.open_axes.windows import COLUMNS, ROWS, Windows, windows_of
-from tunehub.relax.schedule.template_fit import with_short_indices
 from tunehub.relax.symbols import instance, symbols_of, typical_instance, variables_in
 from tunehub.templates import KnobError, Machine, Match, conv2d, depthwise, pooling
-from tunehub.templates.base import open_schedule
+from tunehub.templates.base import open_schedule, size_of
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import inline
 from tunehub.templates.register_tile import cost, vectors_of
@@ -33,6 +32,7 @@ _WEIGHTS_CYCLES = 2.0  # for a vector of weights from the second level of the ca
 _TILE_CYCLES = 0.25  # in each step, for what a tile takes besides
 _GROUP = 8  # large tiles in a task
 _WINDOW_COLUMNS = (8, 4)
+_UNROLLED = 9  # elements of a window
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,13 +145,11 @@ def _tile(piece: Any, match: Match, size: tuple[int, int] | None) -> Any:
         raise KnobError("a tile is another kind of function")
     workload = own.workload
     padding: Literal["inline", "whole"] = "inline" if workload.around.pad is None else "whole"
+    columns, blocks = size or (max(divisors(workload.columns, _WINDOW_COLUMNS[0])), 1)
     if match.template.NAME == conv2d.NAME:
-        columns, blocks = size or (min(workload.columns, 8), 1)
         knobs: Any = conv2d.tile_knobs(workload, columns, blocks, padding)
     else:
-        columns = size[0] if size is not None else min(workload.columns, _WINDOW_COLUMNS[0])
-        knobs = depthwise.WindowKnobs(columns=columns, unroll=False, padding=padding)
-    mod = with_short_indices(mod) if size is None else mod
+        knobs = depthwise.WindowKnobs(columns=columns, unroll=size_of(workload.kernel) <= _UNROLLED, padding=padding)
     return match.template.apply(mod, workload, knobs).mod["main"]
 
 

@@ -41,7 +41,11 @@ def open_case(
     variables = {name: tirx.Var(name, "int64") for name in names}
     kinds = [*dtypes, *["float32"] * (len(shapes) - len(dtypes))]
     parameters = [
-        te.placeholder([variables.get(extent, extent) for extent in shape], kind, name=f"p{i}")
+        te.placeholder(
+            [variables[each] if isinstance(each, str) else tirx.const(each, "int64") for each in shape],
+            kind,
+            name=f"p{i}",
+        )
         for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
     ]
     result = make(*parameters)
@@ -52,7 +56,7 @@ def open_case(
         given = [tuple(known.get(extent, extent) for extent in shape) for shape in shapes]
         return [*given, tuple(extent_at(extent, symbols) for extent in result.shape)]
 
-    mod = tvm.IRModule({"main": te.create_prim_func([*parameters, result])})
+    mod = tvm.IRModule({"main": te.create_prim_func([*parameters, result], index_dtype_override="int64")})
     return OpenCase(mod=mod, shapes=shapes_at, symbols=symbols, dtypes=tuple(kinds))
 
 
