@@ -131,6 +131,11 @@ class LadderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """The step that serves a size."""
         return next(step for step in self.ladder if step.up_to is None or size <= step.up_to)
 
+    def near(self, values: Sequence[int]) -> TimesAt:
+        """What was measured at these values of the symbols, or nearest to their size."""
+        size = math.prod(values)
+        return min(self.times, key=lambda times: (times.at != tuple(values), abs(math.log(times.size / size))))
+
     def _check_times(self, step: LadderStep, below: int) -> None:
         for times in step.times:
             if len(times.at) != self.symbols:

@@ -67,10 +67,14 @@ def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], lis
             raise TuningError("--from-misses needs TVM 0.25 or newer: misses hold functions of that generation")
         if recipe.warm_start:
             raise TuningError("--warm-start needs TVM 0.25 or newer; autotvm learns from logs with --transfer-from")
+        if recipe.dims:
+            raise TuningError("--dim needs TVM 0.25 or newer: records of older ones are for fixed shapes")
         if engine is not None:
             raise TuningError("--engine needs TVM 0.25 or newer; with this TVM give --rpc for devices elsewhere")
         relay.tuner_name(recipe)
         relay.relay_options(recipe)
         return relay.find_relay_networks, relay.tune_relay_job
+    if recipe.dims and engine is not None:
+        raise TuningError("--dim measures on this machine: leave --engine out")
     relax.check_options(recipe)
     return relax.find_networks, relax.tune_job

@@ -35,6 +35,7 @@ from tunehub_builder.tuning.recipe import (
     Recipe,
     Tuner,
     jobs,
+    parse_dim,
     parse_shape,
     read_recipe,
 )
@@ -85,6 +86,13 @@ def _with_relay_options(command: F) -> F:
 @click.option("--model", "models", multiple=True, type=FILE, help="Your own ONNX file.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
 @click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=1,2,4|NAME=16..512",
+    help="Leave this dimension of --model and --from-misses open, and tune for these values of it.",
+)
+@click.option(
     "--from-misses",
     multiple=True,
     type=FILE,
@@ -118,6 +126,7 @@ def tune(
     names: tuple[str, ...],
     models: tuple[Path, ...],
     shapes: tuple[str, ...],
+    dims: tuple[str, ...],
     from_misses: tuple[Path, ...],
     recipe_file: Path | None,
     work: Path,
@@ -136,9 +145,16 @@ def tune(
         fixed = _shapes(shapes, models)
         files = tuple(ModelFile(path=str(path), input_shapes=fixed) for path in models)
         recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
-            targets=targets, networks=names, models=files, from_misses=tuple(map(str, from_misses)), **options
+            targets=targets,
+            networks=names,
+            models=files,
+            from_misses=tuple(map(str, from_misses)),
+            dims=_dims(dims),
+            **options,
         )
         recipe = _with_targets_of_misses(recipe)
+        if recipe.dims:  # the only tuner of open dimensions
+            recipe = recipe.overridden(tuner=recipe.tuner or "template")
         _require(recipe)
         summaries = run_jobs(jobs(recipe, work), resources_of(threads, workers), engine, threads)
     if as_json:
@@ -162,6 +178,13 @@ def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int
         raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
 
 
+def _dims(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    try:
+        return dict(map(parse_dim, texts))
+    except ValueError as error:
+        raise click.UsageError(f"--dim: expected NAME=1,2,4 or NAME=16..512, got {error}") from None
+
+
 def _with_targets_of_misses(recipe: Recipe) -> Recipe:
     """Without a target, that of the misses."""
     if recipe.targets or not recipe.from_misses:
@@ -178,6 +201,8 @@ def _require(recipe: Recipe) -> None:
         raise click.UsageError(
             "nothing to tune: give --network (see `tunehub networks`), --model, --from-misses or --recipe"
         )
+    if recipe.dims and not recipe.models and not recipe.from_misses:
+        raise click.UsageError("--dim opens dimensions of --model files and of --from-misses; give one")
     twice = {target for target in recipe.targets if recipe.targets.count(target) > 1}
     if twice:
         raise click.UsageError(f"the target {twice.pop()} is given twice")

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.backends.relax.contents import judged_workloads
+from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, static_reason
@@ -60,7 +61,8 @@ def check_work_directory(
 
                 return check_relay_directory(directory, resources, models, shown_on(stream))
             backend = RelaxWorkloads(directory=directory, run=run, threads=resources.threads)
-            result = _result(check_workloads(backend, resources, shown_on(stream)))
+            verdicts = check_workloads(backend, resources, shown_on(stream))
+            result = _result([*verdicts, *check_ladders(directory, run, resources, shown_on(stream))])
             if end_to_end:
                 result = replace(result, networks=_end_to_end(directory, resources, networks, models, stream))
     return result
@@ -203,7 +205,7 @@ def _entries(
     return entries, unknown
 
 
-def _result(verdicts: Sequence[Verdict]) -> CheckResult:
+def _result(verdicts: Sequence[Verdict | LadderVerdict]) -> CheckResult:
     rejected = [
         Rejection(where=verdict.exact, name=verdict.name, reason=verdict.reason or "")
         for verdict in verdicts

@@ -39,13 +39,13 @@ class Distilled:
 
 
 def distill(directory: WorkDirectory, top: int = FINALISTS) -> list[Distilled]:
-    """The best ``top`` trials of each workload of ``directory``, in the order of ``tasks.jsonl``.
+    """The best ``top`` trials of each static workload of ``directory``, in the order of ``tasks.jsonl``.
 
     A failed trial, or one with a time that is no positive number, is never among them. Of a template's trials only
     those of its newest version count, and that with its default knobs is among the best however slow it was.
     Raises WorkDirectoryError.
     """
-    tasks = {task.exact: task for task in directory.tasks()}
+    tasks = {task.exact: task for task in directory.tasks() if not task.points}
     found = best_trials(Journal(directory.path).trials(), top)
     return [_distilled(task, found.get(key) or BestTrials(top=top)) for key, task in tasks.items()]
 

@@ -27,10 +27,11 @@ class Definition(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """One network with fixed shapes and deterministic weights.
+    """One network with deterministic weights. Its shapes are fixed but for the dimensions that `dims` names.
 
     `inputs` maps the data inputs, in order, to their shapes; the names are identifiers and are the same in both forms.
-    `dtype` is the element type of the inputs, except of those that `input_dtypes` names.
+    `dtype` is the element type of the inputs, except of those that `input_dtypes` names. Of open dimensions, `dims`
+    has the values at which they are tuned, and `inputs` the first of these.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Network:
     inputs: Mapping[str, tuple[int, ...]]
     dtype: str = "float32"
     input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     definition: Definition = field(repr=False, compare=False)
 
     def relax_module(self) -> tvm.IRModule:

@@ -44,21 +44,36 @@ class OnnxFile:
         return model
 
 
-def read(path: Path, shapes: Shapes | None = None) -> Network:
+def read(path: Path, shapes: Shapes | None = None, dims: Shapes | None = None) -> Network:
     """The network in an ONNX file; see `tunehub_builder.networks.from_onnx_file`."""
-    definition = OnnxFile(path=path, shapes=dict(shapes or {}))
+    definition = OnnxFile(path=path, shapes=dict(shapes or {}), may_be_open=bool(dims))
     graph = definition.onnx_model().graph
-    inputs = {value.name: tuple(int(d) for d in onnx_model.shape_of(value) or ()) for value in graph.input}
+    opened = {value.name: onnx_model.shape_of(value) or () for value in graph.input}
+    named = {d for shape in opened.values() for d in shape if isinstance(d, str)}
+    _check_named(named, dims or {}, str(path))
+    known = {name: values for name, values in (dims or {}).items() if name in named}
+    inputs = {name: tuple(known[d][0] if isinstance(d, str) else d for d in s) for name, s in opened.items()}
     dtypes = {value.name: onnx_model.dtype_of(value) for value in graph.input}
     main = next((d for d in dtypes.values() if d.startswith("float")), "float32")
     return Network(
         name=path.stem,
-        source=f"onnx file {path.name}",
+        source=f"onnx file {path.name}" + (f", open: {', '.join(known)}" if known else ""),
         inputs=inputs,
         dtype=main,
         input_dtypes={name: dtype for name, dtype in dtypes.items() if dtype != main},
+        dims=known,
         definition=definition,
     )
+
+
+def _check_named(found: set[str], dims: Shapes, source: str) -> None:
+    """Raise OnnxFileError unless `dims` are names of open dimensions, and all of these."""
+    unknown = sorted(found - dims.keys())
+    if unknown:
+        reason = f"the dimension {unknown[0]!r} is open"
+        raise OnnxFileError(source, reason, f"Give --dim {unknown[0]}=1,2,4 with the values to tune for, or fix it")
+    if dims and not found:
+        raise OnnxFileError(source, "it has no open dimension", "Leave --dim out")
 
 
 def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str, *, may_be_open: bool) -> None:
@@ -111,7 +126,7 @@ def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str) -> N
     else:
         reason = f"input {value.name!r} has the dynamic shape {_printed(shape)}"
         example = ",".join(str(d) if isinstance(d, int) else "1" for d in shape)
-    remedy = f"Schedules are tuned for fixed shapes: fix it, for example with --input-shape {identifier}:{example}"
+    remedy = f"Fix it, for example with --input-shape {identifier}:{example}, or tune for some of its values with --dim"
     raise OnnxFileError(source, reason, remedy)
 
 

@@ -45,16 +45,22 @@ def get(name: str, *, seed: int = 0) -> Network:
     raise UnknownNetworkError(name, names())
 
 
-def from_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Network:
+def from_onnx_file(
+    path: str | Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, tuple[int, ...]] | None = None,
+) -> Network:
     """The network in a user's ONNX file, with the file's own weights.
 
-    `shapes` fixes inputs whose shapes the file leaves open, by original or sanitised name.
+    `shapes` fixes inputs whose shapes the file leaves open, by original or sanitised name. `dims` are the names of
+    dimensions that stay open, and the values for which they are tuned.
     Raises OnnxFileError: no such file; not an ONNX model; an input that is not a tensor, is still dynamic, or does not
     exist; a given shape that contradicts the file. Operators that Relax cannot import raise it from `relax_module`.
     """
     from tunehub_builder.networks.onnx_file import read
 
-    return read(Path(path), shapes)
+    return read(Path(path), shapes, dims or {})
 
 
 def open_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Definition:

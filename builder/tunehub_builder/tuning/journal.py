@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
@@ -30,7 +31,8 @@ class KnobChoice(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One measured candidate: ``run_s`` in seconds (empty after a failure, which ``error`` explains).
 
-    The candidate is a ``trace``, or for the tuner ``template`` a ``choice`` of knobs.
+    The candidate is a ``trace``, or for the tuner ``template`` a ``choice`` of knobs. Of a symbolic workload there is a
+    time for each of the values of its symbols in ``points``.
     """
 
     task: str
@@ -39,6 +41,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     run_s: tuple[float, ...] = ()
     error: str | None = None
+    points: tuple[tuple[int, ...], ...] = ()
 
     @property
     def candidate(self) -> Any:
@@ -47,8 +50,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def mean_s(self) -> float:
-        """Mean of the measured times in seconds; infinite for a failure."""
-        return mean(self.run_s)
+        """Mean of the measured times in seconds; infinite for a failure. Of sizes, which differ by orders of magnitude,
+        the geometric mean."""
+        return geometric_mean(self.run_s) if self.points and self.run_s else mean(self.run_s)
 
     @property
     def reason(self) -> str | None:

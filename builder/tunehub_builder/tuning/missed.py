@@ -24,13 +24,17 @@ _SHOWN = 3  # reasons in one note
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissedWorkloads:
-    """The misses of one file; to a work directory they are a network with the name of the file."""
+    """The misses of one file; to a work directory they are a network with the name of the file.
+
+    ``dims``: values of open dimensions to tune for; those of others are chosen.
+    """
 
     name: str
     source: str
     misses: tuple[Miss, ...] = field(repr=False)
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dtype: str = "any"
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def tasks(self, target: str) -> tuple[list[TuningTask], tuple[str, ...]]:
         """The misses of the target with this name as tasks, and notes on the others.
@@ -40,7 +44,7 @@ class MissedWorkloads:
         found, reasons = [], Counter[str]()
         for miss in self.misses:
             try:
-                found.append(_task(self.name, miss, target))
+                found.append(_task(self.name, miss, target, self.dims))
             except WorkloadTextError as error:
                 reasons[error.reason] += 1
         said = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(_SHOWN))
@@ -49,9 +53,10 @@ class MissedWorkloads:
         return found, (f"{self.source}: {reasons.total()} misses are left out: {said}",) if reasons else ()
 
 
-def missed_workloads(path: Path) -> MissedWorkloads:
+def missed_workloads(path: Path, dims: Mapping[str, tuple[int, ...]]) -> MissedWorkloads:
     """The misses in a file. Raises MissesFileError."""
-    return MissedWorkloads(name=path.stem, source=f"misses in {path.name}", misses=tuple(read_misses(path)))
+    misses = tuple(read_misses(path))
+    return MissedWorkloads(name=path.stem, source=f"misses in {path.name}", misses=misses, dims=dims)
 
 
 def targets_of(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -59,7 +64,7 @@ def targets_of(paths: Sequence[Path]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(miss.target for path in paths for miss in read_misses(path)))
 
 
-def _task(network: str, miss: Miss, target: str) -> TuningTask:
+def _task(network: str, miss: Miss, target: str, dims: Mapping[str, tuple[int, ...]]) -> TuningTask:
     """One miss as a task. Raises WorkloadTextError with the reason why it is none."""
     from tunehub.relax.workload import workload_of
     from tunehub_builder.tuning.tasks import task_of
@@ -68,9 +73,9 @@ def _task(network: str, miss: Miss, target: str) -> TuningTask:
         raise WorkloadTextError(f"missed on {miss.target}")
     if miss.function is None:
         raise WorkloadTextError("without its function: written by TVM 0.19 or older")
-    task = task_of(network, miss.name, workload_of(miss.function)["main"], miss.count)
+    task = task_of(network, miss.name, workload_of(miss.function)["main"], miss.count, dims)
     if task is None:
-        raise WorkloadTextError("with dynamic shapes, which have no fixed work")
+        raise WorkloadTextError("a reshape, or without symbols that can be given values")
     if task.exact != miss.exact:
         raise WorkloadTextError(f"not the function that its key names: changed, or written by TVM {miss.tvm}")
     return task

@@ -9,6 +9,8 @@ search_trials = 64
 path = "model.onnx"              # relative to the recipe
 input_shapes = { input = [1, 3, 224, 224] }
 
+Networks with open dimensions, with the tuner template: dims = { batch = [1, 2, 4, 8], sequence = "16..512" }.
+
 For boards also rpc and rpc_key. With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs,
 relative to the recipe), template, template_args, layout, graph_algorithm, cache_flush, local_runner; see
 :class:`Recipe`.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,6 +58,7 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     warm_start: bool | None = None
     registry: tuple[str, ...] = ()
     models: tuple[ModelFile, ...] = msgspec.field(default=(), name="model")
+    dims: dict[str, Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(min_length=1)] | str] = {}
     tuner: Tuner | None = None
     algorithm: Algorithm | None = None
     early_stopping: Annotated[int, Meta(ge=1)] | None = None
@@ -80,7 +84,8 @@ class Recipe:
     ``layout`` None: NHWC for the auto-scheduler, which is best at it, else NCHW. ``rpc``:
     ``HOST:PORT`` of a tracker where the devices ``rpc_key`` are. ``minutes``: when a run on a GPU ends.
     ``warm_start``: measure first what the records of a package propose (see ``search.warm_start``), None where one is
-    found for the target; ``registry``: where to look, as for compiling.
+    found for the target; ``registry``: where to look, as for compiling. ``dims``: the names of open dimensions, and the
+    values at which their workloads are tuned.
     """
 
     targets: tuple[str, ...] = ()
@@ -93,6 +98,7 @@ class Recipe:
     minutes: float | None = None
     warm_start: bool | None = None
     registry: tuple[str, ...] = ()
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tuner: Tuner | None = None
     algorithm: Algorithm = "xgb"
     early_stopping: int | None = None
@@ -108,7 +114,7 @@ class Recipe:
 
     def overridden(self, **given: Any) -> Recipe:
         """This recipe with every option that is given (not None and not empty) in place of its own."""
-        return replace(self, **{name: value for name, value in given.items() if value not in (None, ())})
+        return replace(self, **{name: value for name, value in given.items() if value not in (None, (), {})})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +146,10 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(path, "names neither networks nor models", 'add networks = ["squeezenet"] or a [[model]]')
     given = {name: getattr(parsed, name) for name in _RecipeFile.__struct_fields__}
     given["models"] = tuple(msgspec.structs.replace(m, path=str(path.parent / m.path)) for m in parsed.models)
+    try:
+        given["dims"] = {name: _values(listed) for name, listed in parsed.dims.items()}
+    except ValueError as error:
+        raise RecipeError(path, f"dims: {error}", 'write [1, 2, 4] or "16..512"') from None
     given["transfer_from"] = tuple(str(path.parent / log) for log in parsed.transfer_from)
     return Recipe().overridden(**given)
 
@@ -163,3 +173,26 @@ def parse_shape(text: str) -> tuple[str, Shape]:
     if not equals or not name or min(shape) < 1:
         raise ValueError(text)
     return name, shape
+
+
+def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read ``batch=1,2,4`` or ``sequence=16..512``, which is 16, 32, 64 and so on, and 512. Raises ValueError."""
+    name, equals, listed = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(text)
+    return name.strip(), _values(listed)
+
+
+def _values(listed: str | tuple[int, ...]) -> tuple[int, ...]:
+    """The values of a dimension, rising. Raises ValueError."""
+    if not isinstance(listed, str):
+        return tuple(sorted(set(listed)))
+    first, dots, last = listed.partition("..")
+    if dots:
+        low, high = int(first), int(last)
+        found = [low << power for power in range(32) if 0 < low << power < high] + [high]
+    else:
+        low, found = 1, [int(number) for number in listed.split(",")]
+    if min(low, *found) < 1 or max(found) > 2**31 or (found != sorted(found) and dots):
+        raise ValueError(listed)
+    return tuple(sorted(set(found)))

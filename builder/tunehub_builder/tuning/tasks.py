@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from tunehub.options import Layout
@@ -11,6 +13,13 @@ from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.pipeline import call_counts, prepare
 from tunehub.relax.schedule.operator_class import class_fields
+from tunehub.relax.symbols import probes, symbol_name, symbols_of, typical_instance
+from tunehub_builder.tuning.runner.open_sizes import with_points
+
+Dims = Mapping[str, tuple[int, ...]]
+Points = tuple[tuple[int, ...], ...]
+_MOST_POINTS = 8
+_UNNAMED = (1, 7, 61)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +27,8 @@ class TuningTask:
     """One workload. ``count`` is how often the networks call it; ``mod`` holds it as PrimFunc ``main``.
 
     ``classes``: the fields of records by which they are found for other shapes, see
-    :func:`tunehub.relax.schedule.operator_class.class_fields`.
+    :func:`tunehub.relax.schedule.operator_class.class_fields`; of a symbolic workload those of its typical instance.
+    ``points``: the values of the symbols of such a workload at which it is tuned.
     """
 
     name: str
@@ -28,13 +38,16 @@ class TuningTask:
     networks: tuple[str, ...]
     mod: Any = field(repr=False, compare=False)
     classes: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    points: Points = ()
 
 
-def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep") -> list[TuningTask]:
+def extract_tasks(
+    modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep", dims: Dims | None = None
+) -> list[TuningTask]:
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
-    Reshapes are left out: TVM turns them into views. So are functions with dynamic shapes, which have no fixed work.
-    ``layout``: see :func:`tunehub.relax.pipeline.prepare`.
+    Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
+    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.pipeline.prepare`.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:
@@ -42,13 +55,13 @@ def extract_tasks(modules: Iterable[tuple[str, Any]], target: Any, *, layout: La
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
             name = str(variable.name_hint)
-            task = task_of(network, name, function, counts[name])
+            task = task_of(network, name, function, counts[name], dims)
             if task is not None:
                 tasks[task.exact] = _merged(tasks.get(task.exact), task)
     return list(tasks.values())
 
 
-def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | None:
+def task_of(network: str, name: str, function: Any, count: int, dims: Dims | None = None) -> TuningTask | None:
     """The PrimFunc ``function`` as a task; None for what :func:`extract_tasks` leaves out."""
     import tvm
     from tvm import relax
@@ -56,7 +69,7 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
     if not isinstance(function, tvm.tirx.PrimFunc) or relax.analysis.has_reshape_pattern(function):
         return None
     if not is_static(function):
-        return None
+        return None if dims is None else _open_task(network, name, function, count, dims)
     mod = main_module(function)
     return TuningTask(
         name=name,
@@ -67,6 +80,39 @@ def task_of(network: str, name: str, function: Any, count: int) -> TuningTask | 
         mod=mod,
         classes=class_fields(mod),
     )
+
+
+def _open_task(network: str, name: str, function: Any, count: int, dims: Dims) -> TuningTask | None:
+    """A symbolic workload; None where it has no symbols that can be given values."""
+    if typical_instance(function) in (None, function):
+        return None
+    points = points_of(function, dims)
+    mod = main_module(with_points(function, points))
+    return TuningTask(
+        name=name,
+        exact=workload_key(mod),
+        anchor=anchor_key(mod),
+        count=count,
+        networks=(network,),
+        mod=mod,
+        classes=class_fields(main_module(typical_instance(function))),
+        points=points,
+    )
+
+
+def points_of(function: Any, dims: Dims) -> Points:
+    """The values of the symbols of a symbolic workload at which it is tuned: all combinations of those in ``dims``, or
+    as many as are worth it, of different sizes. A symbol that is not named has the values of checks."""
+    symbols = symbols_of(function)
+    known = [dims.get(symbol_name(symbol)) for symbol in symbols]
+    if not any(known):
+        return tuple(probes(function))
+    found = product(*(values or _UNNAMED for values in known))
+    by_size = {math.prod(values): values for values in found}
+    sizes = sorted(by_size)
+    apart = max(1.0, (len(sizes) - 1) / (_MOST_POINTS - 1))
+    chosen = dict.fromkeys(sizes[round(at * apart)] for at in range(min(len(sizes), _MOST_POINTS)))
+    return tuple(by_size[size] for size in chosen)
 
 
 def _merged(known: TuningTask | None, task: TuningTask) -> TuningTask:

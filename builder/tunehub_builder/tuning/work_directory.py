@@ -72,7 +72,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One workload: its keys, how often each network calls it, and its IRModule as TVM's JSON.
 
-    What follows are its classes, as records have them; entries written before there were classes have none.
+    What follows are its classes, as records have them; entries written before there were classes have none. A symbolic
+    workload has ``points``, the values of its symbols at which it is tuned.
     """
 
     name: str
@@ -84,6 +85,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     extents: tuple[int, ...] = ()
     anchor_class: str | None = None
     anchor_extents: tuple[int, ...] = ()
+    points: tuple[tuple[int, ...], ...] = ()
 
 
 class WorkDirectory:

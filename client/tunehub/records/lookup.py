@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
-    from tunehub_registry.ladder_record import LadderRecord
+    from tunehub_registry.ladder_record import LadderRecord, LadderStep
 
 Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
 
@@ -41,10 +41,15 @@ class Candidate:
     anchored: bool = False
 
 
-def content_of(record: AnyRecord) -> bytes:
+def content_of(record: AnyRecord | LadderRecord) -> bytes:
     """What a record says of how to schedule, whatever its times and its workload are."""
-    said = [getattr(record, name, None) for name in ("trace", "template", "version", "knobs")]
-    return msgspec.json.encode(said, order="sorted")
+    if hasattr(record, "ladder"):
+        return msgspec.json.encode([(step.up_to, step.own, _said(step)) for step in record.ladder], order="sorted")
+    return msgspec.json.encode(_said(record), order="sorted")
+
+
+def _said(record: AnyRecord | LadderStep) -> list[Any]:
+    return [getattr(record, name, None) for name in ("trace", "template", "version", "knobs")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 from tunehub.measure.protocol import MARGIN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tunehub.records.lookup import Measured
     from tunehub_registry.any_record import AnyRecord
+    from tunehub_registry.ladder_record import LadderRecord
 
 GUESS_MARGIN = 1.25  # times as fast as TVM's default: what a guess must promise
 
@@ -30,6 +33,17 @@ def against_record(record: AnyRecord, *, borrowed: bool) -> str | None:
         return None
     least = f" there; a borrowed record needs {GUESS_MARGIN:.3g}" if borrowed else ""
     return f"it is {gain:.3g} times as fast as TVM's default{least}"
+
+
+def against_ladder(record: LadderRecord, *, borrowed: bool) -> str | None:
+    """As :func:`against_record`: a step may take no longer than the default anywhere, and all must gain together."""
+    slower = next((t for step in record.ladder if step.own is None for t in step.times if t.run_s > t.default_s), None)
+    if slower is not None:
+        return f"it takes {slower.run_s / slower.default_s:.3g} times as long as TVM's default at {_at(slower.at)}"
+    if record.gain > (GUESS_MARGIN if borrowed else 1.0):
+        return None
+    least = f" there; a borrowed record needs {GUESS_MARGIN:.3g}" if borrowed else ""
+    return f"it is {record.gain:.3g} times as fast as TVM's default{least}"
 
 
 def against_borrowing(found: Measured | None) -> str | None:
@@ -53,6 +67,10 @@ def _no_faster(found: Measured, run_s: float) -> str | None:
         return None
     times = f"{_us(run_s)} against {_us(default_s)} µs"
     return f"measured no faster than TVM's default by {found.package}: {times}"
+
+
+def _at(values: Sequence[int]) -> str:
+    return " x ".join(map(str, values))
 
 
 def _us(seconds: float) -> str:

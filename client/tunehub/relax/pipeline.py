@@ -306,6 +306,7 @@ def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepR
         template=served.template,
         source=served.source,
         predicted_s=served.predicted_s,
+        sizes=served.sizes,
     )
 
 

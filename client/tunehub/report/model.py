@@ -52,7 +52,8 @@ class WorkloadReport:
     this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
     `verified` says how the schedule that serves was verified, `run` beside the plain schedule or by its text alone
     (`static`), and None when it was not; `not_run` is why it was not run, where it should have been. `refused` are the
-    schedules that did not pass. `symbols` are the names of its open dimensions. `scalar_remainders` is what TVM had
+    schedules that did not pass. `symbols` are the names of its open dimensions. Where a record serves these, `sizes`
+    says which sizes, and the times are those at a typical one. `scalar_remainders` is what TVM had
     against vectors for what is left over at the end of rows, which is computed one by one then.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
@@ -85,6 +86,7 @@ class WorkloadReport:
     not_run: str | None = None
     refused: tuple[StepRejected, ...] = ()
     symbols: tuple[str, ...] = ()
+    sizes: str | None = None
     scalar_remainders: str | None = None
 
     @property

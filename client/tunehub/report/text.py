@@ -190,7 +190,7 @@ def _bottleneck(report: ReportData, item: WorkloadReport) -> str:
 def _remarks(item: WorkloadReport) -> str:
     """The template, what was tried and did not serve, the implementation chosen over others, too little tuning."""
     parts = [f"template {item.template}"] if item.template else []
-    parts += [f"for every {', '.join(item.symbols)}"] if item.symbols else []
+    parts += [item.sizes] if item.sizes else [f"for every {', '.join(item.symbols)}"] if item.symbols else []
     parts += [_measured(item)] if item.rung == "measured" else []
     refused = [rejection_text(rejected) for rejected in item.refused]
     skipped = [text for text in item.skipped if text not in refused]

@@ -11,6 +11,7 @@ from tunehub.records.ladder import Check, Refusal
 from tunehub.records.lookup import content_of
 from tunehub.relax.keys import structural_hash
 from tunehub_registry.any_record import AnyRecord
+from tunehub_registry.ladder_record import LadderRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class ScheduledFunction:
     exact: str
     original: Any
     scheduled: Any
-    record: AnyRecord | None = None
+    record: AnyRecord | LadderRecord | None = None
 
     @cached_property
     def key(self) -> str:

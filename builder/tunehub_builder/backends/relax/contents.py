@@ -9,8 +9,16 @@ from functools import cached_property
 
 import msgspec
 
-from tunehub.records.key_scheme import KEY_SCHEME, META_SCHEDULE, TEMPLATE
+from tunehub.records.key_scheme import KEY_SCHEME, LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.target.descriptors import descriptor_of
+from tunehub_builder.backends.relax.ladder_gate import (
+    LadderVerdict,
+    OpenWorkload,
+    ladder_evidence,
+    ladder_journal,
+    ladder_record_of,
+    open_workloads,
+)
 from tunehub_builder.backends.relax.network_gate import network_journal
 from tunehub_builder.backends.relax.workload_gate import Verdict, evidence, static_reason, verdict_journal
 from tunehub_builder.exceptions import PackingError
@@ -29,6 +37,7 @@ from tunehub_builder.tuning.trial_record import record_of
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, encode_any_record
 from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence, encode_evidence
+from tunehub_registry.ladder_record import LadderRecord, encode_ladder_record
 from tunehub_registry.manifest import RecordSet
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import TargetDescriptor
@@ -54,6 +63,11 @@ class JudgedWorkloads:
             for exact, verdict in self.verdicts.items()
             if _is_publishable(verdict)
         }
+
+    @property
+    def trials(self) -> int:
+        """How many candidates were tried."""
+        return sum(entry.trials_of_all_versions for entry in self.entries.values())
 
     @property
     def lines(self) -> bytes:
@@ -89,6 +103,29 @@ def judged_workloads(directory: WorkDirectory) -> JudgedWorkloads:
     return JudgedWorkloads(directory=directory, entries=entries, verdicts=verdicts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgedLadders:
+    """The symbolic workloads of a directory: those whose finalists were judged, with what is admitted of them."""
+
+    entries: Sequence[OpenWorkload]
+    verdicts: Sequence[LadderVerdict]
+    records: Sequence[LadderRecord]
+
+    @property
+    def evidence(self) -> list[RecordEvidence]:
+        """What was measured of each."""
+        return [line for verdict in self.verdicts if (line := ladder_evidence(verdict)) is not None]
+
+
+def judged_ladders(directory: WorkDirectory, source: str) -> JudgedLadders:
+    """Read the symbolic workloads of a work directory. Raises WorkDirectoryError for a damaged file."""
+    entries = {entry.task.exact: entry for entry in open_workloads(directory) if entry.choices}
+    found = {verdict.exact: verdict for verdict in ladder_journal(directory).entries()} if entries else {}
+    verdicts = [found[exact] for exact in sorted(found.keys() & entries.keys())]
+    records = [ladder_record_of(v, entries[v.exact].task, source) for v in verdicts if v.admitted]
+    return JudgedLadders(entries=list(entries.values()), verdicts=verdicts, records=records)
+
+
 def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
     """The records that the gate admitted and that no network speaks against, with the evidence on all.
 
@@ -98,23 +135,29 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     networks = judged.network_verdicts()
     found = judged.records.items()
     records = [record for exact, record in found if outvoted(judged.entries[exact].task, networks) is None]
-    if not records:
-        raise nothing_admitted(directory, checked=bool(judged.verdicts))
-    tuner = run.tuner or META_SCHEDULE
-    file = f"records/{tuner}.jsonl"
-    lines: list[Evidence] = [*judged.evidence(networks)]
+    ladders = judged_ladders(directory, source=run.tuner or META_SCHEDULE)
+    if not records and not ladders.records:
+        raise nothing_admitted(directory, checked=bool(judged.verdicts or ladders.verdicts))
+    sets = {run.tuner or META_SCHEDULE: b"".join(map(encode_any_record, records)),
+            LADDER: b"".join(map(encode_ladder_record, ladders.records))}  # fmt: skip
+    numbers = {run.tuner or META_SCHEDULE: len(records), LADDER: len(ladders.records)}
+    files = {tuner: f"records/{tuner}.jsonl" for tuner, lines in sets.items() if lines}
+    lines: list[Evidence] = [*judged.evidence(networks), *ladders.evidence]
     lines += _measured_with(run, [*measured, *_measured_here(networks, measured)])
     return Contents(
         target=_descriptor(run, records),
-        record_sets=(RecordSet(tuner=tuner, file=file, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=len(records)),),
+        record_sets=tuple(
+            RecordSet(tuner=tuner, file=file, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=numbers[tuner])
+            for tuner, file in files.items()
+        ),
         networks=sorted_networks(run),
-        provenance=provenance_of(run, sum(entry.trials_of_all_versions for entry in judged.entries.values())),
-        files={file: b"".join(map(encode_any_record, records))},
+        provenance=provenance_of(run, judged.trials + sum(entry.trials for entry in ladders.entries)),
+        files={file: sets[tuner] for tuner, file in files.items()},
         evidence=b"".join(map(encode_evidence, lines)),
         counts={
-            "records": len(records),
-            "rejected": len(judged.verdicts) - len(records),
-            "not_checked": len(judged.entries) - len(judged.verdicts),
+            "records": len(records) + len(ladders.records),
+            "rejected": len(judged.verdicts) + len(ladders.verdicts) - len(records) - len(ladders.records),
+            "not_checked": len(judged.entries) + len(ladders.entries) - len(judged.verdicts) - len(ladders.verdicts),
         },
     )
 

@@ -37,6 +37,8 @@ def check_options(recipe: Recipe) -> None:
     if wrong:
         remedy = "pip install 'tunehub[legacy]' in an environment of its own"
         raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
+    if recipe.dims and (recipe.tuner != TEMPLATE or recipe.rpc is not None):
+        raise TuningError(f"--dim is for the tuner {TEMPLATE} on this machine's CPU; give --tuner {TEMPLATE}, no --rpc")
     if recipe.tuner == TEMPLATE and recipe.search_trials != Recipe().search_trials:
         raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
 
@@ -48,8 +50,9 @@ def find_networks(job: Job) -> list[Network | MissedWorkloads]:
     from tunehub_builder.tuning.missed import missed_workloads
 
     found: list[Network | MissedWorkloads] = [networks.get(name) for name in job.recipe.networks]
-    found += [networks.from_onnx_file(model.path, shapes=model.input_shapes) for model in job.recipe.models]
-    found += [missed_workloads(Path(file)) for file in job.recipe.from_misses]
+    dims = job.recipe.dims
+    found += [networks.from_onnx_file(each.path, shapes=each.input_shapes, dims=dims) for each in job.recipe.models]
+    found += [missed_workloads(Path(file), dims) for file in job.recipe.from_misses]
     check_names(found)
     return found
 
@@ -159,8 +162,11 @@ def _extract(
         tasks, left_out = _tasks_of(network, target, method)
         notes += left_out
         if method.tuner == TEMPLATE:
-            tasks, others = _with_template(tasks)
+            tasks, others = _with_template(tasks, target)
             without.update(others)
+        elif any(task.points for task in tasks):
+            notes.append(f"{network.name}: workloads with open dimensions are left out: --tuner {TEMPLATE} tunes them")
+            tasks = [task for task in tasks if not task.points]
         entries = merge_tasks(entries, network.name, [_task_entry(task, network.name) for task in tasks])
         found += tasks
     directory.save_tasks(entries)
@@ -182,20 +188,23 @@ def _tasks_of(
     if isinstance(network, MissedWorkloads):
         return network.tasks(target.name)
     tvm_target = tvm.target.Target(target.config)
-    return extract_tasks([(network.name, network.relax_module())], tvm_target, layout=method.layout), ()
+    modules = [(network.name, network.relax_module())]
+    return extract_tasks(modules, tvm_target, layout=method.layout, dims=network.dims or None), ()
 
 
-def _with_template(tasks: Iterable[TuningTask]) -> tuple[list[TuningTask], list[str]]:
+def _with_template(tasks: Iterable[TuningTask], target: TuningTarget) -> tuple[list[TuningTask], list[str]]:
     """The tasks that a template recognises, and the names of the others."""
-    from tunehub.templates import find
+    import tvm
 
-    served, others = [], []
+    from tunehub.templates import find
+    from tunehub_builder.tuning.search.knobs import space_of
+
+    served: list[TuningTask] = []
+    others: list[TuningTask] = []
     for task in tasks:
-        if find(task.mod) is None:
-            others.append(task.name)
-        else:
-            served.append(task)
-    return served, others
+        found = space_of(task.mod, tvm.target.Target(target.config)) if task.points else find(task.mod)
+        (served if found else others).append(task)
+    return served, [task.name for task in others]
 
 
 def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
@@ -218,6 +227,7 @@ def _task_entry(task: TuningTask, network: str) -> TaskEntry:
         anchor=task.anchor,
         counts={network: task.count},
         module=str(tvm.ir.save_json(task.mod)),
+        points=task.points,
         **task.classes,
     )
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
+from tunehub.relax.nodes import main_module
+from tunehub.relax.symbols import is_symbolic
 from tunehub_builder.tuning.journal import KnobChoice
+from tunehub_builder.tuning.runner.messages import MeasureOptions
+from tunehub_builder.tuning.runner.open_sizes import OpenCandidate, points_of
 from tunehub_builder.tuning.runner.worker import TraceSession
 
 _RUNS_COMPARED = 5
 
 
 class KnobSession(TraceSession):
-    """As :class:`TraceSession`. A candidate is a :class:`KnobChoice`, weights come packed in the workload."""
+    """As :class:`TraceSession`. A candidate is a :class:`KnobChoice`, weights come packed in the workload.
+
+    A symbolic workload is measured at those values of its symbols that its function names.
+    """
+
+    def __init__(self, patience_s: float = 3.0) -> None:
+        """As the base says."""
+        super().__init__(patience_s)
+        self._open: dict[int, OpenCandidate] = {}
+        self._compared: tuple[str, tuple[KnobChoice, ...]] | None = None
+        self._errors: list[str | None] = []
 
     def candidate(self, task: str, target: Any, choice: KnobChoice) -> Any:
         """The candidate as a compile applies a record with these knobs. Raises KnobError or GuardError where that skips
@@ -24,9 +40,52 @@ class KnobSession(TraceSession):
         from tunehub.relax.schedule.template_fit import TemplateFit
 
         mod, own = self._modules[task], tvm.target.Target(target)
+        if is_symbolic(mod["main"]):
+            scheduled = _open_scheduled(mod["main"], own, choice)
+            check_function(scheduled, mod["main"], own)
+            return main_module(scheduled)
         schedule = TemplateFit(mod, own).by_knobs(choice)
         check_function(schedule.mod["main"], mod["main"], own)
         return schedule.mod
+
+    def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
+        """As the base says; of a symbolic workload the mean at each of its sizes."""
+        found = self._open.pop(number, None)
+        if found is None:
+            return super().measure(number, best_s, options)
+        means = []
+        for values in points_of(found.function):
+            self._built[number] = found.at(values, self._argument)
+            means.append(fmean(super().measure(number, None, options)))
+        return tuple(means)
+
+    def build_at(self, task: str, target: Any, values: Sequence[int], choices: list[KnobChoice]) -> list[str | None]:
+        """As :meth:`build_case`, of a symbolic workload for these values of its symbols; built once for all values."""
+        if self._compared != (task, tuple(choices)):
+            self.drop()
+            self._errors = [error_of(self.build_default, 0, task, target)]
+            self._errors += [error_of(self.build, packed(i), task, target, each) for i, each in enumerate(choices)]
+            self._compared = task, tuple(choices)
+        self._built = {number: found.at(values, self._argument) for number, found in self._open.items()}
+        for number in [number for number in self._built if number]:
+            self._built[number + 1] = self._built[number]  # as it is timed and as it is compared
+        self._reference = None
+        return self._errors
+
+    def drop(self) -> None:
+        """As the base says."""
+        super().drop()
+        self._open.clear()
+        self._compared = None
+
+    def _keep(self, number: int, mod: Any, target: Any) -> None:
+        function = mod["main"]
+        if not is_symbolic(function):
+            super()._keep(number, mod, target)
+            return
+        library = self._compiled(mod, target)
+        library["main"]
+        self._open[number] = OpenCandidate(library=library, function=function)
 
     def build_case(self, task: str, target: Any, choices: list[KnobChoice]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function here."""
@@ -41,3 +100,17 @@ class KnobSession(TraceSession):
     def difference(self, number: int, reference: int, runs: int = _RUNS_COMPARED) -> float:
         """As the base says."""
         return super().difference(number, reference, runs)
+
+
+def _open_scheduled(function: Any, target: Any, choice: KnobChoice) -> Any:
+    """A symbolic function by a choice of knobs, or by the rule. Raises KnobError."""
+    from tunehub.relax.open_axes.by_record import by_knobs
+    from tunehub.templates import KnobError
+    from tunehub_builder.tuning.search.knobs import RULE, by_rule
+
+    if choice != RULE:
+        return by_knobs(function, target, choice)
+    found = by_rule(function, target)
+    if found is None:
+        raise KnobError("no rule serves it")
+    return found

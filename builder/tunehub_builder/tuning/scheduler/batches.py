@@ -105,7 +105,7 @@ class KnobOptions:
         """As the port says."""
         proposed = self.proposed.get(task.exact, ())
         search = KnobSearch(task.mod, target, proposed)
-        seeds = searches(seeds_of(task, target, self.records, knobs=True))
+        seeds = [] if task.points else searches(seeds_of(task, target, self.records, knobs=True))
         own: list[tuple[SearchStrategy, int]] = [(search, 1)] if seeds else []
         return [*own, *seeds, (search, self.trials + len(proposed))]
 

@@ -46,8 +46,9 @@ class TaskRecords(Generic[R]):
         self._journal = journal
         journal.heal()
         for trial in journal.trials():
-            if trial.task in self.by_key:
-                self.by_key[trial.task].add(trial)
+            record = self.by_key.get(trial.task)
+            if record is not None and trial.points == record.task.points:
+                record.add(trial)
                 count.known(1, {} if trial.reason is None else {trial.reason: 1})
 
     def trial(self, task: TuningTask, candidate: Any, source: str, result: RunnerResult) -> Trial:
@@ -107,4 +108,11 @@ def trial_of(task: TuningTask, candidate: Any, source: str, result: RunnerResult
     """The journal's line for a candidate, a trace or a choice of knobs."""
     result = result.checked()
     kind = "choice" if isinstance(candidate, KnobChoice) else "trace"
-    return Trial(task=task.exact, source=source, run_s=result.run_s, error=result.error, **{kind: candidate})
+    return Trial(
+        task=task.exact,
+        source=source,
+        run_s=result.run_s,
+        error=result.error,
+        points=task.points,
+        **{kind: candidate},
+    )

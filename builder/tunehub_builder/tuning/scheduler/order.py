@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tunehub.relax.nodes import main_module
+from tunehub.relax.symbols import typical_instance
 from tunehub_builder.tuning.space import register_tiles as sketch
 from tunehub_builder.tuning.tasks import TuningTask
 
@@ -24,10 +26,10 @@ def most_operations_first(tasks: Sequence[TuningTask]) -> list[TuningTask]:
 
 
 def operations(mod: Any) -> float:
-    """Arithmetic operations of one call, 0 where TVM cannot count them."""
+    """Arithmetic operations of one call, of a symbolic workload at a typical size; 0 where TVM cannot count them."""
     from tvm.s_tir.analysis import estimate_tir_flops
 
     try:
-        return float(estimate_tir_flops(mod))
+        return float(estimate_tir_flops(main_module(typical_instance(mod["main"]))))
     except Exception:  # TVM refuses some intrinsics; the order is only a hint
         return 0.0

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tunehub.records.lookup import EmptyLookup
 from tunehub.templates.base import knob_distance
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 from tunehub_builder.tuning.search.strategy import trace_id
 
 WHOLE = 16  # a space of so many choices is measured whole
 PATIENCE = 12  # candidates in a row without a better one that end the search of a larger space
+RULE = KnobChoice(template="rule", version=1, knobs={})  # what a client does without a record
 _BETTER = 0.99  # times within 1 % of each other are the same
 
 
@@ -40,11 +42,17 @@ class KnobSearch:
 
 
 def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
-    """The knobs worth measuring for ``mod``, the default's first; none when no template recognises it."""
+    """The knobs worth measuring for ``mod``, the default's first; none when no template recognises it.
+
+    A symbolic workload whose schedule has no knobs has the rule's as the only choice.
+    """
     import msgspec
 
+    from tunehub.relax.symbols import is_symbolic
     from tunehub.templates import find, machine_of
 
+    if is_symbolic(mod["main"]):
+        return _open_space(mod["main"], target)
     match = find(mod)
     if match is None:
         return ()
@@ -53,6 +61,25 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
         KnobChoice(template=template.NAME, version=template.VERSION, knobs=msgspec.to_builtins(knobs))
         for knobs in template.knob_space(match.workload, machine_of(target))
     )
+
+
+def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:
+    import msgspec
+
+    from tunehub.relax.open_axes.by_record import knob_space
+
+    found = [
+        KnobChoice(template=template, version=version, knobs=msgspec.to_builtins(knobs))
+        for template, version, knobs in knob_space(function, target)
+    ]
+    return tuple(found) or ((RULE,) if by_rule(function, target) is not None else ())
+
+
+def by_rule(function: Any, target: Any) -> Any | None:
+    """A symbolic function as a client schedules it without records; None for TVM's own loops."""
+    from tunehub.relax.schedule.ladder import schedule_function
+
+    return schedule_function(function, target, EmptyLookup())[1]
 
 
 def asked_choices(

@@ -18,10 +18,14 @@ _SERIAL = 0  # tvm::tirx::ForKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeBranch:
-    """``function``, a scheduled PrimFunc, serves sizes up to ``up_to``; None: all that are larger."""
+    """``function``, a scheduled PrimFunc, serves sizes up to ``up_to``; None: all that are larger.
+
+    ``apart``: it was made of a copy, and shares no definition with other branches.
+    """
 
     up_to: int | None
     function: Any
+    apart: bool = False
 
 
 def size_of(function: Any) -> Any:
@@ -44,7 +48,7 @@ def joined(function: Any, size: Any, branches: Sequence[SizeBranch]) -> Any:
     above, body = 0, []
     for branch in branches:
         serves = size > above if branch.up_to is None else tirx.all(size > above, size <= branch.up_to)
-        body.append(_if(serves, _body(function, branch.function)))
+        body.append(_if(serves, _body(function, branch)))
         above = branch.up_to or above
     found = function.with_body(block_of(function.body, sequence(body), "root", []))
     return found.with_attr(PROBES, [list(values) for values in _around(function, [each.up_to for each in branches])])
@@ -63,10 +67,11 @@ def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, 
     return [(*ones, size) for threshold in thresholds if threshold is not None for size in (threshold, threshold + 1)]
 
 
-def _body(function: Any, branch: Any) -> Any:
+def _body(function: Any, branch: SizeBranch) -> Any:
     from tvm import s_tir, tirx
 
-    if all(own.same_as(whole) for own, whole in zip(parameters(branch), parameters(function), strict=True)):
-        return branch.body
-    fresh = in_place(s_tir.renew_defs(branch), symbols_of(function))
+    made = branch.function
+    if all(own.same_as(whole) for own, whole in zip(parameters(made), parameters(function), strict=True)):
+        return made.body
+    fresh = in_place(made if branch.apart else s_tir.renew_defs(made), symbols_of(function))
     return tirx.SeqStmt([*views(parameters(function), parameters(fresh)), fresh.body])

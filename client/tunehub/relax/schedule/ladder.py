@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tunehub.cuda.known_faults import made_of
 from tunehub.exceptions import TunehubError, last_line
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
-from tunehub.records.ladder import LadderWalk, Refusal, Step, StepRejected
-from tunehub.records.lookup import content_of
-from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record
+from tunehub.records.ladder import LadderWalk, Refusal, Step, StepRejected, walk
+from tunehub.records.lookup import Candidate, content_of
+from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_ladder, against_record
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.apply import apply_candidate
@@ -20,12 +20,13 @@ from tunehub.relax.schedule.guard import FaultFoundError, check_function
 from tunehub.relax.schedule.operator_class import anchor_class_of, class_of
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.schedule.transfer_sources import Strategy, Transfers, predicted_s, promising
-from tunehub.relax.symbols import is_symbolic, typical_instance
+from tunehub.relax.symbols import is_symbolic, symbol_name, symbols_of, typical, typical_instance
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
-    from tunehub.records.lookup import Candidate, Neighbour, RecordLookup, Rung
+    from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
     from tunehub_registry.any_record import AnyRecord
+    from tunehub_registry.ladder_record import LadderRecord
 
 DEFAULT_TRANSFERS = Transfers()
 GENERAL_TEMPLATES = frozenset({"loops"})  # for whatever nothing else fits: a neighbour's tuned schedule comes before
@@ -39,6 +40,7 @@ class Served:
     ``record`` made it, a template's knobs where ``template`` is named; on the rung ``template`` it is by default knobs.
     ``run_s`` and ``default_s`` are the record's. On the rung ``transfer`` nobody has measured the schedule: ``source``
     is the workload that the record was tuned for, ``predicted_s`` what its time is expected to be here. In seconds.
+    ``sizes`` says which sizes of a symbolic function what serves; the times are then those at typical ones.
     """
 
     step: Step
@@ -50,7 +52,8 @@ class Served:
     template: str | None = None
     source: str | None = None
     predicted_s: float | None = None
-    record: AnyRecord | None = None
+    record: AnyRecord | LadderRecord | None = None
+    sizes: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +121,17 @@ class Request:
         """Whether its shapes have symbols."""
         return is_symbolic(self.mod["main"])
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What the model calls its symbols."""
+        return tuple(map(symbol_name, symbols_of(self.mod["main"])))
+
+    def by_rule(self, function: Any) -> Any | None:
+        """A function like this one as it is scheduled without a record of its own, if it is."""
+        request = replace(self, mod=main_module(function))
+        served, _ = walk(_CUDA_RULES if self.target.kind.name == "cuda" else _CPU_RULES, request)
+        return None if served is None else served.schedule.mod["main"]
+
     @cached_property
     def has_expert(self) -> bool:
         """Whether a template made for its operator recognises the function."""
@@ -132,9 +146,11 @@ _Outcomes = Iterable[Served | StepRejected]
 
 
 def _exact(request: Request) -> _Outcomes:
-    """The record of this very function."""
+    """The record of this very function, or its ladder."""
     candidate = request.lookup.by_exact(request.exact)
-    return () if candidate is None else (_tried("exact", request, candidate),)
+    if candidate is not None:
+        yield _tried("exact", request, candidate)
+    yield from _laddered("exact", request, request.exact)
 
 
 def _anchor(request: Request) -> _Outcomes:
@@ -146,6 +162,56 @@ def _anchor(request: Request) -> _Outcomes:
             yield StepRejected(step="anchor", reason=against)
         else:
             yield _tried("anchor", request, candidate)
+    yield from _laddered("anchor", request, request.anchor)
+
+
+def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | None) -> _Outcomes:
+    """The ladders of a symbolic function."""
+    if not request.is_symbolic or key is None:
+        return
+    from tunehub.relax.schedule.size_ladder import by_ladder, ladder_text  # static functions need none of it
+
+    function = request.mod["main"]
+    for found in request.lookup.ladders(step, key):
+        record = found.record
+        if step == "anchor" and record.exact == request.exact:
+            continue
+        against = against_ladder(record, borrowed=step == "anchor")
+        applied = _applied(step, found, against, partial(by_ladder, function, request.target, record, request.by_rule))
+        if isinstance(applied, StepRejected):
+            yield applied
+            continue
+        times = record.near(typical(function) or ())
+        yield Served(
+            step=step,
+            schedule=applied,
+            rung=found.rung,
+            package=found.package,
+            run_s=times.run_s,
+            default_s=times.default_s,
+            record=record,
+            sizes=ladder_text(record, request.symbols),
+        )
+
+
+def _instance(request: Request) -> _Outcomes:
+    """A ladder that was measured at the sizes of this static function: the knobs of its step for them."""
+    if request.is_symbolic:
+        return
+    for found in request.lookup.ladders("instance", request.exact):
+        from tunehub.relax.schedule.size_ladder import static_record
+
+        record = static_record(found.record, request.exact, request.fit)
+        if record is None:
+            continue
+        against = against_borrowing(request.lookup.measured(TEMPLATE, request.exact))
+        against = against or against_record(record, borrowed=True)
+        if against is not None:
+            yield StepRejected(step="transfer", reason=against, package=found.package, record=record.op)
+            continue
+        yield _tried(
+            "transfer", request, Candidate(record=record, rung=found.rung, package=found.package), record.mean_s
+        )
 
 
 def _transferred_knobs(request: Request) -> _Outcomes:
@@ -261,8 +327,10 @@ def _of_tiles(schedule: Any) -> Served:
 
 
 RECORD_STEPS = (_exact, _anchor)
-CPU_STEPS = (*RECORD_STEPS, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-CUDA_STEPS = (*RECORD_STEPS, _transferred_traces, _tensor_cores, _cuda_rule)
+_CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
+_CUDA_RULES = (_transferred_traces, _tensor_cores, _cuda_rule)
+CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
+CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
@@ -384,20 +452,15 @@ def _tried(
 ) -> Served | StepRejected:
     """What applying a record gives; ``expected_s``: of a record for other shapes, whose own times say little here."""
     record, moved = candidate.record, step == "transfer"
-    try:
-        against = None if moved else against_record(record, borrowed=candidate.anchored)
-        with made_of(content_of(record)):
-            schedule = apply_candidate(request.mod, candidate, request.target, request.fit) if against is None else None
-    except FaultFoundError as error:
-        refusal = Refusal(check="static", reason=_reason(error))
-        return StepRejected(step=step, package=candidate.package, record=record.op, refusal=refusal)
-    except Exception as error:  # TVM raises many kinds for a trace that does not fit
-        against, schedule = _reason(error), None
-    if against is not None:
-        return StepRejected(step=step, reason=against, package=candidate.package, record=record.op)
+    against = None if moved else against_record(record, borrowed=candidate.anchored)
+    applied = _applied(
+        step, candidate, against, partial(apply_candidate, request.mod, candidate, request.target, request.fit)
+    )
+    if isinstance(applied, StepRejected):
+        return applied
     return Served(
         step=step,
-        schedule=schedule,
+        schedule=applied,
         rung=candidate.rung,
         package=candidate.package,
         run_s=None if moved else min(record.run_s, default=None),
@@ -407,6 +470,21 @@ def _tried(
         predicted_s=expected_s,
         record=record,
     )
+
+
+def _applied(step: Step, found: Candidate | FoundLadder, against: str | None, apply: Callable[[], Any]) -> Any:
+    """The schedule by a record that ``apply`` gives, or what speaks against it, a StepRejected."""
+    record = found.record
+    try:
+        with made_of(content_of(record)):
+            if against is None:
+                return apply()
+    except FaultFoundError as error:
+        refusal = Refusal(check="static", reason=_reason(error))
+        return StepRejected(step=step, package=found.package, record=record.op, refusal=refusal)
+    except Exception as error:  # TVM raises many kinds for a record that does not fit
+        against = _reason(error)
+    return StepRejected(step=step, reason=against or "", package=found.package, record=record.op)
 
 
 def _reason(error: Exception) -> str:

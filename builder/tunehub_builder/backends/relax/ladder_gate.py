@@ -1,0 +1,277 @@
+"""The publish gate's symbolic workloads: choices of knobs at many sizes, each compared with TVM's default."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tunehub.measure.difference import tolerance
+from tunehub.measure.protocol import MeasuringPlan, interquartile_range
+from tunehub.records.key_scheme import LADDER
+from tunehub_builder.backends.relax.workload_gate import LIMITS
+from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.journal import judge_due
+from tunehub_builder.gate.ladders import (
+    ChosenStep,
+    SizeTimes,
+    ladder_finalists,
+    ladder_of,
+    mean_seconds,
+    no_gain_reason,
+    seconds,
+    step_at,
+)
+from tunehub_builder.gate.workloads import WorkloadCase, judge
+from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
+from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.workers import worker_pool
+from tunehub_builder.tuning.search.knobs import RULE
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
+from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
+
+_PLAN = MeasuringPlan(rounds=7, sample_s=0.01, budget_s=0.3, only_first=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenWorkload:
+    """A symbolic workload with its finalists (none when all trials failed), and how many were tried."""
+
+    task: TaskEntry
+    choices: tuple[KnobChoice, ...]
+    trials: int
+
+    @property
+    def digest(self) -> str:
+        """Names these finalists and sizes: a verdict on other ones is out of date."""
+        text = json.dumps([msgspec.to_builtins(self.choices), self.task.points], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class LadderVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The gate's decision on one symbolic workload: a line of ``ladders.jsonl``. ``choices`` are those that are right
+    everywhere; ``steps`` refer to them, ``instances`` are the keys of the static workloads of these sizes.
+    ``difference`` and ``spread`` (of samples, over their median) are the largest of all."""
+
+    exact: str
+    name: str
+    digest: str
+    threads: int
+    admitted: bool
+    reason: str | None = None
+    choices: tuple[KnobChoice, ...] = ()
+    times: tuple[SizeTimes, ...] = ()
+    steps: tuple[ChosenStep, ...] = ()
+    instances: tuple[str, ...] = ()
+    difference: float = 0.0
+    spread: float = 0.0
+    trials: int = 0
+
+    @property
+    def subject(self) -> str:
+        """The workload."""
+        return self.exact
+
+    @property
+    def default_s(self) -> tuple[float, ...]:
+        """Of all sizes the geometric mean in seconds; none where nothing was timed."""
+        return mean_seconds(self.times, self.steps)[:1] if self.steps else ()
+
+    @property
+    def tuned_s(self) -> tuple[float, ...]:
+        """As ``default_s``, of the ladder."""
+        return mean_seconds(self.times, self.steps)[1:] if self.steps else ()
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the default the ladder is, over all sizes; None where nothing was timed."""
+        return self.default_s[0] / self.tuned_s[0] if self.steps else None
+
+
+def ladder_journal(directory: WorkDirectory) -> LineJournal[LadderVerdict]:
+    """The gate's journal of symbolic workloads in a work directory."""
+    return LineJournal(directory.path / "ladders.jsonl", LadderVerdict)
+
+
+def open_workloads(directory: WorkDirectory) -> list[OpenWorkload]:
+    """The symbolic workloads of a directory with their finalists. Raises WorkDirectoryError."""
+    tasks = {task.exact: task for task in directory.tasks() if task.points}
+    if not tasks:
+        return []
+    trials: dict[str, list[Trial]] = {key: [] for key in tasks}
+    for trial in Journal(directory.path).trials():
+        if trial.task in trials:
+            trials[trial.task].append(trial)
+    return [
+        OpenWorkload(
+            task=task, choices=tuple(ladder_finalists(_newest(trials[key]), task.points)), trials=len(trials[key])
+        )
+        for key, task in tasks.items()
+    ]
+
+
+def check_ladders(
+    directory: WorkDirectory, run: RunFile, resources: Resources, show: Callable[[LadderVerdict, int, int], None]
+) -> list[LadderVerdict]:
+    """Judge the symbolic workloads that are due, in a directory that the caller holds locked; return all verdicts.
+
+    Raises WorkDirectoryError and TuningError.
+    """
+
+    def wanted(entry: OpenWorkload) -> Mapping[Hashable, str]:
+        return {entry.task.exact: entry.digest} if entry.choices else {}
+
+    def judged(due: Sequence[OpenWorkload]) -> Iterator[list[LadderVerdict]]:
+        with worker_pool(directory, run, workers=1, threads=resources.threads) as pool:
+            for entry in due:
+                cases = _cases(entry, run)
+                yield [_verdict(entry, resources.threads, list(judge(cases, pool.workers, LIMITS)))]
+
+    return judge_due(ladder_journal(directory), open_workloads(directory), wanted, resources.threads, judged, show)
+
+
+def ladder_record_of(verdict: LadderVerdict, task: TaskEntry, source: str) -> LadderRecord:
+    """An admitted verdict as a record in the format of packages."""
+    return LadderRecord(
+        exact=task.exact,
+        anchor=task.anchor,
+        op_class=task.op_class,
+        extents=task.extents,
+        anchor_class=task.anchor_class,
+        anchor_extents=task.anchor_extents,
+        op=task.name,
+        networks=tuple(sorted(task.counts)),
+        source=source,
+        symbols=len(task.points[0]),
+        ladder=tuple(_step(verdict, step) for step in verdict.steps),
+    )
+
+
+def ladder_evidence(verdict: LadderVerdict) -> RecordEvidence | None:
+    """The verdict as a line of a package's evidence: geometric means over all sizes; None when nothing was timed."""
+    if not verdict.steps:
+        return None
+    (default_s,), (tuned_s,) = verdict.default_s, verdict.tuned_s
+    sizes = ", ".join(" x ".join(map(str, times.at)) for times in verdict.times)
+    return RecordEvidence(
+        exact=verdict.exact,
+        default_s=default_s,
+        tuned_s=tuned_s,
+        speedup=default_s / tuned_s,
+        repeats=_PLAN.rounds,
+        spread=verdict.spread,
+        output_max_rel_diff=verdict.difference,
+        threads=verdict.threads,
+        admitted=verdict.admitted,
+        reason=verdict.reason,
+        tuner=LADDER,
+        baseline=f"TVM's default; geometric means over the sizes {sizes}",
+        trials=verdict.trials,
+    )
+
+
+def _newest(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of the newest version of the template."""
+    newest = max((trial.choice.version for trial in trials if trial.choice is not None), default=0)
+    return [trial for trial in trials if trial.choice is not None and trial.choice.version == newest]
+
+
+def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]]:
+    """The workload at each of its sizes, and at those that checks try."""
+    task = entry.task
+
+    def case(at: tuple[int, ...]) -> WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]:
+        return WorkloadCase(
+            task=task.exact,
+            module=task.module,
+            finalists=[Finalist(source=choice.template, tuning_s=1.0) for choice in entry.choices],
+            rules=FinalistRules(plan=_PLAN, tolerance=tolerance(["float16"] if 'float16"' in task.module else [])),
+            request=lambda numbers: ("build_at", task.exact, run.target, at, [entry.choices[n] for n in numbers]),
+            verdict=lambda compared: (at, compared),
+        )
+
+    return [case(at) for at in _sizes(task)]
+
+
+def _sizes(task: TaskEntry) -> list[tuple[int, ...]]:
+    import tvm
+
+    from tunehub.relax.symbols import probes
+
+    found = {*probes(tvm.ir.load_json(task.module)["main"]), *task.points}
+    return sorted(found, key=lambda at: (math.prod(at), at))
+
+
+def _instances(task: TaskEntry, sizes: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+    import tvm
+
+    from tunehub.relax.keys import workload_key
+    from tunehub.relax.nodes import main_module
+    from tunehub.relax.symbols import instance
+
+    function = tvm.ir.load_json(task.module)["main"]
+    return tuple(workload_key(main_module(instance(function, at))) for at in sizes)
+
+
+def _verdict(
+    entry: OpenWorkload, threads: int, compared: Sequence[tuple[tuple[int, ...], ComparedFinalists]]
+) -> LadderVerdict:
+    """What was found at all sizes together: a choice that is wrong, or does not run, at one of them is out."""
+    task = entry.task
+    out = {n: finalist.reason for _, found in compared for n, finalist in enumerate(found.finalists) if finalist.reason}
+    untimed = next((found.reason for _, found in compared if not found.default_s), None)
+    right = [n for n in range(len(entry.choices)) if n not in out]
+    common: dict[str, Any] = {
+        "exact": task.exact,
+        "name": task.name,
+        "digest": entry.digest,
+        "threads": threads,
+        "trials": entry.trials,
+    }
+    if untimed is not None or not right:
+        reason = untimed if right else next(iter(out.values()))
+        return LadderVerdict(**common, admitted=False, reason=reason)
+    times = tuple(_times(at, found, right) for at, found in compared)
+    steps = ladder_of(times, len(right))
+    reason = no_gain_reason(times, steps)
+    return LadderVerdict(
+        **common,
+        admitted=reason is None,
+        reason=reason,
+        choices=tuple(entry.choices[n] for n in right),
+        times=times,
+        steps=steps,
+        instances=_instances(task, [each.at for each in times]),
+        spread=max(_spread(found.finalists[n].run_s) for _, found in compared for n in right),
+        difference=max(found.finalists[n].difference or 0.0 for _, found in compared for n in right),
+    )
+
+
+def _spread(run_s: Sequence[float]) -> float:
+    return interquartile_range(run_s) / statistics.median(run_s)
+
+
+def _times(at: tuple[int, ...], found: ComparedFinalists, right: Sequence[int]) -> SizeTimes:
+    run_s = tuple(statistics.median(found.finalists[n].run_s) for n in right)
+    return SizeTimes(at=at, default_s=statistics.median(found.default_s), run_s=run_s)
+
+
+def _step(verdict: LadderVerdict, step: ChosenStep) -> LadderStep:
+    times = tuple(
+        TimesAt(at=each.at, run_s=seconds(each, verdict.steps), default_s=each.default_s, exact=exact)
+        for each, exact in zip(verdict.times, verdict.instances, strict=True)
+        if step_at(verdict.steps, each.size) == step
+    )
+    if step.choice is None:
+        return LadderStep(up_to=step.up_to, own="default", times=times)
+    choice = verdict.choices[step.choice]
+    if choice == RULE:
+        return LadderStep(up_to=step.up_to, own="rule", times=times)
+    return LadderStep(up_to=step.up_to, times=times, **msgspec.to_builtins(choice))

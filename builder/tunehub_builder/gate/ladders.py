@@ -1,0 +1,124 @@
+"""From the times of some choices at some sizes to a ladder of them: what is fastest where, in few steps, and nowhere
+slower than TVM's default. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from statistics import geometric_mean
+
+import msgspec
+
+from tunehub.measure.protocol import MARGIN
+from tunehub_builder.gate.finalists import is_measured
+from tunehub_builder.tuning.journal import KnobChoice, Trial
+
+_STEP_GAIN = math.log(1.1)  # what one step more must gain, over all sizes together: less is noise
+_MOST_STEPS = 8
+FINALISTS = 4
+
+
+class SizeTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians in seconds where the symbols have the values ``at``: of TVM's default, and of each choice."""
+
+    at: tuple[int, ...]
+    default_s: float
+    run_s: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """The product of the values."""
+        return math.prod(self.at)
+
+
+class ChosenStep(msgspec.Struct, frozen=True, kw_only=True):
+    """For sizes up to ``up_to`` (None: all above) the choice with a number, or TVM's default."""
+
+    up_to: int | None
+    choice: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The fewest logarithms of seconds for the sizes from one on, and the ends of its steps with their choices."""
+
+    cost: float
+    steps: tuple[tuple[int, int | None], ...]
+
+
+def ladder_of(times: Sequence[SizeTimes], choices: int) -> tuple[ChosenStep, ...]:
+    """The steps with the least product of times, of which each one more has to pay.
+
+    A choice serves a step only where it takes no longer than TVM's default at all its sizes. ``times``: of one size or
+    more. The bound of a step is the largest of its sizes.
+    """
+    ordered = sorted(times, key=lambda each: each.size)
+    groups = [(size, list(same)) for size, same in groupby(ordered, key=lambda each: each.size)]
+
+    def cost(first: int, end: int, choice: int | None) -> float:
+        measured = [each for _, same in groups[first:end] for each in same]
+        if choice is None:
+            return sum(math.log(each.default_s) for each in measured)
+        if any(each.run_s[choice] > each.default_s for each in measured):
+            return math.inf
+        return sum(math.log(each.run_s[choice]) for each in measured)
+
+    @cache
+    def best(first: int, steps: int) -> _Plan:
+        if first == len(groups):
+            return _Plan(-_STEP_GAIN, ())
+        found = [_Plan(math.inf, ())]
+        for end in range(first + 1, len(groups) + 1) if steps else ():
+            rest = best(end, steps - 1)
+            for choice in (*range(choices), None):
+                total = cost(first, end, choice) + rest.cost + _STEP_GAIN
+                found.append(_Plan(total, ((end - 1, choice), *rest.steps)))
+        return min(found, key=lambda plan: plan.cost)
+
+    *lower, last = best(0, _MOST_STEPS).steps
+    return (
+        *(ChosenStep(up_to=groups[end][0], choice=choice) for end, choice in lower),
+        ChosenStep(up_to=None, choice=last[1]),
+    )
+
+
+def step_at(steps: Iterable[ChosenStep], size: int) -> ChosenStep:
+    """The step that serves a size."""
+    return next(step for step in steps if step.up_to is None or size <= step.up_to)
+
+
+def seconds(times: SizeTimes, steps: Iterable[ChosenStep]) -> float:
+    """What a ladder takes there."""
+    choice = step_at(steps, times.size).choice
+    return times.default_s if choice is None else times.run_s[choice]
+
+
+def mean_seconds(times: Sequence[SizeTimes], steps: Sequence[ChosenStep]) -> tuple[float, float]:
+    """Geometric means over the sizes: what the default takes, and what a ladder does."""
+    return geometric_mean(t.default_s for t in times), geometric_mean(seconds(t, steps) for t in times)
+
+
+def no_gain_reason(times: Sequence[SizeTimes], steps: Sequence[ChosenStep]) -> str | None:
+    """Why a ladder is not worth publishing; None when it is."""
+    default_s, run_s = mean_seconds(times, steps)
+    gain = default_s / run_s
+    return None if gain > MARGIN else f"no choice is faster than TVM's default: {gain:.3g} times as fast"
+
+
+def ladder_finalists(trials: Sequence[Trial], points: Sequence[tuple[int, ...]]) -> list[KnobChoice]:
+    """The choices to compare: that measured first, which is the template's own, the fastest at all sizes together, then
+    the fastest at each, those first whose size gains most; ``FINALISTS`` at most."""
+    measured = [trial for trial in trials if is_measured(trial) and trial.points == tuple(points)]
+    if not measured:
+        return []
+    best = min(measured, key=lambda trial: trial.mean_s)
+    single = [(min(measured, key=lambda trial: trial.run_s[place]), place) for place in range(len(points))]
+    gaining = sorted(single, key=lambda found: found[0].run_s[found[1]] / best.run_s[found[1]])
+    found: list[KnobChoice] = []
+    for trial in (measured[0], best, *(trial for trial, _ in gaining)):
+        if trial.choice is not None and trial.choice not in found:
+            found.append(trial.choice)
+    return found[:FINALISTS]

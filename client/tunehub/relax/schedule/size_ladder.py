@@ -1,0 +1,122 @@
+"""A symbolic function by a ladder of records over its size: each step scheduled alone, joined in one PrimFunc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from tunehub.relax.nodes import main_module
+from tunehub.relax.open_axes import rows
+from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
+from tunehub.relax.schedule.guard import GuardError, check_function
+from tunehub.relax.symbols import symbols_of
+from tunehub.templates import dense
+from tunehub_registry.template_record import TemplateRecord
+
+if TYPE_CHECKING:
+    from tunehub.relax.schedule.template_fit import TemplateFit
+    from tunehub_registry.ladder_record import LadderRecord, LadderStep
+
+Rule = Callable[[Any], Any | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinedSteps:
+    """``mod``: with the scheduled function as ``main``, as a schedule has it."""
+
+    mod: Any
+
+
+def by_ladder(function: Any, target: Any, record: LadderRecord, rule: Rule) -> JoinedSteps:
+    """``function`` by the steps of ``record``; ``rule`` schedules one without it, None for TVM's own loops.
+
+    Raises GuardError, KnobError and what TVM raises where a step does not fit.
+    """
+    if len(symbols_of(function)) != record.symbols:
+        raise GuardError(f"the record has {record.symbols} symbols")
+    from tvm import s_tir
+
+    *lower, last = record.ladder
+    above = _by_step(function, target, last, rule)
+    if not lower:
+        return _checked(above, function, target)
+    # Schedules of one function share what they leave as it is, such as variables: each is of a copy of its own.
+    copies = [(step, s_tir.renew_defs(function)) for step in lower]
+    branches = [
+        SizeBranch(up_to=step.up_to, function=_by_step(copy, target, step, rule), apart=True) for step, copy in copies
+    ]
+    branches.append(SizeBranch(up_to=None, function=above))
+    return _checked(joined(function, size_of(function), branches), function, target)
+
+
+def ladder_text(record: LadderRecord, names: Sequence[str]) -> str:
+    """``exact for batch <= 64, rule above``: what the steps of a ladder are, for the report.
+
+    Steps alike, one after the other, are one.
+    """
+    kinds = [step.own or "exact" for step in record.ladder]
+    ends = [at for at in range(len(kinds)) if at + 1 == len(kinds) or kinds[at + 1] != kinds[at]]
+    if len(ends) == 1:
+        return f"{kinds[0]} for every size"
+    size = " x ".join(names)
+    said = [f"{kinds[at]} for {size} <= {record.ladder[at].up_to}" for at in ends[:-1]]
+    return ", ".join([*said, f"{kinds[-1]} above"])
+
+
+def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> TemplateRecord | None:
+    """What a ladder says of the static function with the key ``exact``, one of those at whose sizes it was measured,
+    as a record of that; ``fit`` is the function's. The times are those of the symbolic function at these sizes.
+
+    The knobs of a tile are those of the whole. Tiles of rows are the template's own of as many rows and outputs. None
+    where there are none such.
+    """
+    times = next(times for times in record.times if times.exact == exact)
+    step = record.step_for(times.size)
+    if step.template is None or step.version is None or step.knobs is None or fit.match is None:
+        return None
+    template, knobs = fit.match.template, step.knobs
+    version = step.version
+    if step.template == rows.NAME:
+        like = (step.knobs.get("large"), step.knobs.get("blocks"))
+        space = [to_builtins(choice) for choice in fit.knob_space(fit.match)] if template.NAME == dense.NAME else []
+        same = [choice for choice in space if (choice["columns"], choice["blocks"]) == like]
+        if not same:
+            return None
+        version, knobs = template.VERSION, same[0]
+    return TemplateRecord(
+        exact=exact,
+        op=record.op,
+        run_s=(times.run_s,),
+        default_s=times.default_s,
+        source=record.source,
+        template=template.NAME if step.template == rows.NAME else step.template,
+        version=version,
+        knobs=knobs,
+    )
+
+
+def _checked(scheduled: Any, function: Any, target: Any) -> JoinedSteps:
+    check_function(scheduled, function, target)
+    return JoinedSteps(mod=main_module(scheduled))
+
+
+def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
+    if step.own is not None:
+        found = rule(function) if step.own == "rule" else None
+        return function if found is None else found
+    from tunehub.relax.open_axes.by_record import by_knobs, by_trace  # static functions need none of it
+
+    if step.trace is not None:
+        return by_trace(function, target, step.trace)
+    return by_knobs(function, target, _NamedStep(step))
+
+
+class _NamedStep:
+    """The knobs of a step that has some."""
+
+    def __init__(self, step: LadderStep) -> None:
+        assert step.template is not None and step.version is not None and step.knobs is not None
+        self.template, self.version, self.knobs = step.template, step.version, step.knobs
