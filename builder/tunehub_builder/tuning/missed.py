@@ -53,10 +53,10 @@ class MissedWorkloads:
         return found, (f"{self.source}: {reasons.total()} misses are left out: {said}",) if reasons else ()
 
 
-def missed_workloads(path: Path, dims: Mapping[str, tuple[int, ...]]) -> MissedWorkloads:
-    """The misses in a file. Raises MissesFileError."""
+def missed_workloads(path: Path, dims: Mapping[str, tuple[int, ...]] | None = None) -> MissedWorkloads:
+    """The misses in a file, with values of open dimensions by name. Raises MissesFileError."""
     misses = tuple(read_misses(path))
-    return MissedWorkloads(name=path.stem, source=f"misses in {path.name}", misses=misses, dims=dims)
+    return MissedWorkloads(name=path.stem, source=f"misses in {path.name}", misses=misses, dims=dims or {})
 
 
 def targets_of(paths: Sequence[Path]) -> tuple[str, ...]:

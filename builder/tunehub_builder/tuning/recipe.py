@@ -177,10 +177,14 @@ def parse_shape(text: str) -> tuple[str, Shape]:
 
 def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
     """Read ``batch=1,2,4`` or ``sequence=16..512``, which is 16, 32, 64 and so on, and 512. Raises ValueError."""
-    name, equals, listed = text.partition("=")
-    if not equals or not name.strip():
+    name, _, listed = text.partition("=")
+    try:
+        values = _values(listed)
+    except ValueError:
+        raise ValueError(text) from None
+    if not name.strip():
         raise ValueError(text)
-    return name.strip(), _values(listed)
+    return name.strip(), values
 
 
 def _values(listed: str | tuple[int, ...]) -> tuple[int, ...]:
@@ -188,11 +192,14 @@ def _values(listed: str | tuple[int, ...]) -> tuple[int, ...]:
     if not isinstance(listed, str):
         return tuple(sorted(set(listed)))
     first, dots, last = listed.partition("..")
-    if dots:
-        low, high = int(first), int(last)
-        found = [low << power for power in range(32) if 0 < low << power < high] + [high]
-    else:
-        low, found = 1, [int(number) for number in listed.split(",")]
-    if min(low, *found) < 1 or max(found) > 2**31 or (found != sorted(found) and dots):
+    found = _doubling(int(first), int(last)) if dots else [int(number) for number in listed.split(",")]
+    if not found or min(found) < 1 or max(found) > 2**31:
         raise ValueError(listed)
     return tuple(sorted(set(found)))
+
+
+def _doubling(first: int, last: int) -> list[int]:
+    """The first, twice that and so on below the last, and the last; nothing where there are none such."""
+    if not 0 < first <= last:
+        return []
+    return [*(first << power for power in range((last // first).bit_length()) if first << power < last), last]

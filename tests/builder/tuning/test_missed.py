@@ -112,7 +112,7 @@ def test_what_is_no_workload_is_left_out_with_its_reason(misses: Path) -> None:
         workloads.tasks("llvm-none")
 
 
-def test_misses_with_open_dimensions_are_kept_but_not_tuned(tmp_path: Path, tvm: Any) -> None:
+def test_misses_with_open_dimensions_are_tuned_at_several_sizes(tmp_path: Path, tvm: Any) -> None:
     onnx = pytest.importorskip("onnx")
     sides = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", 64]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Softmax", ["x"], ["y"])], "g", sides[:1], sides[1:])
@@ -123,8 +123,10 @@ def test_misses_with_open_dimensions_are_kept_but_not_tuned(tmp_path: Path, tvm:
     (workload,), (miss,) = json.loads(result.stdout)["workloads"], lines_of(file)
     assert workload["symbols"] == ["rows"] and miss.symbols == ("rows",) and miss.function is not None
     assert workload_key(workload_of(miss.function)) == miss.exact == workload["exact"]
-    with pytest.raises(TuningError, match="1 × with dynamic shapes"):
-        missed_workloads(file).tasks(miss.target)
+    ((task,), notes) = missed_workloads(file).tasks(miss.target)
+    assert (task.exact, task.points, notes) == (miss.exact, ((1,), (2,), (3,), (7,), (16,), (61,), (128,)), ())
+    ((task,), _) = missed_workloads(file, {"rows": (4, 9), "others": (5,)}).tasks(miss.target)
+    assert (task.exact, task.points) == (miss.exact, ((4,), (9,)))
     result = CliRunner().invoke(explain, [str(model), *NO_PACKAGE, "--specialize", "rows=1,8", "--json"])
     assert sorted(each["symbols"] for each in json.loads(result.stdout)["workloads"]) == [[], [], ["rows"]]
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tunehub_builder.exceptions import RecipeError
-from tunehub_builder.tuning.recipe import Recipe, jobs, parse_shape, read_recipe
+from tunehub_builder.tuning.recipe import Recipe, jobs, parse_dim, parse_shape, read_recipe
 
 pytestmark = pytest.mark.fast
 
@@ -106,3 +107,35 @@ def test_shapes_on_the_command_line() -> None:
     for text in ("data", "=1,2", "data=", "data=1,,2", "data=0", "data=a"):
         with pytest.raises(ValueError):
             parse_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch=1,2,4", ("batch", (1, 2, 4))),
+        ("batch=8, 1,8", ("batch", (1, 8))),
+        ("s0=16..512", ("s0", (16, 32, 64, 128, 256, 512))),
+        ("s0=3..20", ("s0", (3, 6, 12, 20))),
+        ("s0=7..7", ("s0", (7,))),
+    ],
+)
+def test_values_of_open_dimensions_on_the_command_line(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
+    assert parse_dim(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["batch", "=1", "batch=", "batch=0", "batch=1,x", "batch=9..1", "batch=0..4", "b=1..x"]
+)
+def test_what_are_no_values_of_a_dimension(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        parse_dim(text)
+
+
+def test_values_of_open_dimensions_in_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    start = 'targets = ["host"]\n[[model]]\npath = "m.onnx"\n[dims]\n'
+    file.write_text(start + 'batch = [4, 1]\nlength = "16..64"\n')
+    assert read_recipe(file).dims == {"batch": (1, 4), "length": (16, 32, 64)}
+    file.write_text(start + 'length = "64..16"\n')
+    with pytest.raises(RecipeError, match=r"dims: 64\.\.16"):
+        read_recipe(file)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.cuda.known_faults import made_of
 from tunehub.exceptions import TunehubError, last_line
-from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.records.ladder import LadderWalk, Refusal, Step, StepRejected, walk
 from tunehub.records.lookup import Candidate, content_of
 from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_ladder, against_record
@@ -294,6 +294,10 @@ def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] |
 def _by_tiles(request: Request) -> _Outcomes:
     """Of a function with open axes, tiles of known extents, each scheduled as a function of its own."""
     if not request.is_symbolic:
+        return
+    against = against_borrowing(request.lookup.measured(LADDER, request.exact))
+    if against is not None:
+        yield StepRejected(step="template", reason=against)
         return
     from tunehub.relax.open_axes.schedule import by_tiles  # static functions need none of it
 

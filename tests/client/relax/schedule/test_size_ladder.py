@@ -173,6 +173,17 @@ def test_a_static_product_gets_the_tiles_of_the_rows(cpu: Any) -> None:
         assert served.rung == ("transfer" if columns == 6 else "template")
 
 
+def test_where_no_ladder_was_faster_than_tvms_default_the_rule_is_not_used(cpu: Any) -> None:
+    case = case_of("dense")
+    measured = RecordEvidence(
+        exact=workload_key(case.mod), default_s=1.0, tuned_s=1.0, speedup=1.0, repeats=3, spread=0.0, admitted=False,
+        output_max_rel_diff=0.0, threads=1, reason="no faster", tuner="ladder",
+    )  # fmt: skip
+    found = Scheduling(case.mod["main"], cpu, FakeHub(evidence=[measured]))
+    assert found.served is None
+    assert any("measured no faster than TVM's default by p 1" in said.reason for said in found.outcome.rejected)
+
+
 def test_steps_alike_are_said_once() -> None:
     case = case_of("dense")
     same = ladder(case, step(4, (1,), **rows(4)), step(9, (5,), **rows(6)), step(None, (10,), own="rule"))

@@ -1,0 +1,112 @@
+"""Which choices a ladder has where, by their times."""
+
+from __future__ import annotations
+
+import math
+from statistics import geometric_mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunehub_builder.gate.ladders import (
+    ChosenStep,
+    SizeTimes,
+    ladder_finalists,
+    ladder_of,
+    mean_seconds,
+    no_gain_reason,
+    seconds,
+)
+from tunehub_builder.tuning.journal import KnobChoice, Trial
+
+pytestmark = pytest.mark.fast
+
+
+def times(*rows: tuple[int, float, tuple[float, ...]]) -> list[SizeTimes]:
+    """Of sizes: what the default and each choice take."""
+    return [SizeTimes(at=(size,), default_s=default_s, run_s=run_s) for size, default_s, run_s in rows]
+
+
+def steps(*found: tuple[int | None, int | None]) -> tuple[ChosenStep, ...]:
+    return tuple(ChosenStep(up_to=up_to, choice=choice) for up_to, choice in found)
+
+
+def test_the_fastest_choice_serves_all_sizes_where_it_is_that() -> None:
+    assert ladder_of(times((1, 9.0, (2.0, 3.0)), (8, 9.0, (2.0, 3.0))), 2) == steps((None, 0))
+
+
+def test_each_size_has_the_choice_that_is_fastest_there() -> None:
+    measured = times((1, 9.0, (1.0, 4.0)), (4, 9.0, (1.0, 4.0)), (16, 9.0, (4.0, 1.0)), (64, 9.0, (4.0, 1.0)))
+    assert ladder_of(measured, 2) == steps((4, 0), (None, 1))
+
+
+def test_a_gain_like_noise_makes_no_step() -> None:
+    assert ladder_of(times((1, 9.0, (1.0, 1.04)), (8, 9.0, (1.04, 1.0))), 2) == steps((None, 0))
+
+
+def test_a_choice_slower_than_the_default_anywhere_does_not_serve_there() -> None:
+    measured = times((1, 1.0, (1.01,)), (2, 1.0, (0.5,)), (4, 1.0, (0.5,)))
+    assert ladder_of(measured, 1) == steps((1, None), (None, 0))
+    assert ladder_of(times((1, 1.0, (1.01,)), (2, 1.0, (1.01,))), 1) == steps((None, None))
+
+
+def test_several_values_of_one_size_are_one_step() -> None:
+    measured = [
+        SizeTimes(at=(2, 3), default_s=1.0, run_s=(0.5,)),
+        SizeTimes(at=(3, 2), default_s=1.0, run_s=(2.0,)),
+        SizeTimes(at=(7, 1), default_s=1.0, run_s=(0.5,)),
+    ]
+    assert ladder_of(measured, 1) == steps((6, None), (None, 0))
+
+
+def test_a_ladder_without_gain_is_not_published() -> None:
+    some = times((1, 1.0, (0.99,)), (8, 1.0, (0.99,)))
+    assert no_gain_reason(some, ladder_of(some, 1)) == "no choice is faster than TVM's default: 1.01 times as fast"
+    more = times((1, 1.0, (0.9,)), (8, 1.0, (0.4,)))
+    assert no_gain_reason(more, ladder_of(more, 1)) is None
+    assert mean_seconds(more, ladder_of(more, 1)) == (1.0, pytest.approx(0.6))
+
+
+SECONDS = st.floats(min_value=1e-9, max_value=10)
+ROWS = st.lists(st.tuples(st.integers(1, 500), SECONDS, st.tuples(SECONDS, SECONDS, SECONDS)), min_size=1, max_size=12)
+
+
+@given(ROWS)
+def test_no_ladder_is_ever_slower_than_the_default_or_than_a_choice_that_is_not(
+    rows: list[tuple[int, float, tuple[float, ...]]],
+) -> None:
+    measured = times(*rows)
+    found = ladder_of(measured, 3)
+    bounds = [step.up_to for step in found]
+    assert bounds[-1] is None and bounds[:-1] == sorted({b for b in bounds[:-1] if b is not None}) and len(found) <= 8
+    assert all(seconds(each, found) <= each.default_s for each in measured)
+    default_s, run_s = mean_seconds(measured, found)
+    for choice in range(3):
+        if all(each.run_s[choice] <= each.default_s for each in measured):
+            assert run_s <= geometric_mean(each.run_s[choice] for each in measured) * (1 + 1e-9)
+    assert run_s <= default_s * (1 + 1e-9)
+
+
+def trial(name: str, *run_s: float, points: tuple[tuple[int, ...], ...] = ((1,), (8,))) -> Trial:
+    choice = KnobChoice(template=name, version=1, knobs={})
+    error = None if run_s else "does not build"
+    return Trial(task="t", choice=choice, source="s", run_s=run_s, error=error, points=points)
+
+
+def test_finalists_are_the_first_the_best_and_those_that_are_best_at_some_size() -> None:
+    measured = [
+        trial("own", 5.0, 5.0),
+        trial("small", 1.0, 9.0),
+        trial("best", 2.0, 2.0),
+        trial("large", 9.0, 1.5),
+        trial("fails"),
+        trial("elsewhere", 0.1, 0.1, points=((1,), (2,))),
+    ]
+    found = [choice.template for choice in ladder_finalists(measured, ((1,), (8,)))]
+    assert found == ["own", "best", "small", "large"]
+    assert ladder_finalists([trial("fails")], ((1,), (8,))) == []
+
+
+def test_sizes_count_alike_when_trials_are_ranked() -> None:
+    assert trial("t", 1e-6, 1e-2).mean_s == pytest.approx(math.sqrt(1e-8))
