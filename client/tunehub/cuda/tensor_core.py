@@ -33,7 +33,7 @@ from tunehub.cuda.matmul import (
     pad_to,
     splits_of,
 )
-from tunehub.target.gpu_architectures import SM_80, WARP
+from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, WARP
 
 SIDE = 16  # of a fragment
 # TVM's StorageRewrite would put sums where operands were, and then refuse the pointer for its type; not of these two.
@@ -359,7 +359,8 @@ def _suits(tile: TensorTile, rows: int, columns: int, k: int) -> bool:
         return False
     if tile.pipelined and (tile.block[2] >= k or _waiting(tile) > _MOST_WAITING):
         return False  # there is no next load, or it takes too many registers
-    return shared_memory(tile) <= SM_80.shared_memory
+    sums, total = _sum_bytes(tile), shared_memory(tile)
+    return total <= SM_80.shared_memory or (sums >= FEWEST_ASKED_BYTES and total <= ASKED_SHARED_BYTES)
 
 
 def _waiting(tile: TensorTile) -> int:
@@ -372,5 +373,10 @@ def shared_memory(tile: TensorTile) -> int:
     """Bytes of shared memory that a block of ``tile`` takes at most."""
     rows, columns, depth = tile.block
     operands = 2 * (rows * (depth + _SKEW) + max(columns * (depth + _SKEW), depth * (columns + _SKEW)))
-    sums = 4 * tile.groups * rows * (columns + _SKEW // 2)
-    return operands * (2 if tile.pipelined else 1) + sums
+    return operands * (2 if tile.pipelined else 1) + _sum_bytes(tile)
+
+
+def _sum_bytes(tile: TensorTile) -> int:
+    """Of dynamic shared memory, which sums are in."""
+    rows, columns, _ = tile.block
+    return 4 * tile.groups * rows * columns

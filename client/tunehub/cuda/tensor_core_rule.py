@@ -16,15 +16,16 @@ from tunehub.relax.intrinsics import import_intrinsics
 from tunehub.relax.schedule.guard import check_function, check_tiles
 
 NAME = "tensor_cores"  # in reports
+_ATTEMPTS = 3  # tiles that are tried, the likeliest ones
 
 
 def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
     function has no such product.
 
-    Raises NoTileError when no tile is within bounds or CUDA's headers for tensor cores are missing, GuardError for what
-    would be wrong or cannot be launched; what TVM refuses raises what TVM raises. The first call in a process takes
-    3 s, in which TVM registers its intrinsics.
+    Raises NoTileError when no tile is within bounds or CUDA's headers for tensor cores are missing; where none of the
+    likeliest tiles does, GuardError for what would be wrong or cannot be launched, or what TVM raises. The first call
+    in a process takes 3 s, in which TVM registers its intrinsics.
     """
     matmul = matmul_of(mod)
     if matmul is None:
@@ -32,15 +33,18 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     missing = missing_tensor_core_header()
     if missing is not None:
         raise NoTileError(missing)
-    found = ranked(matmul, 1)
-    if not found:
-        raise NoTileError(f"no tile of {matmul.extents} is within bounds")
-    (tile,) = found
     import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
-    schedule = apply(mod, matmul, tile)
-    check_tiles(schedule.mod["main"])
-    check_function(schedule.mod["main"], mod["main"], target)
-    return schedule, seconds(matmul, tile)
+    failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
+    for tile in ranked(matmul, _ATTEMPTS):
+        try:
+            schedule = apply(mod, matmul, tile)
+            check_tiles(schedule.mod["main"])
+            check_function(schedule.mod["main"], mod["main"], target)
+        except Exception as error:  # TVM raises many kinds; another tile may do
+            failure = error
+        else:
+            return schedule, seconds(matmul, tile)
+    raise failure
 
 
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:

@@ -232,12 +232,12 @@ def test_indices_that_are_loaded_may_be_read_at() -> None:
 
 
 def test_tvms_own_matmul_in_half_precision_stays() -> None:
-    """It takes more shared memory than records may, and asks the device for it."""
+    """It takes more shared memory than a block gets without asking, and asks the device for it."""
     load_cuda_intrinsics()
     left, right = (te.placeholder((256, 256), "float16", name=name) for name in ("left", "right"))
     mod = _module(left, right, topi.nn.matmul(left, right))
     own = _by_dlight(mod)["main"]
-    assert rule_of(own) == "shared_memory"
+    assert not isinstance(fault(own, TARGET), Fault)
     told: dict[str, StepRejected] = {}
     with TARGET:
         scheduled = checked(dlight.ApplyDefaultSchedule(*RULES), TARGET, told.__setitem__)(mod)

@@ -45,7 +45,7 @@ def test_a_target_can_only_tighten_the_limits() -> None:
     assert limits_of(small) == LaunchLimits(threads=256, shared_memory=16384)
 
 
-def _staged(rows: int) -> tuple[Any, Any]:
+def _staged(rows: int, scope: str = "shared") -> tuple[Any, Any]:
     """A row of blocks, each with ``rows`` × 1024 floats in shared memory."""
     data = te.placeholder((4 * rows, 1024), name="data")
     mod = tvm.IRModule(
@@ -54,7 +54,7 @@ def _staged(rows: int) -> tuple[Any, Any]:
     schedule = Schedule(mod)
     block = schedule.get_sblock("compute")
     outer, inner, columns = *schedule.split(schedule.get_loops(block)[0], [4, rows]), schedule.get_loops(block)[-1]
-    staged = schedule.cache_read(block, 0, "shared")
+    staged = schedule.cache_read(block, 0, scope)
     schedule.compute_at(staged, outer)
     schedule.bind(outer, "blockIdx.x")
     schedule.bind(columns, "threadIdx.x")
@@ -72,6 +72,15 @@ def test_shared_memory_is_what_a_block_uses() -> None:
     assert "more than 49152 bytes of shared memory" in str(excess_shared_memory(lowered(large, target), SM_80))
     with pytest.raises(GuardError, match="shared memory"):
         check_function(large, original, target)
+
+
+def test_dynamic_shared_memory_may_be_more_where_tvm_asks_for_it() -> None:
+    target = tvm.target.Target(CUDA)
+    large, original = _staged(24, "shared.dyn")  # 96 KiB
+    assert excess_shared_memory(lowered(large, target), SM_80) is None
+    check_function(large, original, target)
+    larger, _ = _staged(25, "shared.dyn")
+    assert "more than 101376 bytes" in str(excess_shared_memory(lowered(larger, target), SM_80))
 
 
 def test_loops_bound_to_one_tag_in_one_another_are_not_multiplied() -> None:

@@ -104,6 +104,34 @@ def test_results_are_right_for_any_extents(shape: str, monkeypatch: pytest.Monke
         assert np.abs(run(looped) - expected).max() <= 2e-3 * np.abs(expected).max()
 
 
+def test_a_large_product_has_large_tiles_with_shared_memory_that_is_asked_for() -> None:
+    mod = dense(1024, 6144, 512)
+    found, matmul = by_rule(mod, H200), matmul_of(mod)
+    assert found is not None and matmul is not None
+    tile = ranked(matmul, 1)[0]
+    assert tile.block[:2] == (128, 128) and tensor_core.shared_memory(tile) > 48 << 10
+    assert tile_of(export_trace(found[0].trace)) == tile
+
+
+def test_another_tile_serves_where_the_likeliest_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = dense()
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    first, second = ranked(matmul, 2)
+
+    def refused(mod: Any, matmul: Any, tile: Any) -> Any:
+        if tile == first:
+            raise ValueError("not this one")
+        return tensor_core.apply(mod, matmul, tile)
+
+    monkeypatch.setattr(tensor_core_rule, "apply", refused)
+    found = by_rule(mod, H200)
+    assert found is not None and tile_of(export_trace(found[0].trace)) == second
+    monkeypatch.setattr(tensor_core_rule, "_ATTEMPTS", 1)
+    with pytest.raises(ValueError, match="not this one"):
+        by_rule(mod, H200)
+
+
 def test_a_function_without_a_record_runs_on_tensor_cores() -> None:
     scheduled, function = schedule_function(dense()["main"], H200, EmptyLookup())
     assert scheduled.served is not None and function is not None
