@@ -332,7 +332,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_transferred_traces, _tensor_cores, _cuda_rule)
+_CUDA_RULES = (_tensor_cores, _transferred_traces, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
 
