@@ -13,13 +13,13 @@ from tunehub.cuda.limits import limits_of
 from tunehub.cuda.pieces import NotPiecesError, over_pieces
 from tunehub.cuda.rule import NoTileError, Tile
 from tunehub.cuda.sizes import OpenProblem, open_problem, tiles_by_size
-from tunehub.cuda.tiles import checked_tiles, sums_of
+from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.views import product, wide
-from tunehub.relax.schedule.branches import SizeBranch, joined
+from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import check_function
-from tunehub.relax.symbols import instance
+from tunehub.relax.symbols import instance, symbols_of
 
 Static = Callable[[Any], "Any | None"]
 
@@ -63,20 +63,47 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
     axes = open_axes(function)
     whole = None if axes is None else OpenFunction(function=function, axes=axes)
     if axes is None or whole is None or not axes.is_contiguous(function, whole.sizes(2)):
+        found = _of_one_symbol(function, target)
+    else:
+        found = _in_pieces(whole, target, static)
+    if found is None:
         return None
-    sums = sums_of(whole.piece(2))
-    if sums is None or sums.problem is None:
-        return None
-    others = sums_of(whole.piece(3))
-    problem = open_problem(sums.problem, others.problem) if others is not None and others.problem is not None else None
-    if problem is None:
+    check_function(found, function, target)
+    return SizedFunction(mod=main_module(found))
+
+
+def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> Any | None:
+    problem, sums = _problem(whole.piece(2), whole.piece(3))
+    if problem is None or sums is None or problem.open_loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
     tiles = tiles_by_size(problem, limits_of(target), covering=sums.einsum, above=len(branches))
-    branches += [SizeBranch(up_to=each.up_to, function=_tiled(whole, problem, each.tile, target)) for each in tiles]
-    found = joined(function, product(wide(axes.extents)), branches)
-    check_function(found, function, target)
-    return SizedFunction(mod=main_module(found))
+    branches += [SizeBranch(up_to=each.up_to, function=_tiled(whole, problem.open_loop, each.tile)) for each in tiles]
+    return joined(whole.function, product(wide(whole.axes.extents)), branches)
+
+
+def _of_one_symbol(function: Any, target: Any) -> Any | None:
+    """Products both of whose operands are as long as the only symbol, as those of attention: tiles that go beyond the
+    ends of all loops. None for others."""
+    if len(symbols_of(function)) != 1:
+        return None
+    two, three = (main_module(instance(function, [size])) for size in (2, 3))
+    problem, sums = _problem(two, three)
+    if problem is None or sums is None or not sums.einsum:
+        return None
+    branches = []
+    for each in tiles_by_size(problem, limits_of(target), covering=True):
+        schedule = tiled(main_module(function), sums, each.tile, symbolic=True)
+        branches.append(SizeBranch(up_to=each.up_to, function=schedule.mod["main"]))
+    return joined(function, size_of(function), branches)
+
+
+def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:
+    """Of the instances of size two and three, and what is read of the first."""
+    first, second = sums_of(two), sums_of(three)
+    if first is None or second is None or first.problem is None or second.problem is None:
+        return None, None
+    return open_problem(first.problem, second.problem), first
 
 
 def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Static) -> list[SizeBranch]:
@@ -92,8 +119,8 @@ def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Stat
         return []
 
 
-def _tiled(whole: OpenFunction, problem: OpenProblem, tile: Tile, target: Any) -> Any:
-    length = tile.lengths[problem.loop]
+def _tiled(whole: OpenFunction, loop: int, tile: Tile) -> Any:
+    length = tile.lengths[loop]
     piece = whole.piece(length)
     sums = sums_of(piece)
     if sums is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tunehub.cuda.cost import Array, Operand, Problem, as_tiles, seconds
+from tunehub.cuda.cost import Array, Problem, as_tiles, seconds
 from tunehub.cuda.rule import NoTileError, Tile, ranked
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.target.gpu_architectures import LaunchLimits
@@ -37,25 +37,43 @@ _IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenProblem:
-    """Products whose results are an unknown number along ``loop``: ``problem`` is that of one of them. ``shapes``: for
-    each operand the axis that is as long, if any."""
+    """Products of unknown extents: ``two`` and ``three`` are the problems of size two and three."""
 
-    problem: Problem
-    loop: int
-    axes: tuple[int | None, int | None]
+    two: Problem
+    three: Problem
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """The loops over results that are as long as the size."""
+        return tuple(
+            at for at, pair in enumerate(zip(self.two.spatial, self.three.spatial, strict=True)) if len({*pair}) > 1
+        )
+
+    @property
+    def open_loop(self) -> int | None:
+        """The only loop of unknown extent, one over results; None where there are others."""
+        alone = len(self.loops) == 1 and self.two.reduction == self.three.reduction
+        return self.loops[0] if alone else None
 
     @property
     def grid(self) -> _Grid:
         """Of rows of a matrix, or of images."""
-        return _IMAGES if len(self.problem.reduction) > 1 else _ROWS
+        return _IMAGES if len(self.two.reduction) > 1 else _ROWS
 
     def at(self, size: int) -> Problem:
-        """The problem of ``size`` along the loop."""
-        first, second = (
-            operand if axis is None else replace(operand, shape=_with(operand.shape, axis, size))
-            for operand, axis in zip(self.problem.operands, self.axes, strict=True)
+        """The problem of a size."""
+
+        def resized(two: Sequence[int], three: Sequence[int]) -> tuple[int, ...]:
+            return tuple(a if a == b else size for a, b in zip(two, three, strict=True))
+
+        operands = zip(self.two.operands, self.three.operands, strict=True)
+        first, second = (replace(two, shape=resized(two.shape, three.shape)) for two, three in operands)
+        return replace(
+            self.two,
+            spatial=resized(self.two.spatial, self.three.spatial),
+            reduction=resized(self.two.reduction, self.three.reduction),
+            operands=(first, second),
         )
-        return replace(self.problem, spatial=_with(self.problem.spatial, self.loop, size), operands=(first, second))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,21 +85,12 @@ class SizedTile:
 
 
 def open_problem(two: Problem, three: Problem) -> OpenProblem | None:
-    """Of the problems of size two and three; None when they differ in more than one loop over results."""
-    loops = [at for at, pair in enumerate(zip(two.spatial, three.spatial, strict=True)) if pair == (2, 3)]
-    if len(loops) != 1 or two.reduction != three.reduction:
+    """Of the problems of size two and three; None when extents are something else than the size."""
+    found = OpenProblem(two=two, three=three)
+    try:
+        return found if (found.at(2), found.at(3)) == (two, three) and two != three else None
+    except ValueError:  # another number of loops
         return None
-    axes = [_axis(*pair) for pair in zip(two.operands, three.operands, strict=True)]
-    found = OpenProblem(problem=two, loop=loops[0], axes=(axes[0], axes[1]))
-    return found if found.at(3) == three else None
-
-
-def _axis(two: Operand, three: Operand) -> int | None:
-    return next((at for at, pair in enumerate(zip(two.shape, three.shape, strict=True)) if pair == (2, 3)), None)
-
-
-def _with(numbers: Sequence[int], at: int, number: int) -> tuple[int, ...]:
-    return (*numbers[:at], number, *numbers[at + 1 :])
 
 
 def tiles_by_size(problem: OpenProblem, limits: LaunchLimits, *, covering: bool, above: int = 0) -> list[SizedTile]:
@@ -101,15 +110,15 @@ def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) ->
     """The best tile at each of some sizes. Raises NoTileError when there is none at all."""
     found: dict[object, Tile] = {}
     for size in problem.grid.tried:
-        tile = _best(problem.at(size), problem.loop, limits, covering)
+        tile = _best(problem.at(size), problem.open_loop, limits, covering)
         if tile is not None:
             found.setdefault(_row(tile), tile)
     if not found:
-        raise NoTileError(f"no tile of {problem.problem.spatial} divides its loops and is within bounds")
+        raise NoTileError(f"no tile of {problem.two.spatial} divides its loops and is within bounds")
     return list(found.values())
 
 
-def _best(problem: Problem, loop: int, limits: LaunchLimits, covering: bool) -> Tile | None:
+def _best(problem: Problem, loop: int | None, limits: LaunchLimits, covering: bool) -> Tile | None:
     def first(*, covering: bool) -> Tile | None:
         memory, threads = limits.shared_memory, limits.threads
         found = ranked(problem, shared_memory=memory, threads=threads, count=1, covering=covering, open_loop=loop)

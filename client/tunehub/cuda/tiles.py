@@ -99,24 +99,27 @@ def checked_tiles(mod: Any, sums: Sums, tile: Tile) -> Any:
     return schedule
 
 
-def tiled(mod: Any, sums: Sums, tile: Tile) -> Any:
-    """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers."""
+def tiled(mod: Any, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Any:
+    """The schedule by ``tile``: blocks, virtual threads, threads, steps of shared memory, and sums in registers.
+
+    ``symbolic``: loops of ``mod`` have unknown extents, and ``sums`` describes an instance.
+    """
     schedule = open_schedule(mod)
     anchor = schedule.get_sblock(sums.name)
-    if _goes_beyond(tile, sums):  # zeros are added up there, for results that are not written
+    if symbolic or _goes_beyond(tile, sums):  # zeros are added up there, for results that are not written
         schedule.pad_einsum(anchor, list(tile.lengths))
     before, after = _around(schedule, sums)
     result = _result(schedule, anchor, after)
     loops = schedule.get_loops(anchor)
     count = len(sums.spatial)
     cut = [
-        schedule.split(loop, [-(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
+        schedule.split(loop, [None if symbolic else -(-extent // math.prod(sizes)), *sizes], preserve_unit_iters=True)
         for loop, extent, *sizes in zip(
             loops[:count], sums.spatial, tile.virtual, tile.threads, tile.inner, strict=True
         )
     ]
     steps = [
-        schedule.split(loop, [-(-extent // step), step], preserve_unit_iters=True)
+        schedule.split(loop, [None if symbolic else -(-extent // step), step], preserve_unit_iters=True)
         for loop, extent, step in zip(loops[count:], sums.reduction, tile.step, strict=True)
     ]
     blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))

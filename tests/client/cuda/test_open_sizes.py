@@ -81,7 +81,25 @@ def _images() -> tuple[Any, Callable[..., Any]]:
     return function, lambda n: ([(n, 6, 7, 7), (16, 6, 3, 3), (1, 16, 1, 1), (n, 16, 7, 7)], expected)
 
 
+def _scores() -> tuple[Any, Callable[..., Any]]:
+    """Of attention: rows and columns are open."""
+    (length,) = _open("length")
+    query, key = _tensor("query", 3, length, 16), _tensor("key", 3, 16, length)
+    function = _function(query, key, topi.multiply(topi.nn.batch_matmul(query, key, transpose_b=False), 0.125))
+    return function, lambda n: ([(3, n, 16), (3, 16, n), (3, n, n)], lambda query, key: query @ key / 8)
+
+
+def _context() -> tuple[Any, Callable[..., Any]]:
+    """Of attention: rows and what is summed over are open."""
+    (length,) = _open("length")
+    weight, value = _tensor("weight", 3, length, length), _tensor("value", 3, length, 16)
+    function = _function(weight, value, topi.nn.batch_matmul(weight, value, transpose_b=False))
+    return function, lambda n: ([(3, n, n), (3, n, 16), (3, n, 16)], lambda weight, value: weight @ value)
+
+
 CASES = {
+    "scores": (_scores, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
+    "context": (_context, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "rows": (_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
     "batch and rows": (_batch_and_rows, [(1, 1), (2, 1), (1, 5), (3, 7), (2, 16), (5, 53)]),
     "images": (_images, [(1,), (2,), (3,), (5,), (9,), (33,)]),

@@ -24,8 +24,13 @@ def test_a_problem_of_any_size_is_made_of_two() -> None:
     assert found is not None and found.at(197) == _product(197)
 
 
-def test_problems_that_differ_in_more_than_one_loop_are_not_open_along_one() -> None:
-    assert open_problem(_product(2, columns=2), _product(3, columns=3)) is None
+def test_both_operands_may_be_as_long_as_the_size() -> None:
+    found = open_problem(_product(2, columns=2), _product(3, columns=3))
+    assert found is not None and found.at(61) == _product(61, columns=61) and found.open_loop is None
+
+
+def test_extents_that_are_something_else_than_the_size_make_no_open_problem() -> None:
+    assert open_problem(_product(4), _product(6)) is None
     assert open_problem(_product(2), _product(2)) is None
 
 
