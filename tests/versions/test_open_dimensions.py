@@ -147,3 +147,18 @@ def test_functions_for_chosen_sizes_are_right(compiled: Any) -> None:
         np.testing.assert_allclose(run(x, y), np.maximum(x @ weight, 0) + y, rtol=1e-4, atol=1e-5)
     with pytest.raises(Exception, match=r"(?i)cast|mismatch|shape"):
         run(array(7, 8), array(3, 12))
+
+
+def test_bounds_decide_shapes_and_are_checked(compiled: Any) -> None:
+    n, table = symbol("n"), array(16, 4)
+
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(op.add(x, b.emit(op.strided_slice(relax.const(table), [0], [0], [n], [1]))))
+
+    main = net(make, (n, 4))["main"].with_attr("tir_var_upper_bound", {"n": 16})
+    run = compiled(tvm.IRModule({"main": main}), "auto")
+    for size in SIZES:
+        x = array(size, 4)
+        np.testing.assert_allclose(run(x), x + table[:size], rtol=1e-6)
+    with pytest.raises(Exception, match=r"(?i)cast|mismatch|shape"):
+        run(array(17, 4))

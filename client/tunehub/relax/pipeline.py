@@ -45,11 +45,13 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     import tvm
     from tvm import relax
 
+    from tunehub.relax.bounds import within_bounds
     from tunehub.relax.effects import keep_effects
 
     simplify = _simplifying_passes(mod)
     planning = [_layout_pass(target)] if layout == "auto" and simplify else []
     passes = [
+        within_bounds,
         keep_effects,
         *simplify,
         *_accuracy_passes(target),

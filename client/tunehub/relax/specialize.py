@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from tunehub.exceptions import SettingError
+from tunehub.relax.bounds import bounds_of
 from tunehub.relax.effects import keep_effects
 from tunehub.relax.identifiers import identifiers
 from tunehub.relax.nodes import constant_array, is_constant, shape_of, tensor_type
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _MAIN, _PLACE = "main", "specialize"
 _OPEN = "tunehub.open_function"  # attribute of main: the function for all sizes
-_LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # the bounds that a model states
+_LITTLE = 0.01  # of the weights: some are computed when a model is compiled, for a size
 _EXAMPLE = 'give sizes such as {"batch": [1, 8]}'
 
 
@@ -45,7 +46,7 @@ def check_sizes(mod: Any, sizes: Sizes) -> None:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise SettingError(values, "is no list of sizes", place=f"{_PLACE}, {name}", remedy=_EXAMPLE)
         for value in values:
-            _check_size(name, value, _bound(main, _LOWER, name), _bound(main, _UPPER, name))
+            _check_size(name, value, *bounds_of(main, name))
 
 
 def specialized(mod: Any, sizes: Sizes) -> Any:
@@ -79,7 +80,7 @@ def note_of_weights(mod: Any) -> str | None:
     }
     own = by_function.pop(str(opened), {})
     more = {key: size for weights in by_function.values() for key, size in weights.items() if key not in own}
-    if not more:
+    if sum(more.values()) <= _LITTLE * sum(own.values()):
         return None
     return (
         f"functions for chosen sizes pack {len(more)} weights otherwise than the one for all sizes: "
@@ -106,11 +107,6 @@ def _check_size(name: str, value: object, lower: int | None, upper: int | None) 
         last = "" if upper is None else f" to {upper}"
         remedy = f"give sizes from {lower or 1}{last}, or export the model with other bounds"
         raise SettingError(value, "is not within the bounds that the model states", place=place, remedy=remedy)
-
-
-def _bound(main: Any, attribute: str, name: str) -> int | None:
-    bounds = main.attrs[attribute] if main.attrs and attribute in main.attrs else {}
-    return next((int(value) for symbol, value in bounds.items() if str(symbol) == name), None)
 
 
 def _main(mod: Any) -> Any | None:

@@ -1,0 +1,91 @@
+"""Bounds that a model states for its open dimensions: what they decide, and that inputs are held to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tunehub.relax.bounds import bounds_of, within_bounds
+from tunehub.relax.nodes import shape_of
+from tunehub.relax.pipeline import compile_module
+
+pytestmark = pytest.mark.slow
+
+op = relax.op
+POSITIONS = 32
+
+
+@pytest.fixture
+def embedding(nets: Any) -> Callable[..., Any]:
+    """Tokens and the first so many of 32 positions, added and multiplied, as PyTorch exports it, and the table."""
+    table, weight = nets.array(POSITIONS, 8), nets.array(8, 16)
+
+    def make(first: int | None = 2, last: int | None = POSITIONS) -> tuple[Any, Callable[[Any], Any]]:
+        n = tvm.tirx.Var("n", "int64")
+
+        def body(b: Any, x: Any) -> Any:
+            part = b.emit(op.strided_slice(relax.const(table), [0], [0], [n], [1]))
+            wide = b.emit(op.reshape(part, (1, shape_of(part)[0], 8)))
+            return b.emit(op.matmul(b.emit(op.add(x, wide)), relax.const(weight)))
+
+        main = nets.build(body, (2, n, 8))["main"]
+        main = main if first is None else main.with_attr("tir_var_lower_bound", {"n": first})
+        main = main if last is None else main.with_attr("tir_var_upper_bound", {"n": last})
+        return tvm.IRModule({"main": main}), lambda x: (x + table[: x.shape[1]]) @ weight
+
+    return make
+
+
+@pytest.mark.parametrize("layout", ["keep", "auto"])
+def test_a_slice_that_ends_within_the_bounds_is_right_at_every_size(
+    nets: Any, embedding: Any, target: Any, run: Any, make_hub: Any, layout: str
+) -> None:
+    mod, expected = embedding()
+    hub = make_hub(layout=layout)
+    executable = compile_module(mod, target, hub)
+    assert not hub.failures and not hub.notes
+    for size in (2, 3, 7, 16, 31, 32):
+        data = nets.array(2, size, 8)
+        np.testing.assert_allclose(run(executable, data), expected(data), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 33, 64])
+def test_inputs_beyond_the_bounds_are_refused(
+    nets: Any, embedding: Any, target: Any, run: Any, make_hub: Any, size: int
+) -> None:
+    executable = compile_module(embedding()[0], target, make_hub())
+    with pytest.raises(Exception, match=r"(?i)match_?cast|mismatch|shape"):
+        run(executable, nets.array(2, size, 8))
+
+
+def test_functions_for_chosen_sizes_are_held_to_the_same_bounds(
+    nets: Any, embedding: Any, target: Any, run: Any, make_hub: Any
+) -> None:
+    mod, expected = embedding()
+    executable = compile_module(mod, target, make_hub(), specialize={"n": [2, 32]})
+    for size in (2, 5, 32):
+        data = nets.array(2, size, 8)
+        np.testing.assert_allclose(run(executable, data), expected(data), rtol=1e-4, atol=1e-5)
+    with pytest.raises(Exception, match=r"(?i)match_?cast|mismatch|shape"):
+        run(executable, nets.array(2, 33, 8))
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (2, None), (2, POSITIONS + 1)])
+def test_bounds_that_decide_nothing_leave_a_module_as_it_is(
+    embedding: Any, bounds: tuple[int | None, int | None]
+) -> None:
+    mod, _ = embedding(*bounds)
+    assert within_bounds(mod).same_as(mod)
+    assert bounds_of(mod["main"], "n") == bounds
+    assert bounds_of(mod["main"], "m") == (None, None)
+
+
+def test_a_module_without_choices_stays_as_it_is(nets: Any) -> None:
+    main = nets.build(lambda b, x: b.emit(op.exp(x)), (tvm.tirx.Var("n", "int64"), 4))["main"]
+    mod = tvm.IRModule({"main": main.with_attr("tir_var_upper_bound", {"n": 8})})
+    assert within_bounds(mod).same_as(mod)
