@@ -17,6 +17,7 @@ import tunehub  # noqa: E402
 from tunehub.cli.publish import publish  # noqa: E402
 from tunehub_builder import networks  # noqa: E402
 from tunehub_builder.cli.check import check  # noqa: E402
+from tunehub_builder.cli.distill import distill  # noqa: E402
 from tunehub_builder.cli.pack import pack  # noqa: E402
 from tunehub_builder.cli.tune import tune  # noqa: E402
 from tunehub_registry.index import Index, encode_index  # noqa: E402
@@ -48,6 +49,11 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+def read_records(path: Path) -> list[Any]:
+    with path.open("rb") as lines:
+        return list(read_ladder_records(lines, path.name))
+
+
 def published(work: Path, tmp_path: Path) -> Path:
     """The registry with a package of what was admitted."""
     run(pack, work, "--version", "0.1.0", "-o", tmp_path / "packages")
@@ -75,7 +81,9 @@ def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: py
     assert "0 trials measured now, 2 in" in run(tune, *command).output
     assert "1 admitted, 0 rejected" in run(check, work, *ONE_CORE).output
 
-    registry = published(work, tmp_path)
+    run(distill, work, "-o", tmp_path / "own.jsonl")
+    ((own,), registry) = read_records(tmp_path / "own.jsonl"), published(work, tmp_path)
+    assert own.ladder and own.symbols == 1
     target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 1})
     mod = networks.open_onnx_file(model).relax_module()
     with tunehub.context(target, registry=str(registry)) as hub:

@@ -19,6 +19,8 @@ from tunehub_builder.cli.options import FILE, POSITIVE
 def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: bool) -> None:
     """Take the best records out of all trials. Their times are those of tuning; `check` measures again.
 
+    Of workloads with open dimensions, what `check` has admitted.
+
     PATH is a work directory, or logs of AutoTVM and of the auto-scheduler (TVM <= 0.19), whose lines stay as they are.
     """
     from tunehub_builder.logs.best_records import distill_to, logs_in
@@ -33,11 +35,13 @@ def distill(paths: tuple[Path, ...], output: Path | None, top: int, as_json: boo
 
 
 def _distill_trials(directory: Path, output: Path | None, top: int, as_json: bool) -> None:
+    from tunehub_builder.backends.relax.contents import judged_ladders
     from tunehub_builder.gate.finalists import distill as best_of
     from tunehub_builder.tuning.journal import write_atomically
     from tunehub_builder.tuning.trial_record import record_of
     from tunehub_builder.tuning.work_directory import WorkDirectory
     from tunehub_registry.any_record import encode_any_record
+    from tunehub_registry.ladder_record import encode_ladder_record
 
     with errors():
         work = WorkDirectory(directory)
@@ -46,7 +50,8 @@ def _distill_trials(directory: Path, output: Path | None, top: int, as_json: boo
         if output is not None:
             trials = ((entry.task, trial) for entry in found for trial in entry.best)
             records = (record_of(task, trial.candidate, trial.run_s, trial.source) for task, trial in trials)
-            write_atomically(output, map(encode_any_record, records))
+            ladders = judged_ladders(work, source="tune").records
+            write_atomically(output, [*map(encode_any_record, records), *map(encode_ladder_record, ladders)])
     rows = [
         {
             "exact": entry.task.exact,

@@ -107,6 +107,8 @@ def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
     if step.own is not None:
         found = rule(function) if step.own == "rule" else None
         return function if found is None else found
+    if target.kind.name != "llvm":
+        raise GuardError("steps with knobs or traces are for CPUs")
     from tunehub.relax.open_axes.by_record import by_knobs, by_trace  # static functions need none of it
 
     if step.trace is not None:
