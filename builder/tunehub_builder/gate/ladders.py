@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 import msgspec
 
 from tunehub.measure.protocol import MARGIN
+from tunehub_builder.gate.comparison import ComparedFinalists
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 
@@ -106,6 +107,28 @@ def no_gain_reason(times: Sequence[SizeTimes], steps: Sequence[ChosenStep]) -> s
     default_s, run_s = mean_seconds(times, steps)
     gain = default_s / run_s
     return None if gain > MARGIN else f"no choice is faster than TVM's default: {gain:.3g} times as fast"
+
+
+def is_doubtful(found: ComparedFinalists) -> bool:
+    """Whether a choice seems to be slower than the default, and some of its samples are not."""
+    timed = [each.run_s for each in found.finalists if each.reason is None and each.run_s]
+    return bool(found.default_s) and any(
+        median(run_s) > median(found.default_s) and min(run_s) < max(found.default_s) for run_s in timed
+    )
+
+
+def with_more(found: ComparedFinalists, more: ComparedFinalists) -> ComparedFinalists:
+    """Both comparisons of the same choices together."""
+    finalists = tuple(
+        msgspec.structs.replace(
+            first,
+            run_s=first.run_s + second.run_s,
+            reason=first.reason or second.reason,
+            difference=max(first.difference or 0.0, second.difference or 0.0),
+        )
+        for first, second in zip(found.finalists, more.finalists, strict=True)
+    )
+    return replace(found, finalists=finalists, default_s=found.default_s + more.default_s)
 
 
 def ladder_finalists(trials: Sequence[Trial], points: Sequence[tuple[int, ...]]) -> list[KnobChoice]:

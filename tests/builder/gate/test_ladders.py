@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub_builder.gate.comparison import ComparedFinalists, Finalist
 from tunehub_builder.gate.ladders import (
     ChosenStep,
     SizeTimes,
+    is_doubtful,
     ladder_finalists,
     ladder_of,
     mean_seconds,
     no_gain_reason,
     seconds,
+    with_more,
 )
 from tunehub_builder.tuning.journal import KnobChoice, Trial
 
@@ -66,6 +69,20 @@ def test_a_ladder_without_gain_is_not_published() -> None:
     more = times((1, 1.0, (0.9,)), (8, 1.0, (0.4,)))
     assert no_gain_reason(more, ladder_of(more, 1)) is None
     assert mean_seconds(more, ladder_of(more, 1)) == (1.0, pytest.approx(0.6))
+
+
+def compared(default_s: tuple[float, ...], *run_s: tuple[float, ...]) -> ComparedFinalists:
+    finalists = tuple(Finalist(source="s", tuning_s=1.0, run_s=each, difference=0.0) for each in run_s)
+    return ComparedFinalists(finalists=finalists, default_s=default_s, winner=None, reason=None)
+
+
+def test_a_choice_that_noise_may_have_made_slower_is_measured_again() -> None:
+    assert is_doubtful(compared((1.0, 1.1, 1.2), (1.15, 2.0, 9.0)))
+    assert not is_doubtful(compared((1.0, 1.1, 1.2), (1.3, 2.0, 9.0)))  # slower for sure
+    assert not is_doubtful(compared((1.0, 1.1, 1.2), (0.5, 0.6, 9.0)))
+    assert not is_doubtful(compared((), (0.5,)))
+    both = with_more(compared((1.0,), (2.0,)), compared((1.5,), (0.5,)))
+    assert (both.default_s, both.finalists[0].run_s, both.finalists[0].difference) == ((1.0, 1.5), (2.0, 0.5), 0.0)
 
 
 SECONDS = st.floats(min_value=1e-9, max_value=10)

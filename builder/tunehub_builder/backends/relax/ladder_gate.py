@@ -21,16 +21,19 @@ from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (
     ChosenStep,
     SizeTimes,
+    is_doubtful,
     ladder_finalists,
     ladder_of,
     mean_seconds,
     no_gain_reason,
     seconds,
     step_at,
+    with_more,
 )
 from tunehub_builder.gate.workloads import WorkloadCase, judge
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.runner.workers import worker_pool
 from tunehub_builder.tuning.search.knobs import RULE
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
@@ -131,8 +134,8 @@ def check_ladders(
     def judged(due: Sequence[OpenWorkload]) -> Iterator[list[LadderVerdict]]:
         with worker_pool(directory, run, workers=1, threads=resources.threads) as pool:
             for entry in due:
-                cases = _cases(entry, run)
-                yield [_verdict(entry, resources.threads, list(judge(cases, pool.workers, LIMITS)))]
+                compared = _compared(_cases(entry, run), pool.workers)
+                yield [_verdict(entry, resources.threads, list(compared.items()))]
 
     return judge_due(ladder_journal(directory), open_workloads(directory), wanted, resources.threads, judged, show)
 
@@ -198,6 +201,19 @@ def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[i
         )
 
     return [case(at) for at in _sizes(task)]
+
+
+def _compared(
+    cases: Sequence[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]], workers: Sequence[Worker]
+) -> dict[tuple[int, ...], ComparedFinalists]:
+    """What the comparison at each size found. Where noise may have made a choice slower than the default, it is made
+    again, and all samples count: such a size would have a step of its own."""
+    first = list(judge(cases, workers, LIMITS))
+    again = [case for case, (_, found) in zip(cases, first, strict=True) if is_doubtful(found)]
+    found = dict(first)
+    for at, more in judge(again, workers, LIMITS):
+        found[at] = with_more(found[at], more)
+    return found
 
 
 def _sizes(task: TaskEntry) -> list[tuple[int, ...]]:
