@@ -35,7 +35,13 @@ _PLANS = {
 }
 OPTIONS = (
     click.Option(["--device"], type=click.Choice(list(_PLANS)), default="cpu", show_default=True),
-    click.Option(["--network", "networks"], multiple=True, default=NETWORKS, show_default=True, help="Names."),
+    click.Option(
+        ["--network", "networks"],
+        multiple=True,
+        default=NETWORKS,
+        show_default=True,
+        help="resnet18_images: its height and width are open, not its batch.",
+    ),
     click.Option(["--layers"], default=BertConfig().layers, show_default=True, help="Of bert_base."),
 )
 
@@ -56,7 +62,7 @@ def run(device: str, networks: Sequence[str], layers: int) -> list[Row]:
 def measure(models: Iterable[OpenModel], folder: Path, device: str, plan: MeasuringPlan) -> DynamicSummary:
     """Each model at each size, in the processes of all runtimes."""
     with runtime_processes(runtimes(device), threads=physical_cores()) as workers:
-        first = opened(tiny_network("warm_up"), folder, "batch", 0, (1,)).at(1)
+        first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
         compare(first, workers, MeasuringPlan(rounds=1, sample_s=0.0))  # imports, so that no compile time has them
         found = [_measured(model, workers, plan) for model in models]
     return summarize(device, machine_of(device), found)
@@ -70,12 +76,12 @@ def tiny_network(name: str) -> Network:
 
 
 def _measured(model: OpenModel, workers: Mapping[str, WorkerProcess], plan: MeasuringPlan) -> OpenResult:
-    found = {}
+    found, symbols = {}, ", ".join(model.symbols.values())
     for size in model.sizes:
         found[size] = compare(model.at(size), workers, plan)
         for name, reason in found[size].errors.items():
-            click.echo(f"{model.name}, {model.symbol} {size}: {name}: {reason}", err=True)
+            click.echo(f"{model.name}, {symbols} {size}: {name}: {reason}", err=True)
         ms = ", ".join(f"{name} {found[size].ms(name):.2f} ms" for name in found[size].samples_s)
-        click.echo(f"{model.name}, {model.symbol} {size}: {ms}", err=True)
+        click.echo(f"{model.name}, {symbols} {size}: {ms}", err=True)
     weights = sum(len(tensor.raw_data) for tensor in onnx.load(model.path).graph.initializer)
-    return open_result(model.name, model.symbol, weights, found)
+    return open_result(model.name, symbols, weights, found)

@@ -1,11 +1,12 @@
-"""Networks with one open dimension, as ONNX files, and the sizes at which they are measured."""
+"""Networks with open dimensions, as ONNX files, and the sizes at which they are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -15,52 +16,62 @@ from tunehub_builder.networks import Network, onnx_model
 from tunehub_builder.networks.bert import Bert, BertConfig
 
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "bert_base")
-_BATCHES, _LENGTHS = (1, 3, 8, 17), (1, 16, 63, 128, 384)
+_BATCH, _SEQUENCE, _IMAGE = {0: "batch"}, {1: "sequence"}, {2: "height", 3: "width"}  # symbols by axes
+_BATCHES, _LENGTHS, _PIXELS = (1, 3, 8, 17), (1, 16, 63, 128, 384), (64, 129, 224, 320)
+_OF_IMAGES = "_images"  # behind the name of a network: open are height and width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenModel:
-    """The ONNX file ``path``, whose one input has the open dimension ``symbol`` at ``axis``; ``sizes`` to measure."""
+    """The ONNX file ``path``, whose one input has open dimensions: ``symbols`` by axis. ``sizes`` to measure: a size is
+    that of all of them."""
 
     name: str
     path: Path
-    symbol: str
-    axis: int
+    symbols: Mapping[int, str]
     sizes: Sequence[int]
 
     def at(self, size: int) -> Network:
-        """The network with the dimension fixed, read from the same file."""
+        """The network with its dimensions fixed, read from the same file."""
         (given,) = onnx.load(self.path, load_external_data=False).graph.input
-        shape = tuple(size if axis == self.axis else int(e) for axis, e in enumerate(onnx_model.shape_of(given) or ()))
+        declared = enumerate(onnx_model.shape_of(given) or ())
+        shape = tuple(size if axis in self.symbols else int(extent) for axis, extent in declared)
         fixed = networks.from_onnx_file(self.path, shapes={given.name: shape})
         return replace(fixed, name=f"{self.name}_{size}")
 
 
 def open_model(name: str, folder: Path, layers: int) -> OpenModel:
-    """The network ``name`` in a file in ``folder``: encoders, of so many ``layers``, with an open sequence, others with
-    an open batch. Raises UnknownNetworkError."""
+    """The network ``name`` in a file in ``folder``: bert_base, of so many ``layers``, with an open sequence, others
+    with an open batch, or with ``_images`` behind their name an open height and width. Raises UnknownNetworkError."""
     if name == "bert_base":
-        return opened(Bert(config=BertConfig(layers=layers)).network(name), folder, "sequence", 1, _LENGTHS)
-    return opened(untuned_networks.get(name, folder / "fixed"), folder, "batch", 0, _BATCHES)
+        return opened(Bert(config=BertConfig(layers=layers)).network(name), folder, _SEQUENCE, _LENGTHS)
+    network = untuned_networks.get(name.removesuffix(_OF_IMAGES), folder / "fixed")
+    if name.endswith(_OF_IMAGES):
+        return opened(replace(network, name=name), folder, _IMAGE, _PIXELS)
+    return opened(network, folder, _BATCH, _BATCHES)
 
 
-def opened(network: Network, folder: Path, symbol: str, axis: int, sizes: Sequence[int]) -> OpenModel:
-    """``network`` in a file in ``folder`` with the dimension ``axis`` of its input, and of all that is reshaped, open.
+def opened(network: Network, folder: Path, symbols: Mapping[int, str], sizes: Sequence[int]) -> OpenModel:
+    """``network`` in a file in ``folder`` with ``symbols`` at axes of its input, and of all that is reshaped.
 
-    Constant shapes of Reshape that have its extent there get ONNX's 0, which copies it, as exporters write them.
+    Constant shapes of Reshape that have an extent of the input there get ONNX's 0, which copies it, as exporters write
+    them.
     """
     model = network.onnx_model()
-    dimension = model.graph.input[0].type.tensor_type.shape.dim[axis]
-    extent = dimension.dim_value
-    dimension.dim_param = symbol
+    dimensions = model.graph.input[0].type.tensor_type.shape.dim
+    extents = {axis: dimensions[axis].dim_value for axis in symbols}
+    for axis, symbol in symbols.items():
+        dimensions[axis].dim_param = symbol
     shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
     for tensor in model.graph.initializer:
         if tensor.name in shapes:
-            values = numpy_helper.to_array(tensor).copy()
-            values[axis : axis + 1][values[axis : axis + 1] == extent] = 0
-            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+            copied = [
+                0 if extents.get(axis) == extent else extent
+                for axis, extent in enumerate(numpy_helper.to_array(tensor).tolist())
+            ]
+            tensor.CopyFrom(numpy_helper.from_array(np.array(copied, "int64"), tensor.name))
     onnx_model.forget_inferred_shapes(model)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{network.name}.onnx"
     onnx.save(model, path)
-    return OpenModel(name=network.name, path=path, symbol=symbol, axis=axis, sizes=sizes)
+    return OpenModel(name=network.name, path=path, symbols=symbols, sizes=sizes)

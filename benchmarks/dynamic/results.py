@@ -35,7 +35,7 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OpenResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model with the open dimension ``symbol``. ``library_mb``: of the exported libraries, ``dynamic`` and ``fixed``
+    """A model with the open dimensions ``symbol``. ``library_mb``: of the exported libraries, ``dynamic`` and ``fixed``
     (one size); ``rungs``: the number of workloads by rung."""
 
     name: str

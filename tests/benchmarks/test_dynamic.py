@@ -29,16 +29,16 @@ def tiny_bert() -> Network:
 
 
 def smallest() -> list[Row]:
-    """A convolution network at two batches, and an encoder at three lengths: all right, and rows without a failure."""
+    """A convolution network at a batch, and an encoder at two lengths: all right, and rows without a failure."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = [
-            opened(tiny_mobilenet(), folder, "batch", 0, (1, 3)),
-            opened(tiny_bert(), folder, "sequence", 1, (1, 7, 8)),
+            opened(tiny_mobilenet(), folder, {0: "batch"}, (3,)),
+            opened(tiny_bert(), folder, {1: "sequence"}, (1, 7)),
         ]
         found = rows(measure(models, folder, "cpu", PLAN))
     by_name = {row.name: row for row in found}
-    assert by_name["cpu_sizes_right"].value == by_name["cpu_sizes"].value == 5
+    assert by_name["cpu_sizes_right"].value == by_name["cpu_sizes"].value == 3
     assert {f"cpu_bert_7_{name}_ms" for name in ("dynamic", "fixed", "onnxruntime")} <= by_name.keys()
     assert by_name["cpu_tiny_dynamic_library"].value > by_name["cpu_tiny_weights"].value > 0
     assert not [row for row in found if row.name.endswith("failed")]
@@ -83,6 +83,14 @@ def test_results_are_kept_and_written_as_a_document(tmp_path: Path) -> None:
     assert "3e-01, WRONG" in text
     assert "it / fails" in text
     assert {row.name: row.value for row in rows(summary)}["cpu_sizes_right"] == 1
+
+
+@pytest.mark.fast
+def test_height_and_width_are_open_together(tmp_path: Path) -> None:
+    model = open_model("mobilenet_v2_images", tmp_path, 1)
+    assert model.symbols == {2: "height", 3: "width"}
+    network = model.at(64)
+    assert (network.name, network.inputs) == ("mobilenet_v2_images_64", {"data": (1, 3, 64, 64)})
 
 
 @pytest.mark.fast
