@@ -104,9 +104,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(made), measured=tuple(used))
 
 
-def _recorded(
-    whole: OpenFunction, lengths: Sequence[int], static: Static
-) -> Iterator[tuple[MeasuredPiece, Any]]:
+def _recorded(whole: OpenFunction, lengths: Sequence[int], static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
     """The schedules that records have for pieces of some ``lengths``, where they can be those of pieces."""
     for length in lengths:
         found = static.recorded(whole.piece(length)["main"])
