@@ -129,6 +129,7 @@ def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
         return None
     branches = []
     for each in tiles_by_size(problem, limits_of(target), covering=True):
+        assert isinstance(each.tile, Tile)
         schedule = tiled(main_module(function), sums, each.tile, symbolic=True)
         branches.append(SizeBranch(up_to=each.up_to, function=schedule.mod["main"]))
     return SizedFunction(mod=main_module(joined(function, size_of(function), branches)))
