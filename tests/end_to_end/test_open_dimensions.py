@@ -104,7 +104,7 @@ def test_what_dim_is_told_of_that_there_is_not(model: Path, tmp_path: Path) -> N
     base = ["--target", "host", "--work", str(tmp_path / "work")]
     cases: dict[str, list[str]] = {
         "the dimension 'rows' is open": ["--model", str(model), "--dim", "batch=1"],
-        "--dim opens dimensions of --model": ["--network", "squeezenet", "--dim", "batch=1"],
+        "it has no dimension 'sequence'": ["--network", "mobilenet_v2", "--dim", "sequence=1"],
         "expected NAME=1,2,4 or NAME=16..512": ["--model", str(model), "--dim", "rows=0"],
         "--dim is for the tuner template": ["--model", str(model), "--dim", "rows=1", "--tuner", "meta_schedule"],
         "leave --engine out": ["--model", str(model), "--dim", "rows=1", "--engine", "local"],
