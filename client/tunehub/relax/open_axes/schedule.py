@@ -10,6 +10,7 @@ from typing import Any
 from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.relax.open_axes.attention import is_attention, schedule_attention
 from tunehub.relax.open_axes.axes import open_axes
+from tunehub.relax.open_axes.divisors import with_positive_divisors
 from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.maps import schedule_maps
 from tunehub.relax.open_axes.reductions import schedule_reductions
@@ -48,9 +49,7 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
         return None
     machine = machine_for(target)
     if is_attention(main_module(function)):
-        return TiledFunction(
-            mod=schedule_attention(main_module(function), machine).mod, tile=None, template="attention"
-        )
+        return _whole(schedule_attention(main_module(function), machine), "attention")
     axes = open_axes(function)
     if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
         windows = by_windows(function, machine)
@@ -75,8 +74,13 @@ def _anywhere(function: Any, machine: Machine) -> TiledFunction | None:
     for name, make in (("elementwise", schedule_maps), ("loops", schedule_reductions)):
         schedule = make(function, machine)
         if schedule is not None:
-            return TiledFunction(mod=schedule.mod, tile=None, template=name)
+            return _whole(schedule, name)
     return None
+
+
+def _whole(schedule: Any, template: str) -> TiledFunction:
+    mod = main_module(with_positive_divisors(schedule.mod["main"]))
+    return TiledFunction(mod=mod, tile=None, template=template)
 
 
 def rewrites_layouts(node: Any) -> bool:
