@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +22,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.random_functions import random_network
 from tunehub.exceptions import last_line
 
@@ -36,7 +35,6 @@ _H200 = {
 }  # fmt: skip
 _ANCHORS, _NEIGHBOURS = 2, 4  # of a function: how many records are tried
 _LOST = 3  # exit code of a process whose CUDA context is lost
-_PATIENCE_S = 60.0  # for one pair; a kernel whose barriers do not match may never end
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,13 +71,7 @@ def main(out: Path, seconds: float, seed: int, processes: int, alone: bool) -> N
     if alone:
         _test(out, seed, time.monotonic() + seconds)
         return
-    lanes = [_Lane(out.with_name(f"{out.name}.{number}"), time.monotonic() + seconds) for number in range(processes)]
-    seeds = count(1000 * seed)
-    while sum(lane.goes_on(seeds) for lane in lanes):
-        time.sleep(0.5)
-    with out.open("ab") as whole:
-        for lane in lanes:
-            whole.write(lane.lines())
+    tried_in_lanes(["benchmarks.gpu_fuzz"], out, seconds, seed, processes)
     decoder = msgspec.json.Decoder(Pair)
     click.echo(json.dumps(summary(decoder.decode(line) for line in out.read_bytes().splitlines()), indent=1))
 
@@ -107,48 +99,6 @@ def _name(pair: Pair) -> str:
     return f"{pair.seed} {pair.function} {pair.shapes} by {pair.schedule}: {pair.failed or pair.apart}"
 
 
-class _Lane:
-    """Processes that test pairs one after the other, each until the GPU fails it, and write into one file."""
-
-    def __init__(self, file: Path, end: float) -> None:
-        self._file, self._end = file, end
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def goes_on(self, seeds: Iterator[int]) -> bool:
-        """Start a process where none runs, end one that does not come back; False when the time is over."""
-        left = self._end - time.monotonic()
-        if self._process is None or self._process.poll() not in (None, 0):
-            self._keep_pending()
-            if left <= 0:
-                return False
-            command = [sys.executable, "-m", "benchmarks.gpu_fuzz", str(self._file), "--alone"]
-            self._process = subprocess.Popen([*command, "--seed", str(next(seeds)), "--seconds", str(left)])
-        elif self._process.poll() == 0:
-            return False
-        elif _pending(self._file).exists() and time.time() - _pending(self._file).stat().st_mtime > _PATIENCE_S:
-            self._process.kill()
-            self._process.wait()
-        return True
-
-    def lines(self) -> bytes:
-        """What was found; the file goes."""
-        found = self._file.read_bytes() if self._file.exists() else b""
-        self._file.unlink(missing_ok=True)
-        return found
-
-    def _keep_pending(self) -> None:
-        """A pair that ended its process is a wrong one."""
-        pending = _pending(self._file)
-        if pending.exists():
-            with self._file.open("ab") as lines:
-                lines.write(pending.read_bytes())
-            pending.unlink()
-
-
-def _pending(file: Path) -> Path:
-    return file.with_name(f"{file.name}.pending")
-
-
 def _test(out: Path, seed: int, end: float) -> None:
     """Pairs of one process until ``end``; ends the process when the GPU does not answer any more."""
     import tvm
@@ -156,7 +106,7 @@ def _test(out: Path, seed: int, end: float) -> None:
     import tunehub
 
     target = tvm.target.Target(_H200)
-    run = _Runner(target, _pending(out)) if tvm.cuda(0).exist else None
+    run = _Runner(target, pending_of(out)) if tvm.cuda(0).exist else None
     with tunehub.context(target, offline=True) as hub, out.open("ab") as lines:
         rng = random.Random(seed)
         while time.monotonic() < end:
