@@ -53,7 +53,8 @@ def main(work: tuple[Path, ...], measured: tuple[Path, ...]) -> None:
     found = [each for path in work for each in of_work(path)] + [each for path in measured for each in of_lines(path)]
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
     judged = [each for each in found if len(each.run_s) >= _FEWEST]
-    for line in (*judgement(judged, found), *_costs("COSTS", fitted(found)), *_costs("DEFAULT_COSTS", default(found))):
+    costs = (*cost_lines("COSTS", fitted(found)), *cost_lines("DEFAULT_COSTS", default(found)))
+    for line in (*judgement(judged, found), *costs):
         click.echo(line)
 
 
@@ -80,7 +81,7 @@ def fitted(found: Iterable[MeasuredTiles]) -> dict[str, float]:
         rows.append(np.stack([number[name] for name in COSTS], axis=1) / each.run_s[:, None])
         weight = (each.run_s.min() / each.run_s) ** _WEIGHT
         weights.append(weight / np.sqrt((weight**2).sum()))
-    return dict(zip(COSTS, _fit(np.concatenate(rows), np.concatenate(weights)), strict=True))
+    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(weights)), strict=True))
 
 
 def default(found: Iterable[MeasuredTiles]) -> dict[str, float]:
@@ -91,7 +92,7 @@ def default(found: Iterable[MeasuredTiles]) -> dict[str, float]:
         if shape is not None and min(shape[1:]) > 1 and each.default_s is not None:
             number = cuda_cost.default_counts(each.problem, shape)
             rows.append(np.array([number[name] for name in DEFAULT_COSTS]) / each.default_s)
-    return dict(zip(DEFAULT_COSTS, _fit(np.stack(rows), np.ones(len(rows))), strict=True))
+    return dict(zip(DEFAULT_COSTS, positive_costs(np.stack(rows), np.ones(len(rows))), strict=True))
 
 
 def of_work(path: Path) -> Iterator[MeasuredTiles]:
@@ -178,7 +179,7 @@ def _chosen(each: MeasuredTiles, costs: dict[str, float], own: dict[str, float])
     return float(each.run_s.min() / each.run_s[at]), (each.default_s or math.nan) / float(each.run_s[at]), served
 
 
-def _fit(rows: Array, weights: Array) -> list[float]:
+def positive_costs(rows: Array, weights: Array) -> list[float]:
     """Positive costs for which the sums of ``rows`` come near 1, too much and too little being errors in ratios."""
     from scipy.optimize import nnls  # type: ignore[import-untyped]
 
@@ -200,7 +201,8 @@ def _quantiles(values: Sequence[float]) -> str:
     return f"{len(ordered)}, mean {geometric_mean(ordered):.3f}, median {median(ordered):.3f}, tenth {tenth:.3f}"
 
 
-def _costs(name: str, costs: dict[str, float]) -> list[str]:
+def cost_lines(name: str, costs: dict[str, float]) -> list[str]:
+    """Costs as they stand in the client."""
     return [f"{name} = {{", *[f'    "{what}": {seconds:.3g},' for what, seconds in costs.items()], "}"]
 
 

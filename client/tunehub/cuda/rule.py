@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from tunehub.cuda.cost import Array, Problem, Tiles, default_s, matrix_shape, seconds, shared_bytes
-from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.records.never_worse import GUESS_MARGIN, against_guess
 
 UNROLLED = 512  # steps of loops in one another that become straight code
 _FEWEST_THREADS, _MOST_THREADS = 32, 512
@@ -62,9 +62,9 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
     if best is None:
         raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")
     default = default_s(problem)
-    if default is not None and default < GUESS_MARGIN * best.expected_s:
-        times = f"{default * 1e6:.3g} µs, the best tile {best.expected_s * 1e6:.3g}"
-        raise NoTileError(f"TVM's own schedule should take {times}; a guess must promise {GUESS_MARGIN:.3g} times")
+    against = None if default is None else against_guess(best.expected_s, default)
+    if against is not None:
+        raise NoTileError(against)
     return best
 
 

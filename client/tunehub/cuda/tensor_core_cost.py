@@ -1,5 +1,6 @@
-"""What a tile of a product on tensor cores costs: a sum of things that are counted from the tile, as
-:mod:`tunehub.cuda.cost` has it for products without tensor cores."""
+"""What a tile of a product on tensor cores costs, and what TVM's own schedule takes: sums of things that are counted, as
+:mod:`tunehub.cuda.cost` has it for products without tensor cores. The costs were fitted to 893 tiles of 50 workloads on
+an H200 (``benchmarks/gpu_half.py``)."""
 
 from __future__ import annotations
 
@@ -16,17 +17,35 @@ _OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for
 
 # Seconds for one of each; see `counts`.
 COSTS = {
-    "launch": 2.2e-06,
-    "products": 2.8e-13,
-    "fragments": 1.7e-09,
-    "loads": 9.7e-10,
-    "sectors": 2.7e-10,
-    "placed": 2.0e-10,
-    "steps": 2.9e-07,
-    "pipelined_steps": 1.5e-07,
-    "chain": 8.4e-09,
-    "results": 4.2e-11,
-    "bytes": 2.5e-13,
+    "launch": 3.01e-06,
+    "products": 6.47e-13,
+    "fragments": 1.6e-10,
+    "loads": 1.93e-09,
+    "sectors": 3.02e-10,
+    "placed": 1.35e-07,
+    "steps": 1.45e-07,
+    "pipelined_steps": 7.43e-08,
+    "chain": 6.69e-09,
+    "results": 7.64e-11,
+    "apart": 9.41e-11,
+    "bytes": 7.98e-14,
+}
+# The same for TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
+_DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
+DEFAULT_COSTS = {
+    "launch": 9.09e-06,
+    "steps": 1.02e-06,
+    "rows_apart": 8.0e-07,
+    "columns_apart": 2.0e-06,
+    "window_steps": 1.41e-06,
+}
+PLAIN_COSTS = {
+    "launch": 1.86e-06,
+    "chain": 4.49e-07,
+    "steps": 2.67e-07,
+    "window_chain": 4.89e-07,
+    "window_steps": 6.46e-08,
+    "bytes": 5.1e-13,
 }
 
 
@@ -39,10 +58,10 @@ def seconds(matmul: Matmul, tile: TensorTile) -> float:
 def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
     """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
 
-    ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``placed``
-    (elements of windows whose places are computed) and ``results`` keep units of the multiprocessor busy. ``steps``,
-    ``pipelined_steps`` and ``chain`` (loads of one thread) are waited for, once for all blocks that are there at the
-    same time.
+    ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``results`` and
+    ``apart`` (results whose neighbours are along the rows) keep units of the multiprocessor busy. ``steps``,
+    ``pipelined_steps``, ``chain`` (loads of one thread) and ``placed`` (elements of windows whose places a thread
+    computes) are waited for, once for all blocks that are there at the same time.
     """
     batch, *extents = matmul.extents
     block_rows, block_columns, block_depth = tile.block
@@ -59,13 +78,55 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
         "fragments": busy * fragments,
         "loads": busy * loads / WARP,
         "sectors": busy * sum(parts) * _HALF / _SECTOR,
-        "placed": busy * parts[0] if matmul.window > 1 and not tile.whole_windows else 0.0,
+        "placed": waited * parts[0] / tile.threads if matmul.window > 1 and not tile.whole_windows else 0.0,
         "steps": 0.0 if tile.pipelined else waited,
         "pipelined_steps": waited if tile.pipelined else 0.0,
         "chain": waited * loads / tile.threads,
         "results": blocks * block_rows * block_columns * (1 + tile.groups),
-        "bytes": _HALF * batch * (extents[0] * extents[2] + extents[1] * extents[2] + extents[0] * extents[1]),
+        "apart": blocks * block_rows * block_columns if matmul.columns_first else 0.0,
+        "bytes": _bytes(matmul),
     }
+
+
+def default_s(matmul: Matmul) -> float:
+    """What TVM's own schedule should take on a large GPU."""
+    costs = DEFAULT_COSTS if on_tensor_cores(matmul) else PLAIN_COSTS
+    found = default_counts(matmul)
+    return math.fsum(costs[name] * found[name] for name in costs)
+
+
+def on_tensor_cores(matmul: Matmul) -> bool:
+    """Whether TVM's own schedule is the one for tensor cores."""
+    return min(matmul.extents[1:]) > _MOST_PLAIN
+
+
+def default_counts(matmul: Matmul) -> dict[str, float]:
+    """As :func:`counts`, of TVM's own schedule: all that :data:`DEFAULT_COSTS` and :data:`PLAIN_COSTS` name.
+
+    ``steps`` of all blocks of a multiprocessor one after another, and ``chain``, those of one block. A step takes
+    longer where A (``rows_apart``) or B (``columns_apart``) has no neighbours along K, and in windows of convolutions.
+    """
+    batch, *extents = matmul.extents
+    tile = _DEFAULT_TILE if on_tensor_cores(matmul) else _PLAIN_TILE
+    rows, columns, chain = (math.ceil(e / size) for e, size in zip(extents, tile, strict=True))
+    steps = math.ceil(batch * rows * columns / MULTIPROCESSORS) * chain
+    window = matmul.window > 1
+    return {
+        "launch": 1.0,
+        "chain": chain,
+        "steps": steps,
+        "rows_apart": steps if matmul.rows_first and not window else 0.0,
+        "columns_apart": 0.0 if matmul.k_last else steps,
+        "window_chain": chain if window else 0.0,
+        "window_steps": steps if window else 0.0,
+        "bytes": _bytes(matmul),
+    }
+
+
+def _bytes(matmul: Matmul) -> int:
+    """Of both operands, as matrices, and the result."""
+    batch, rows, columns, k = matmul.extents
+    return _HALF * batch * (rows * k + columns * k + rows * columns)
 
 
 def _resident(tile: TensorTile) -> int:

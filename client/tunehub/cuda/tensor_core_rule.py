@@ -1,6 +1,6 @@
 """Schedules of current TVM for the tensor cores of CUDA GPUs without a record: products and convolutions of operands in
 half precision, added up in float32, by the sketch of :mod:`tunehub.cuda.tensor_core` with the tile that should cost
-least."""
+least, where that promises to beat TVM's own schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.nvrtc import missing_tensor_core_header
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tiles
-from tunehub.cuda.tensor_core_cost import seconds
+from tunehub.cuda.tensor_core_cost import default_s, seconds
+from tunehub.records.never_worse import against_guess
 from tunehub.relax.intrinsics import import_intrinsics
 from tunehub.relax.schedule.guard import check_function, check_tiles
 
@@ -23,9 +24,10 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
     function has no such product.
 
-    Raises NoTileError when no tile is within bounds or CUDA's headers for tensor cores are missing; where none of the
-    likeliest tiles does, GuardError for what would be wrong or cannot be launched, or what TVM raises. The first call
-    in a process takes 3 s, in which TVM registers its intrinsics.
+    Raises NoTileError when no tile is within bounds, when TVM's own schedule should take as little, within the margin of
+    every guess, or when CUDA's headers for tensor cores are missing; where none of the likeliest tiles does, GuardError
+    for what would be wrong or cannot be launched, or what TVM raises. The first call in a process takes 3 s, in which
+    TVM registers its intrinsics.
     """
     matmul = matmul_of(mod)
     if matmul is None:
@@ -33,9 +35,13 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     missing = missing_tensor_core_header()
     if missing is not None:
         raise NoTileError(missing)
-    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
     failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
+    default = default_s(matmul)
     for tile in ranked(matmul, _ATTEMPTS):
+        against = against_guess(seconds(matmul, tile), default)
+        if against is not None:
+            raise NoTileError(against)
+        import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
         try:
             schedule = apply(mod, matmul, tile)
             check_tiles(schedule.mod["main"])

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 GUESS_MARGIN = 1.25  # times as fast as TVM's default: what a guess must promise
 
 
+def against_guess(expected_s: float, default_s: float) -> str | None:
+    """Why a guess that should take ``expected_s`` is not used where TVM's default should take ``default_s``."""
+    if default_s >= GUESS_MARGIN * expected_s:
+        return None
+    times = f"{_us(default_s)} µs, the best tile {_us(expected_s)}"
+    return f"TVM's own schedule should take {times}; a guess must promise {GUESS_MARGIN:.3g} times"
+
+
 def against_record(record: AnyRecord, *, borrowed: bool) -> str | None:
     """Why a record is not used though it fits, by its own times; ``borrowed``: it was made for another workload.
 
