@@ -20,21 +20,21 @@ _VIEWS = frozenset({"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze",
 
 def keep_shapes(graph: onnx.GraphProto) -> None:
     """Rewrite the nodes of ``graph``, not those of inner graphs."""
-    values = _Values.of(graph)
+    values = _GraphValues.of(graph)
     nodes = [new for node in graph.node for new in _rewritten(node, values, graph)]
     del graph.node[:]
     graph.node.extend(nodes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Values:
+class _GraphValues:
     """The constants of a graph and the nodes that give the other tensors, by name."""
 
     constants: Mapping[str, npt.NDArray[np.generic]]
     producers: Mapping[str, onnx.NodeProto]
 
     @classmethod
-    def of(cls, graph: onnx.GraphProto) -> _Values:
+    def of(cls, graph: onnx.GraphProto) -> _GraphValues:
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             tensor = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -58,7 +58,7 @@ class _Values:
         return node is not None and node.op_type == "Shape"
 
 
-def _rewritten(node: onnx.NodeProto, values: _Values, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def _rewritten(node: onnx.NodeProto, values: _GraphValues, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     if node.op_type == "ConstantOfShape" and getattr(values.constants.get(node.input[0]), "shape", None) == (0,):
         value = next((numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value"), np.float32(0))
         tensor = numpy_helper.from_array(np.asarray(value).reshape(()), node.output[0])
