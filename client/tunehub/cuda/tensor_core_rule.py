@@ -24,10 +24,10 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
     function has no such product.
 
-    Raises NoTileError when no tile is within bounds, when TVM's own schedule should take as little, within the margin of
-    every guess, or when CUDA's headers for tensor cores are missing; where none of the likeliest tiles does, GuardError
-    for what would be wrong or cannot be launched, or what TVM raises. The first call in a process takes 3 s, in which
-    TVM registers its intrinsics.
+    Raises NoTileError when no tile is within bounds, when TVM's own schedule should take as little, within the margin
+    of every guess, or when CUDA's headers for tensor cores are missing; where none of the likeliest tiles does,
+    GuardError for what would be wrong or cannot be launched, or what TVM raises. The first call in a process takes 3 s,
+    in which TVM registers its intrinsics.
     """
     matmul = matmul_of(mod)
     if matmul is None:
