@@ -3,16 +3,16 @@ tiled, and the one for the size is launched when the function is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tunehub.cuda.cost import matrix_shape
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.limits import limits_of
-from tunehub.cuda.pieces import NotPiecesError, over_pieces
+from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
 from tunehub.cuda.rule import NoTileError, Tile
-from tunehub.cuda.sizes import OpenProblem, open_problem, tiles_by_size
+from tunehub.cuda.sizes import MeasuredPiece, OpenProblem, open_problem, tiles_by_size
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
@@ -21,7 +21,17 @@ from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import check_function
 from tunehub.relax.symbols import instance, symbols_of
 
-Static = Callable[[Any], "Any | None"]
+
+class Static(Protocol):
+    """Schedules for the static functions of pieces."""
+
+    def scheduled(self, piece: Any) -> Any | None:
+        """The function scheduled, None to leave it to TVM."""
+        ...
+
+    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+        """The function scheduled by a record of its own or of its anchor block, and the seconds that it took there."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,15 +59,17 @@ class OpenFunction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizedFunction:
-    """``mod``: with the function as ``main``, its extents unknown."""
+    """``mod``: with the function as ``main``, its extents unknown. ``measured``: the sizes of pieces that records are
+    for."""
 
     mod: Any
+    measured: tuple[int, ...] = ()
 
 
 def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
     """Schedule ``function``, a PrimFunc with open axes, for ``target``; None when it is not of this kind.
 
-    ``static`` schedules the static function of a piece, None to leave it to TVM. Raises NoTileError and NotPiecesError
+    ``static`` schedules the static functions of pieces. Raises NoTileError and NotPiecesError
     where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched.
     """
     axes = open_axes(function)
@@ -66,23 +78,47 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
         found = _of_one_symbol(function, target)
     else:
         found = _in_pieces(whole, target, static)
-    if found is None:
-        return None
-    check_function(found, function, target)
-    return SizedFunction(mod=main_module(found))
+    if found is not None:
+        check_function(found.mod["main"], function, target)
+    return found
 
 
-def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> Any | None:
+def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
     problem, sums = _problem(whole.piece(2), whole.piece(3))
     if problem is None or sums is None or problem.open_loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
-    tiles = tiles_by_size(problem, limits_of(target), covering=sums.einsum, above=len(branches))
-    branches += [SizeBranch(up_to=each.up_to, function=_tiled(whole, problem.open_loop, each.tile)) for each in tiles]
-    return joined(whole.function, product(wide(whole.axes.extents)), branches)
+    measured = dict(_recorded(whole, problem.grid.recorded, static))
+    tiles = tiles_by_size(
+        problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
+    )
+    used = []
+    for each in tiles:
+        if isinstance(each.tile, MeasuredPiece):
+            function = whole.over(measured[each.tile], each.tile.length)  # a new one each time: branches share nothing
+            used.append(each.tile.length)
+        else:
+            function = _tiled(whole, problem.open_loop, each.tile)
+        branches.append(SizeBranch(up_to=each.up_to, function=function))
+    made = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(made), measured=tuple(used))
 
 
-def _of_one_symbol(function: Any, target: Any) -> Any | None:
+def _recorded(whole: OpenFunction, lengths: Sequence[int], static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
+    """The schedules that records have for pieces of some ``lengths``, where they can be those of pieces."""
+    for length in lengths:
+        found = static.recorded(whole.piece(length)["main"])
+        if found is None:
+            continue
+        scheduled, run_s = found
+        try:
+            whole.over(scheduled, length)
+        except NotPiecesError:
+            continue
+        yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), scheduled
+
+
+def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
     """Products both of whose operands are as long as the only symbol, as those of attention: tiles that go beyond the
     ends of all loops. None for others."""
     if len(symbols_of(function)) != 1:
@@ -93,9 +129,10 @@ def _of_one_symbol(function: Any, target: Any) -> Any | None:
         return None
     branches = []
     for each in tiles_by_size(problem, limits_of(target), covering=True):
+        assert isinstance(each.tile, Tile)
         schedule = tiled(main_module(function), sums, each.tile, symbolic=True)
         branches.append(SizeBranch(up_to=each.up_to, function=schedule.mod["main"]))
-    return joined(function, size_of(function), branches)
+    return SizedFunction(mod=main_module(joined(function, size_of(function), branches)))
 
 
 def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:
@@ -112,7 +149,7 @@ def _vector(whole: OpenFunction, problem: OpenProblem, target: Any, static: Stat
     if shape is None or min(shape[1:]) > 1:
         return []
     piece = whole.piece(1)
-    scheduled = static(piece["main"]) or default_schedule(piece["main"], target)
+    scheduled = static.scheduled(piece["main"]) or default_schedule(piece["main"], target)
     try:
         return [SizeBranch(up_to=1, function=whole.over(scheduled, 1))]
     except NotPiecesError:

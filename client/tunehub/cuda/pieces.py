@@ -65,6 +65,12 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     return function.with_body(block_of(function.body, outer, "root", []))
 
 
+def blocks_of(piece: Any) -> int:
+    """How many blocks the only kernel of a static function, scheduled for a GPU, has. Raises NotPiecesError as
+    :func:`over_pieces` does."""
+    return int(integer(_kernel(piece).extent) or 1)
+
+
 def _kernel(piece: Any) -> Any:
     """The loop over the blocks of the only kernel."""
     root = piece.body.block

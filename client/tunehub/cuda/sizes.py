@@ -6,33 +6,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from tunehub.cuda.cost import Array, Problem, as_tiles, seconds
+from tunehub.cuda.cost import MULTIPROCESSORS, Array, Problem, as_tiles, seconds
 from tunehub.cuda.rule import NoTileError, Tile, ranked
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size
+_WORTH_OF_IMAGES = math.log(1.4)  # of one more convolution, which takes long to compile
 
 
 class _Grid(NamedTuple):
-    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, and how many ``kernels`` may
-    be."""
+    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``kernels`` may
+    be, and those that records are often for (``recorded``). ``weight``: of size 1, that of others is 1;
+    ``worth``: what a kernel more must gain."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
     kernels: int
+    recorded: tuple[int, ...]
+    weight: float = 1.0
+    worth: float = _WORTH
 
 
 _ROWS = _Grid(
     (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
     (1, 4, 16, 33, 64, 96, 128, 200, 256, 512, 1024),
     6,
+    (16, 32, 64, 128, 197, 256, 384, 512, 1024),
 )
-_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3)
+_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), 3.0, _WORTH_OF_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,11 +84,28 @@ class OpenProblem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredPiece:
+    """A schedule of a piece of ``length`` along the open loop, a kernel of ``blocks`` blocks of which a record says
+    that it takes ``run_s``."""
+
+    length: int
+    blocks: int
+    run_s: float
+
+    def seconds_at(self, size: int) -> float:
+        """Of as many pieces as a size takes, one beside the other on all multiprocessors."""
+        return self.run_s * self._rounds(-(-size // self.length)) / self._rounds(1)
+
+    def _rounds(self, pieces: int) -> int:
+        return -(-pieces * self.blocks // MULTIPROCESSORS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SizedTile:
     """``tile`` serves sizes up to ``up_to``; None: all that are larger."""
 
     up_to: int | None
-    tile: Tile
+    tile: Tile | MeasuredPiece
 
 
 def open_problem(two: Problem, three: Problem) -> OpenProblem | None:
@@ -93,20 +117,36 @@ def open_problem(two: Problem, three: Problem) -> OpenProblem | None:
         return None
 
 
-def tiles_by_size(problem: OpenProblem, limits: LaunchLimits, *, covering: bool, above: int = 0) -> list[SizedTile]:
-    """The tiles for sizes larger than ``above``, in rising order; ``covering``: tiles may go beyond the ends of all
-    loops. Raises NoTileError when none is within bounds."""
+def tiles_by_size(
+    problem: OpenProblem,
+    limits: LaunchLimits,
+    *,
+    covering: bool,
+    above: int = 0,
+    measured: Sequence[MeasuredPiece] = (),
+) -> list[SizedTile]:
+    """The tiles for sizes larger than ``above``, in rising order, or ``measured`` pieces where these should take less;
+    ``covering``: tiles may go beyond the ends of all loops. Raises NoTileError when none is within bounds."""
     tiles = candidates(problem, limits, covering=covering)
     sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
+    known = [[each.seconds_at(size) for size in sizes] for each in measured]
     found = []
-    for chosen, last in ranges(times, problem.grid.kernels):
+    weights = np.array([problem.grid.weight if size == 1 else 1.0 for size in sizes])
+    for chosen, last in ranges(
+        np.concatenate([times, *([known] if known else [])]), problem.grid.kernels, weights, problem.grid.worth
+    ):
         up_to = sizes[last] if last + 1 < len(sizes) else None
-        found.append(SizedTile(up_to=up_to, tile=replace(tiles[chosen], expected_s=float(times[chosen, last]))))
+        if chosen < len(tiles):
+            tile = replace(tiles[chosen], expected_s=float(times[chosen, last]))
+            found.append(SizedTile(up_to=up_to, tile=tile))
+        else:
+            found.append(SizedTile(up_to=up_to, tile=measured[chosen - len(tiles)]))
     return found
 
 
-def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) -> list[Tile]:
+@lru_cache(maxsize=256)  # networks have functions that differ in nothing else than what is fused to their products
+def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) -> tuple[Tile, ...]:
     """The best tile at each of some sizes. Raises NoTileError when there is none at all."""
     found: dict[object, Tile] = {}
     for size in problem.grid.tried:
@@ -115,7 +155,7 @@ def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) ->
             found.setdefault(_row(tile), tile)
     if not found:
         raise NoTileError(f"no tile of {problem.two.spatial} divides its loops and is within bounds")
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _best(problem: Problem, loop: int | None, limits: LaunchLimits, covering: bool) -> Tile | None:
@@ -134,11 +174,11 @@ def _row(tile: Tile) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...],
     return tile.virtual, tile.threads, tile.inner, tile.step
 
 
-def ranges(times: Array, most: int) -> list[tuple[int, int]]:
+def ranges(times: Array, most: int, weights: Array | float = 1.0, worth: float = _WORTH) -> list[tuple[int, int]]:
     """Divide the columns of ``times`` (a row for each candidate, a column for each size) into ``most`` ranges or fewer
-    with a candidate each: pairs of a candidate and the last column. What is lost against the best at each size is
-    least, where a range more is a loss as well."""
-    lost = np.log(times / times.min(axis=0))
+    with a candidate each: pairs of a candidate and the last column. What is lost against the best at each size, by
+    the ``weights`` of sizes, is least, where a range more is a loss as well."""
+    lost = weights * np.log(times / times.min(axis=0))
     until = np.concatenate([np.zeros((len(times), 1)), np.cumsum(lost, axis=1)], axis=1)
     best: list[list[tuple[float, list[tuple[int, int]]]]] = [[(0.0, [])]]
     for end in range(1, times.shape[1] + 1):
@@ -147,7 +187,7 @@ def ranges(times: Array, most: int) -> list[tuple[int, int]]:
             each = until[:, end] - until[:, start]
             chosen = int(np.argmin(each))
             options += [
-                (loss + float(each[chosen]) + _WORTH, [*found, (chosen, end - 1)])
+                (loss + float(each[chosen]) + worth, [*found, (chosen, end - 1)])
                 for loss, found in best[start]
                 if len(found) < most
             ]

@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
-from tunehub.relax.symbols import instance, probes, scalars
+from tunehub.relax.symbols import PROBES, elements_at, instance, probes, scalars
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
 _MANY_BYTES = 64 << 20  # of inputs: then one kind has to do
+_MOST_ELEMENTS = 1 << 23  # of all parameters: larger instances take seconds to compare, and run the same code
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 
@@ -73,7 +74,7 @@ class VerifySession:
         if not any(written(function)):
             raise ValueError("what it writes is not known")
         library = self._built(self._plain(function))
-        self._reference, sizes = None, probes(function)
+        self._reference, sizes = None, _tried(function)
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
         most = tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1))
@@ -87,8 +88,9 @@ class VerifySession:
 
     def _cases_of(self, reference: _Reference, scheduled: Any) -> list[_Case]:
         """The cases, with those at the sizes that ``scheduled`` itself names, where the plain schedule runs there."""
+        own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
         for values in probes(scheduled):
-            if values not in reference.cases:
+            if values in own and values not in reference.cases:
                 static, behind = instance(reference.function, values), scalars(reference.function, values)
                 try:
                     reference.cases[values] = self._cases(reference.library, static, behind, 1)
@@ -174,6 +176,12 @@ class VerifySession:
         import tvm
 
         return tvm.target.Target(self._text)
+
+
+def _tried(function: Any) -> list[tuple[int, ...]]:
+    """The probes without the largest, but with the first; a schedule itself names sizes at which other code runs."""
+    found = probes(function)
+    return [values for values in found if values == found[0] or elements_at(function, values) <= _MOST_ELEMENTS]
 
 
 def lacks_memory(error: str) -> bool:

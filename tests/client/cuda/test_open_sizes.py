@@ -17,6 +17,7 @@ from tunehub.cuda import pieces, tiles
 from tunehub.cuda.check import fault
 from tunehub.cuda.open_sizes import by_size
 from tunehub.cuda.pieces import NotPiecesError, over_pieces
+from tunehub.cuda.rule import ranked
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import open_axes
 from tunehub.relax.schedule.guard import FaultFoundError
@@ -30,6 +31,27 @@ TARGET = tvm.target.Target(
     {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 )
 Array = np.ndarray[Any, Any]
+
+
+class _Pieces:
+    """Static functions: those of ``length`` have a schedule that was measured, others have none."""
+
+    def __init__(self, length: int | None = None) -> None:
+        self._length = length
+
+    def scheduled(self, piece: Any) -> None:
+        return None
+
+    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+        sums = tiles.sums_of(main_module(piece))
+        assert sums is not None and sums.problem is not None
+        if sums.spatial[0] != self._length:
+            return None
+        (tile,) = ranked(sums.problem, shared_memory=49152, threads=1024, count=1)
+        return tiles.checked_tiles(main_module(piece), sums, tile).mod["main"], 1e-7
+
+
+NO_RECORDS = _Pieces()
 
 
 def _function(*tensors: Any) -> Any:
@@ -106,8 +128,8 @@ CASES = {
 }
 
 
-def _scheduled(function: Any) -> Any:
-    found = by_size(function, TARGET, lambda _: None)
+def _scheduled(function: Any, static: Any = NO_RECORDS) -> Any:
+    found = by_size(function, TARGET, static)
     assert found is not None
     return found.mod
 
@@ -131,6 +153,17 @@ def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for values in sizes:
         assert _largest_error(library, *at(*values)) < 1e-4, values
+
+
+@pytest.mark.no_cover
+def test_what_a_record_says_of_128_rows_serves_other_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "UNROLLED", 1)
+    function, at = _rows()
+    found = by_size(function, TARGET, _Pieces(128))
+    assert found is not None and found.measured == (128,)
+    library = tvm.tirx.build(one_after_the_other(found.mod), target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    for rows in (1, 2, 33, 127, 128, 129, 300):
+        assert _largest_error(library, *at(rows)) < 1e-4, rows
 
 
 def test_nothing_is_launched_for_size_0() -> None:
@@ -170,7 +203,7 @@ def test_rows_beyond_the_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(pieces, "_Masking", _NoMasks)
     function, _ = _rows()
     with pytest.raises(FaultFoundError, match=r"an access leaves its buffer \(.* at \d"):
-        by_size(function, TARGET, lambda _: None)
+        by_size(function, TARGET, NO_RECORDS)
 
 
 def test_pieces_that_leave_rows_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +211,7 @@ def test_pieces_that_leave_rows_out_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pieces, "tirx_number", lambda value: tirx.const(value, "int64"), raising=False)
     function, _ = _rows()
     with pytest.raises(FaultFoundError, match="never written"):
-        by_size(function, TARGET, lambda _: None)
+        by_size(function, TARGET, NO_RECORDS)
 
 
 def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
@@ -197,4 +230,4 @@ def test_a_piece_that_is_several_kernels_is_not_taken() -> None:
 def test_what_is_no_sum_of_products_is_left_to_tvm() -> None:
     (rows,) = _open("rows")
     data = _tensor("data", rows, 8)
-    assert by_size(_function(data, topi.nn.relu(data)), TARGET, lambda _: None) is None
+    assert by_size(_function(data, topi.nn.relu(data)), TARGET, NO_RECORDS) is None

@@ -278,16 +278,42 @@ def _by_cuda_rule(
         yield StepRejected(step="template", template=name, reason=against)
     elif found is not None:
         schedule, predicted = found
-        yield Served(step="template", schedule=schedule, rung="template", template=name, predicted_s=predicted)
+        yield Served(
+            step="template",
+            schedule=schedule,
+            rung="template",
+            template=name,
+            predicted_s=predicted,
+            sizes=_sizes(getattr(schedule, "measured", ())),
+        )
+
+
+def _sizes(measured: tuple[int, ...]) -> str | None:
+    """What the report says of records that serve pieces."""
+    return f"records for pieces of {', '.join(map(str, sorted({*measured})))}, else by rule" if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Static functions of which a symbolic one is made, for :func:`tunehub.cuda.open_sizes.by_size`."""
+
+    request: Request
+
+    def scheduled(self, piece: Any) -> Any | None:
+        own = self.request
+        return Scheduling(piece, own.target, own.lookup, transfers=own.transfers).function
+
+    def recorded(self, piece: Any) -> tuple[Any, float] | None:
+        served, _ = walk(RECORD_STEPS, replace(self.request, mod=main_module(piece)))
+        if served is None or served.run_s is None:
+            return None
+        return served.schedule.mod["main"], served.run_s
 
 
 def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
     from tunehub.cuda.open_sizes import by_size  # static functions need none of it
 
-    def scheduled(piece: Any) -> Any | None:
-        return Scheduling(piece, target, request.lookup, transfers=request.transfers).function
-
-    found = by_size(mod["main"], target, scheduled)
+    found = by_size(mod["main"], target, _Pieces(request))
     return None if found is None else (found, None)
 
 
