@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from benchmarks import untuned_networks
 from tunehub_builder import networks
 from tunehub_builder.networks import Network, onnx_model
 from tunehub_builder.networks.bert import Bert, BertConfig
+from tunehub_builder.networks.opened import open_axis
 
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "bert_base")
 _BATCH, _SEQUENCE, _IMAGE = {0: "batch"}, {1: "sequence"}, {2: "height", 3: "width"}  # symbols by axes
@@ -52,25 +51,10 @@ def open_model(name: str, folder: Path, layers: int) -> OpenModel:
 
 
 def opened(network: Network, folder: Path, symbols: Mapping[int, str], sizes: Sequence[int]) -> OpenModel:
-    """``network`` in a file in ``folder`` with ``symbols`` at axes of its input, and of all that is reshaped.
-
-    Constant shapes of Reshape that have an extent of the input there get ONNX's 0, which copies it, as exporters write
-    them.
-    """
+    """``network`` in a file in ``folder`` with ``symbols`` at axes of its input, and of all that is reshaped."""
     model = network.onnx_model()
-    dimensions = model.graph.input[0].type.tensor_type.shape.dim
-    extents = {axis: dimensions[axis].dim_value for axis in symbols}
     for axis, symbol in symbols.items():
-        dimensions[axis].dim_param = symbol
-    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
-    for tensor in model.graph.initializer:
-        if tensor.name in shapes:
-            copied = [
-                0 if extents.get(axis) == extent else extent
-                for axis, extent in enumerate(numpy_helper.to_array(tensor).tolist())
-            ]
-            tensor.CopyFrom(numpy_helper.from_array(np.array(copied, "int64"), tensor.name))
-    onnx_model.forget_inferred_shapes(model)
+        open_axis(model, symbol, axis)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{network.name}.onnx"
     onnx.save(model, path)

@@ -84,6 +84,10 @@ def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: py
     run(distill, work, "-o", tmp_path / "own.jsonl")
     ((own,), registry) = read_records(tmp_path / "own.jsonl"), published(work, tmp_path)
     assert own.ladder and own.symbols == 1
+    assert "1 admitted, 0 rejected by format" in run(check, tmp_path / "own.jsonl").output
+    (tmp_path / "bad.jsonl").write_bytes((tmp_path / "own.jsonl").read_bytes().replace(b'"large":', b'"long":'))
+    bad = CliRunner().invoke(check, [str(tmp_path / "bad.jsonl")])
+    assert bad.exit_code == 1 and "the knobs are not allowed" in bad.output
     target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 1})
     mod = networks.open_onnx_file(model).relax_module()
     with tunehub.context(target, registry=str(registry)) as hub:
@@ -104,7 +108,7 @@ def test_what_dim_is_told_of_that_there_is_not(model: Path, tmp_path: Path) -> N
     base = ["--target", "host", "--work", str(tmp_path / "work")]
     cases: dict[str, list[str]] = {
         "the dimension 'rows' is open": ["--model", str(model), "--dim", "batch=1"],
-        "--dim opens dimensions of --model": ["--network", "squeezenet", "--dim", "batch=1"],
+        "it has no dimension 'sequence'": ["--network", "mobilenet_v2", "--dim", "sequence=1"],
         "expected NAME=1,2,4 or NAME=16..512": ["--model", str(model), "--dim", "rows=0"],
         "--dim is for the tuner template": ["--model", str(model), "--dim", "rows=1", "--tuner", "meta_schedule"],
         "leave --engine out": ["--model", str(model), "--dim", "rows=1", "--engine", "local"],

@@ -90,7 +90,7 @@ def _with_relay_options(command: F) -> F:
     "dims",
     multiple=True,
     metavar="NAME=1,2,4|NAME=16..512",
-    help="Leave this dimension of --model and --from-misses open, and tune for these values of it.",
+    help="Leave this dimension open, and tune for these values of it.",
 )
 @click.option(
     "--from-misses",
@@ -201,8 +201,6 @@ def _require(recipe: Recipe) -> None:
         raise click.UsageError(
             "nothing to tune: give --network (see `tunehub networks`), --model, --from-misses or --recipe"
         )
-    if recipe.dims and not recipe.models and not recipe.from_misses:
-        raise click.UsageError("--dim opens dimensions of --model files and of --from-misses; give one")
     twice = {target for target in recipe.targets if recipe.targets.count(target) > 1}
     if twice:
         raise click.UsageError(f"the target {twice.pop()} is given twice")

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.backends.relax.contents import judged_workloads
-from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders
+from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders, ladder_reason
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, static_reason
@@ -30,6 +30,7 @@ from tunehub_builder.tuning.trial_record import as_trial, candidate_of
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.evidence import encode_evidence
+from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.template_record import BadLine, TemplateRecord
@@ -73,9 +74,13 @@ def check_file(path: Path, work: Path | None, resources: Resources) -> CheckResu
 
     Raises WorkDirectoryError when ``path`` or ``work`` cannot be read, TuningError as :func:`check_work_directory`.
     """
-    records, rejected = _read(path)
+    found, rejected = _read(path)
+    records = [record for record in found if not isinstance(record, LadderRecord)]
     if work is None:
-        return CheckResult(admitted=len(records), rejected=tuple(rejected), measured=False)
+        return CheckResult(admitted=len(found), rejected=tuple(rejected), measured=False)
+    of_sizes = [record for record in found if isinstance(record, LadderRecord)]
+    reason = f"a ladder is judged with the trials that it is made of: tunehub check {work}"
+    rejected += [Rejection(where=record.exact, name=record.op, reason=reason) for record in of_sizes]
     with WorkDirectory(work).locked() as directory:
         run = directory.existing_run()
         _check_versions(directory, run)
@@ -171,9 +176,9 @@ def _measured(
             yield verdict
 
 
-def _read(path: Path) -> tuple[list[AnyRecord], list[Rejection]]:
+def _read(path: Path) -> tuple[list[AnyRecord | LadderRecord], list[Rejection]]:
     """The records of a file whose format and trace or knobs are good, and the others."""
-    good: list[AnyRecord] = []
+    good: list[AnyRecord | LadderRecord] = []
     bad: list[Rejection] = []
     try:
         with path.open("rb") as file:
@@ -181,13 +186,18 @@ def _read(path: Path) -> tuple[list[AnyRecord], list[Rejection]]:
                 where = f"{path.name}:{number}"
                 if isinstance(record, BadLine):
                     bad.append(Rejection(where=where, name=f"line {number}", reason=record.reason))
-                elif reason := static_reason(candidate_of(record)):
+                elif reason := _reason(record):
                     bad.append(Rejection(where=where, name=record.op, reason=reason))
                 else:
                     good.append(record)
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a work directory or a file of records") from error
     return good, bad
+
+
+def _reason(record: AnyRecord | LadderRecord) -> str | None:
+    """Why a record must not reach TVM."""
+    return ladder_reason(record) if isinstance(record, LadderRecord) else static_reason(candidate_of(record))
 
 
 def _entries(

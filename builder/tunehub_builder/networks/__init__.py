@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError, UnknownNetworkError
 from tunehub_builder.networks.network import Definition, Network
-from tunehub_builder.networks.registry import from_onnx_file, get, names, open_onnx_file
+from tunehub_builder.networks.registry import from_onnx_file, get, get_open, names, open_onnx_file
 
 __all__ = [
     "Definition",
@@ -18,6 +18,7 @@ __all__ = [
     "UnknownNetworkError",
     "from_onnx_file",
     "get",
+    "get_open",
     "names",
     "open_onnx_file",
 ]

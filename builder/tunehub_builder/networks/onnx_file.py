@@ -56,7 +56,7 @@ def read(path: Path, shapes: Shapes | None = None, dims: Shapes | None = None) -
     dtypes = {value.name: onnx_model.dtype_of(value) for value in graph.input}
     main = next((d for d in dtypes.values() if d.startswith("float")), "float32")
     return Network(
-        name=path.stem,
+        name=f"{path.stem}_open" if known else path.stem,  # beside records of fixed shapes another network
         source=f"onnx file {path.name}" + (f", open: {', '.join(known)}" if known else ""),
         inputs=inputs,
         dtype=main,

@@ -45,6 +45,17 @@ def get(name: str, *, seed: int = 0) -> Network:
     raise UnknownNetworkError(name, names())
 
 
+def get_open(name: str, dims: Mapping[str, tuple[int, ...]]) -> Network:
+    """The standard network `name` with the dimensions that `dims` names open, to be tuned for the values there.
+
+    These are `batch`, and of encoders `sequence`. It is called `name`_open. Raises UnknownNetworkError; OnnxFileError
+    where it has no such dimension.
+    """
+    from tunehub_builder.networks.opened import opened
+
+    return opened(get(name), dims)
+
+
 def from_onnx_file(
     path: str | Path,
     *,

@@ -15,7 +15,9 @@ import msgspec
 from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan, interquartile_range
 from tunehub.records.key_scheme import LADDER
-from tunehub_builder.backends.relax.workload_gate import LIMITS
+from tunehub.relax.open_axes import rows
+from tunehub.templates import KnobError, read_knobs
+from tunehub_builder.backends.relax.workload_gate import LIMITS, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (
@@ -178,6 +180,26 @@ def ladder_evidence(verdict: LadderVerdict) -> RecordEvidence | None:
         baseline=f"TVM's default; geometric means over the sizes {sizes}",
         trials=verdict.trials,
     )
+
+
+def ladder_reason(record: LadderRecord) -> str | None:
+    """Why a ladder must not reach TVM: the first of its steps whose trace or knobs are not allowed."""
+    return next((reason for step in record.ladder if (reason := _step_reason(step)) is not None), None)
+
+
+def _step_reason(step: LadderStep) -> str | None:
+    if step.trace is not None:
+        return static_reason(step.trace)
+    if step.template is None or step.version is None or step.knobs is None:
+        return None
+    if step.template != rows.NAME:
+        return static_reason(KnobChoice(template=step.template, version=step.version, knobs=step.knobs))
+    try:
+        read_knobs(rows.RowKnobs, step.knobs)
+    except KnobError as error:
+        return f"the knobs are not allowed: {error}"
+    known = step.version == rows.VERSION
+    return None if known else f"the knobs are for version {step.version} of {rows.NAME}, which is {rows.VERSION} here"
 
 
 def _newest(trials: Sequence[Trial]) -> list[Trial]:

@@ -49,7 +49,10 @@ def find_networks(job: Job) -> list[Network | MissedWorkloads]:
     from tunehub_builder import networks
     from tunehub_builder.tuning.missed import missed_workloads
 
-    found: list[Network | MissedWorkloads] = [networks.get(name) for name in job.recipe.networks]
+    found: list[Network | MissedWorkloads] = [
+        networks.get_open(name, job.recipe.dims) if job.recipe.dims else networks.get(name)
+        for name in job.recipe.networks
+    ]
     dims = job.recipe.dims
     found += [networks.from_onnx_file(each.path, shapes=each.input_shapes, dims=dims) for each in job.recipe.models]
     found += [missed_workloads(Path(file), dims) for file in job.recipe.from_misses]

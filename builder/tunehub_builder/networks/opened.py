@@ -1,0 +1,81 @@
+"""Networks of fixed shapes with some of their dimensions open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import onnx
+import tvm
+from onnx import numpy_helper
+
+from tunehub_builder.networks import onnx_model
+from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.network import Network
+
+_AXES = MappingProxyType({"batch": 0, "sequence": 1})
+_ENCODED = 3  # axes of the input of an encoder, the second of which is the sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedNetwork:
+    """`network`, whose inputs have the open dimensions `axes`, by name."""
+
+    network: Network
+    axes: Mapping[str, int]
+
+    def relax_module(self) -> tvm.IRModule:
+        """See `Network.relax_module`."""
+        from tunehub_builder.networks.onnx_import import to_relax
+
+        return to_relax(self.onnx_model(), self.network.name)
+
+    def onnx_model(self) -> onnx.ModelProto:
+        """See `Network.onnx_model`."""
+        model = self.network.onnx_model()
+        for name, axis in self.axes.items():
+            open_axis(model, name, axis)
+        return model
+
+
+def opened(network: Network, dims: Mapping[str, tuple[int, ...]]) -> Network:
+    """`network` with the dimensions that `dims` names open: the batch, and of encoders the sequence. With its own name
+    and `_open`: beside records of the fixed shapes it is another network.
+
+    Raises OnnxFileError where no name is one of its dimensions.
+    """
+    encoder = all(len(shape) == _ENCODED for shape in network.inputs.values())
+    known = {name: axis for name, axis in _AXES.items() if encoder or name == "batch"}
+    axes = {name: known[name] for name in dims if name in known}  # others are of other networks
+    if not axes:
+        asked = ", ".join(map(repr, dims))
+        raise OnnxFileError(network.name, f"it has no dimension {asked}", f"Its dimensions are {', '.join(known)}")
+    first = {axis: dims[name][0] for name, axis in axes.items()}
+    inputs = {n: tuple(first.get(axis, e) for axis, e in enumerate(shape)) for n, shape in network.inputs.items()}
+    return replace(
+        network,
+        name=f"{network.name}_open",
+        source=f"{network.source}, open: {', '.join(axes)}",
+        inputs=inputs,
+        dims={name: dims[name] for name in axes},
+        definition=OpenedNetwork(network=network, axes=axes),
+    )
+
+
+def open_axis(model: onnx.ModelProto, name: str, axis: int) -> None:
+    """Make the dimension `axis` of all inputs of `model`, of one extent, open, and of all that is reshaped.
+
+    Constant shapes of Reshape that have its extent there get ONNX's 0, which copies it, as exporters write them.
+    """
+    dimensions = [value.type.tensor_type.shape.dim[axis] for value in model.graph.input]
+    extent = dimensions[0].dim_value
+    for dimension in dimensions:
+        dimension.dim_param = name
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for tensor in model.graph.initializer:
+        if tensor.name in shapes:
+            values = numpy_helper.to_array(tensor).copy()
+            values[axis : axis + 1][values[axis : axis + 1] == extent] = 0
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    onnx_model.forget_inferred_shapes(model)

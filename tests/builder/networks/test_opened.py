@@ -1,0 +1,39 @@
+"""Standard networks with open dimensions."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("onnx")
+
+from tunehub.relax.nodes import shape_of
+from tunehub_builder.networks import Network, OnnxFileError, onnx_model
+from tunehub_builder.networks.bert import Bert, BertConfig
+from tunehub_builder.networks.opened import opened
+
+from ...tiny_networks import tiny_mobilenet
+
+pytestmark = pytest.mark.slow
+
+
+def tiny_bert() -> Network:
+    return Bert(config=BertConfig(layers=1, hidden=8, heads=2, feed_forward=8, sequence=4)).network("tiny")
+
+
+def test_encoders_have_an_open_batch_and_an_open_sequence() -> None:
+    found = opened(tiny_bert(), {"sequence": (16, 32), "batch": (2, 4)})
+    assert (found.name, dict(found.dims)) == ("tiny_open", {"sequence": (16, 32), "batch": (2, 4)})
+    assert list(found.inputs.values()) == [(2, 16, 8)]
+    (given,) = found.onnx_model().graph.input
+    assert onnx_model.shape_of(given) == ("batch", "sequence", 8)
+    (parameter, *_) = found.relax_module()["main"].params
+    assert [str(extent) for extent in shape_of(parameter) or ()][:2] == ["batch", "sequence"]
+
+
+def test_images_have_an_open_batch_alone() -> None:
+    found = opened(tiny_mobilenet(), {"batch": (1, 8)})
+    (given,) = found.onnx_model().graph.input
+    assert onnx_model.shape_of(given) == ("batch", 3, 16, 16)
+    with pytest.raises(OnnxFileError, match=r"it has no dimension 'sequence'\. Its dimensions are batch"):
+        opened(tiny_mobilenet(), {"sequence": (1, 8)})
