@@ -348,10 +348,11 @@ def _finish(mod: Any, target: Any, replaced: dict[str, StepRejected]) -> Any:
     from tvm import relax
 
     if target.kind.name == "llvm":
+        from tunehub.relax.buffer_layouts import with_defined_layouts
         from tunehub.relax.own_arguments import mark_own_arguments
         from tunehub.relax.packing import pack_weights
 
-        mod = _split_packing(mod)
+        mod = with_defined_layouts(_split_packing(mod))
         passes = [pack_weights, mark_own_arguments]
     else:
         from tunehub.cuda.default import checked

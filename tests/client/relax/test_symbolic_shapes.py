@@ -259,6 +259,12 @@ def test_results_of_unknown_shape_are_as_with_tvm_alone(nets: Any, served: Any, 
     assert [workload.symbols for workload in hub.workloads] == [("n",) if shape == (None,) else ()]
 
 
+def test_sums_along_an_open_axis_are_served_with_what_is_around_them(nets: Any, served: Any) -> None:
+    """TVM's kernel for these keeps variables that fusion replaces."""
+    mod = nets.build(lambda b, x: b.emit(op.exp(b.emit(op.cumsum(b.emit(op.tanh(x)), axis=0)))), (symbol("n"), 3))
+    served(mod, [[nets.array(size, 3)] for size in (1, 2, 7, 31)])
+
+
 def test_slices_whose_bounds_are_inputs_compile_and_run(nets: Any, target: Any, make_hub: Any) -> None:
     builder = relax.BlockBuilder()
     x = nets.var("x", (symbol("n"), 6))
