@@ -9,10 +9,10 @@ beyond the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, integer, parameters
+from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent, same_extent
 from tunehub.relax.open_axes.loops import (
     INDEX,
     PARALLEL,
@@ -26,7 +26,7 @@ from tunehub.relax.open_axes.loops import (
     with_body,
     with_own_data,
 )
-from tunehub.relax.open_axes.views import block_of, match, number, sequence, view
+from tunehub.relax.open_axes.views import block_of, match, number, sequence, view, wide
 from tunehub.relax.open_axes.windows import BATCH, COLUMNS, ROWS, Windows
 
 
@@ -52,36 +52,94 @@ class Padding:
     buffer: Any
 
 
-def over_windows(function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | None) -> Any:
-    """``function`` as a loop over tiles, behind ``padding`` if it has one. Raises NotTiledError where the schedules of
-    tiles are not shared among threads alike."""
+def over_windows(function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | None, pieces: int) -> Any:
+    """``function`` as a loop over tiles, behind ``padding`` if it has one.
+
+    ``pieces``: how many the work is to be in at least for threads to share it. Raises NotTiledError where the schedules
+    of tiles are not shared among threads alike.
+    """
     from tvm import tirx
 
     functions = [with_own_data(tile) for tile in tiles.functions]
     nests = [_main_nest(tile, padding is not None) for tile in functions]
-    extent = int(nests[0].extent)
-    if any(int(nest.extent) != extent for nest in nests):
+    blocks = int(nests[0].extent)
+    if any(int(nest.extent) != blocks for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
-    wholes = _Wholes(function, windows, tiles.pixels, padding)
-    lead, row_tasks, column_tasks = _tasks(windows, tiles)
-    place = tirx.Var("task", INDEX)
-    row = place // column_tasks % row_tasks
-    lead_at = place // (column_tasks * row_tasks) % lead
-    thread = place // (column_tasks * row_tasks * lead)
+    outer, inner = Extents(), Extents()
+    windows = replace(windows, extents=tuple(map(outer.of, windows.extents)))
+    wholes = _Wholes(function, windows, (tiles.pixels, padding), outer)
+    lead, row_tasks, column_tasks = map(outer.of, _tasks(windows, tiles))
+    block, task = tirx.Var("block", INDEX), tirx.Var("task", INDEX)
+    row = task // column_tasks % row_tasks
     body = wholes.declarations()
-    plan = _plan(windows, tiles, place % column_tasks, column_tasks)
+    plan = _plan(windows, tiles, task % column_tasks, column_tasks)
     for tile, nest, (times, first) in zip(functions, nests, plan, strict=True):
         step = tirx.Var("tile", INDEX)
-        starts = {BATCH: lead_at, ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
+        starts = {BATCH: task // (column_tasks * row_tasks), ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
         views, matches = wholes.windows(tile, starts)
         buffers = [each for each in tile.body.block.alloc_buffers if not wholes.is_padded(each)]
-        inside = block_of(tile.body, step_at(nest, thread), "tile", buffers, matches)
-        body.append(tirx.For(step, number(0), times, SERIAL, sequence([*views, inside])))
-    total = lead * row_tasks * column_tasks * extent
-    loop = tirx.For(place, number(0), total, PARALLEL, sequence(body))
+        inside = block_of(tile.body, step_at(nest, block), "tile", buffers, matches)
+        body.append(tirx.For(step, number(0), inner.of(times), SERIAL, sequence([*views, inside])))
+    each = inner.around(function.body, sequence(body))
+    loop = _shared((block, blocks), (task, outer.of(lead * row_tasks * column_tasks)), each, pieces)
+    loop = outer.around(function.body, loop)
     if padding is None:
         return with_body(function, loop)
     return with_body(function, sequence([padding.nest, loop]), [padding.buffer])
+
+
+class Extents:
+    """Numbers that are not known when code is made, as variables: what is computed with them stays short.
+
+    The variables are loaded from memory (which LLVM makes registers of): any other value TVM would put into each
+    expression.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Any]] = []
+
+    def of(self, value: Any) -> Any:
+        """The variable for ``value``; a number as it is."""
+        from tvm import tirx
+
+        known = integer(value)
+        if known is not None:
+            return number(known)
+        for other, variable in self._known:
+            if same_extent(other, value):
+                return variable
+        self._known.append((value, tirx.Var("n", INDEX)))
+        return self._known[-1][1]
+
+    def around(self, realize: Any, body: Any) -> Any:
+        """``body`` where the variables have their values; ``realize``: of the class of blocks."""
+        from tvm import tirx
+
+        if not self._known:
+            return body
+        memory = tirx.decl_buffer([len(self._known)], INDEX, "extents")
+        statements = []
+        for at, (value, variable) in enumerate(self._known):
+            (whole,) = wide([value])
+            statements.append(tirx.BufferStore(memory, whole, [number(at)]))
+            statements.append(tirx.Bind(variable, tirx.BufferLoad(memory, [number(at)])))
+        return block_of(realize, sequence([*statements, body]), "extents", [memory])
+
+
+def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: int) -> Any:
+    """The loops over blocks of channels and the tasks of each, which share weights; on threads blocks where there are
+    enough of them, else parts of the tasks."""
+    from tvm import tirx
+
+    (block_var, blocks), (task_var, tasks) = block, task
+    if blocks >= pieces:
+        inner = tirx.For(task_var, number(0), tasks, SERIAL, body)
+        return tirx.For(block_var, number(0), number(blocks), PARALLEL, inner)
+    part, parts = tirx.Var("part", INDEX), tirx.min(tasks, number(pieces))
+    begin, end = part * tasks // parts, (part + 1) * tasks // parts
+    inner = tirx.For(task_var, begin, end - begin, SERIAL, body)
+    over_blocks = tirx.For(block_var, number(0), number(blocks), SERIAL, inner)
+    return tirx.For(part, number(0), parts, PARALLEL, over_blocks)
 
 
 def _main_nest(tile: Any, is_padded: bool) -> Any:
@@ -130,8 +188,10 @@ def _row(windows: Windows, tiles: WindowTiles, task: Any) -> Any:
 class _Wholes:
     """The operands that tiles are windows of: parameters of the function, and the padded image."""
 
-    def __init__(self, function: Any, windows: Windows, pixels: bool, padding: Padding | None) -> None:
-        self._pixels, self._pad = pixels, None if padding is None else _name(padding.buffer)
+    def __init__(self, function: Any, windows: Windows, by: tuple[bool, Padding | None], extents: Extents) -> None:
+        """``by``: whether rows and columns are one axis, and the padding."""
+        pixels, padding = by
+        self._pad = None if padding is None else _name(padding.buffer)
         own = parameters(function)
         operands = {
             str(at): (buffer, windows.places[hash(buffer)])
@@ -141,7 +201,7 @@ class _Wholes:
         if padding is not None:
             operands["pad"] = (padding.buffer, windows.places[hash(windows.pad)])
         self._operands = {at: each for at, each in operands.items() if any(each[1])}
-        self._joined = {at: self._one_axis(*each) for at, each in self._operands.items()} if pixels else {}
+        self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}
 
     def is_padded(self, buffer: Any) -> bool:
         """Whether a buffer of a tile is its padded image."""
@@ -149,11 +209,7 @@ class _Wholes:
 
     def declarations(self) -> list[Any]:
         """Statements in front of all tiles."""
-        found = []
-        for at, joined in self._joined.items():
-            whole, _ = self._operands[at]
-            found += view(whole, joined, {})
-        return found
+        return [each for at, base in self._bases.items() for each in view(self._operands[at][0], base, {})]
 
     def windows(self, tile: Any, starts: dict[int, Any]) -> tuple[list[Any], list[Any]]:
         """Statements that make windows that begin at ``starts``, and the parameters of ``tile`` as parts of them."""
@@ -162,8 +218,8 @@ class _Wholes:
         views, matches = [], []
         parts = {str(at): part for at, part in enumerate(parameters(tile))}
         parts.update(("pad", each) for each in tile.body.block.alloc_buffers if self.is_padded(each))
-        for at, (whole, places) in self._operands.items():
-            base = self._joined.get(at, whole)
+        for at, (_, places) in self._operands.items():
+            base = self._bases[at]
             moved = {axis: starts[place[0]] * place[1] for axis, place in enumerate(places) if place is not None}
             kind = buffer_kind(base)
             window = tirx.decl_buffer(list(kind.shape), str(kind.dtype), f"window{at}")
@@ -171,15 +227,17 @@ class _Wholes:
             matches.append(match(parts[at], window))
         return views, matches
 
-    def _one_axis(self, whole: Any, places: Sequence[Any]) -> Any:
-        """``whole`` with all its pixels along the axis of columns."""
-        from tvm import tirx
 
-        shape = list(buffer_kind(whole).shape)
-        for axis, place in enumerate(places):
-            if place is not None and place[0] == COLUMNS:
-                shape[axis - 1 : axis + 1] = [number(1), shape[axis - 1] * shape[axis]]
-        return tirx.decl_buffer(shape, str(buffer_kind(whole).dtype), "pixels")
+def _base(whole: Any, places: Sequence[Any], pixels: bool, extents: Extents) -> Any:
+    """``whole`` with variables for its extents; all pixels lie along the columns where they are one axis."""
+    from tvm import tirx
+
+    kind = buffer_kind(whole)
+    shape = [extents.of(plain_extent(extent)) for extent in kind.shape]
+    for axis, place in enumerate(places):
+        if pixels and place is not None and place[0] == COLUMNS:
+            shape[axis - 1 : axis + 1] = [number(1), extents.of(shape[axis - 1] * shape[axis])]
+    return tirx.decl_buffer(shape, str(kind.dtype), "whole")
 
 
 def _name(buffer: Any) -> str:

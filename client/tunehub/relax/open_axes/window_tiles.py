@@ -30,6 +30,7 @@ _LIKELY = (*range(7, 17), 20, 24, 28, 30, 31, 32, 40, 48, 56, 60, 61, 64, 80, 11
 _LIKELY_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3136)
 _WEIGHTS_CYCLES = 2.0  # for a vector of weights from the second level of the cache
 _TILE_CYCLES = 0.25  # in each step, for what a tile takes besides
+_PIECES = 4  # for each thread
 _GROUP = 8  # large tiles in a task
 _WINDOW_COLUMNS = (8, 4)
 _UNROLLED = 9  # elements of a window
@@ -56,7 +57,8 @@ def by_windows(function: Any, machine: Machine) -> TiledWindows | None:
     try:
         tiles = _tiles(function, windows, values, (match, machine))
         padding = None if windows.pad is None else _padding(function, match.workload.around)
-        return TiledWindows(function=over_windows(function, windows, tiles, padding), template=match.template.NAME)
+        made = over_windows(function, windows, tiles, padding, _PIECES * machine.cores)
+        return TiledWindows(function=made, template=match.template.NAME)
     except (NotTiledError, KnobError):
         return None
 
