@@ -21,7 +21,7 @@ _PROBED = (1, 2, 3, 7, 16, 61, 128)
 _LARGER = (13, 29, 131, 251, 509, 1021)  # for functions that small values leave without elements
 _FEWEST = 6
 _ROTATED = 3  # places between the values of neighbouring symbols
-_TYPICAL, _TYPICAL_BATCH = 128, 1
+_TYPICAL_SIDES, _TYPICAL_BATCH = (128, 1 << 12, 1 << 16), 1
 _BATCHED = 3  # axes from which on a symbol that is nowhere but in front is a batch
 
 
@@ -114,11 +114,16 @@ def typical_instance(function: Any) -> Any | None:
 
 
 def typical(function: Any) -> tuple[int, ...] | None:
-    """A value for each symbol: 1 for a batch, the first axis of tensors with three or more, else 128. None where these
-    leave a parameter without elements."""
+    """A value for each symbol: 1 for a batch, the first axis of tensors with three or more, else 128, or more where
+    that leaves a parameter without elements: deep in a network of sounds it does. None where no value is enough."""
     symbols = symbols_of(function)
-    values = tuple(_TYPICAL_BATCH if _is_batch(function, symbol) else _TYPICAL for symbol in symbols)
-    return next((each for each in (values, (_TYPICAL,) * len(symbols)) if _has_elements(function, symbols, each)), None)
+    batches = [_is_batch(function, symbol) for symbol in symbols]
+    choices = [
+        tuple(_TYPICAL_BATCH if batch else side for batch in chosen)
+        for side in _TYPICAL_SIDES
+        for chosen in (batches, [False] * len(symbols))
+    ]
+    return next((each for each in choices if _has_elements(function, symbols, each)), None)
 
 
 def probes(function: Any) -> list[tuple[int, ...]]:

@@ -114,6 +114,13 @@ def test_symbols_differ_in_most_probes(nets: Any, target: Any) -> None:
     assert typical(function) == (1, 128)
 
 
+def test_the_typical_value_is_larger_where_less_leaves_nothing(nets: Any, target: Any) -> None:
+    samples = symbol("samples")
+    mod = nets.build(lambda b, x: b.emit(relax.op.nn.max_pool2d(x, (1, 200))), (1, 2, 1, samples))
+    (function,) = functions(prepare(mod, target))
+    assert typical(function) == (4096,)
+
+
 def test_keys_do_not_depend_on_names_of_symbols(product: Any) -> None:
     first, second = (main_module(product(symbol(name))) for name in ("n", "sequence_length"))
     assert workload_key(first) == workload_key(second)

@@ -12,7 +12,7 @@ from tunehub.relax.layout import blocked
 from tunehub.relax.nodes import shape_of, tensor_type
 from tunehub.relax.symbols import extent_at, variables_in
 
-_SIDE = 224
+_SIDES = (224, 1 << 16)
 
 
 def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
@@ -28,8 +28,8 @@ def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
 
 def typical_shape(expression: Any) -> tuple[int, ...] | None:
     """The shape of a tensor, for costs. Of four axes the first counts as 1 where it is open, and the last two as what
-    they are where the image is 224 pixels high and wide; None for others that are open, and where less than two pixels
-    would be left."""
+    they are where the image is 224 pixels high and wide, or, where that would leave less than two, a sound of many
+    samples long; None for others that are open."""
     shape = shape_of(expression)
     if shape is None or all(isinstance(extent, int) for extent in shape):
         return shape
@@ -41,11 +41,14 @@ def typical_shape(expression: Any) -> tuple[int, ...] | None:
 
 
 def _typical_side(extent: Any) -> int | None:
-    try:
-        found = extent_at(extent, {hash(variable): _SIDE for variable in variables_in([extent])})
-    except KeyError:  # something that is read from memory
-        return None
-    return found if found > 1 else None
+    for side in _SIDES:
+        try:
+            found = extent_at(extent, {hash(variable): side for variable in variables_in([extent])})
+        except KeyError:  # something that is read from memory
+            return None
+        if found > 1:
+            return found
+    return None
 
 
 def open_axes_of(expression: Any) -> set[int]:

@@ -138,3 +138,21 @@ def test_a_stride_reads_whole_cache_lines(nets: Any) -> None:
     after = plan_layouts(nets.build(make, (1, 1599, 256)), wide)
     (made,) = (f for v, f in after.functions.items() if str(v.name_hint) == "to_blocked")
     assert buffer_shapes(made)[-1][0] == (1, 16, 1, 1599, 16)
+
+
+def test_sequences_of_open_length_are_images_of_open_width(target: Any, run: Any, nets: Any) -> None:
+    first, second, length = nets.const(16, 8, 3), nets.const(8, 16, 5), tvm.tirx.Var("samples", "int64")
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.gelu(b.emit(op.nn.conv1d(x, first, strides=2))))
+        return b.emit(op.nn.conv1d(y, second, padding=2))
+
+    mod = nets.build(make, (2, 8, length))
+    after = plan_layouts(simplified(mod), target, FromPlainCosts(8), blocks=BLOCKS)
+    assert operators(after)["relax.nn.conv1d"] == 0
+    kernels = {str(variable.name_hint).rstrip("0123456789") for variable in after.functions}
+    assert kernels == {"main", "conv2d", "from_blocked"}
+    for samples in (3, 24, 61):
+        data = nets.array(2, 8, samples)
+        expected, found = (run(tvm.compile(each, target), data) for each in (mod, after))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
