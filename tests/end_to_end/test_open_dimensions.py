@@ -81,6 +81,8 @@ def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: py
     assert "0 trials measured now, 2 in" in run(tune, *command).output
     assert "1 admitted, 0 rejected" in run(check, work, *ONE_CORE).output
 
+    told = CliRunner().invoke(check, [str(work), *ONE_CORE, "--end-to-end"])
+    assert told.exit_code == 1 and "open dimensions are not judged: leave --end-to-end out" in told.output
     run(distill, work, "-o", tmp_path / "own.jsonl")
     ((own,), registry) = read_records(tmp_path / "own.jsonl"), published(work, tmp_path)
     assert own.ladder and own.symbols == 1

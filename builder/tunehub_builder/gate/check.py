@@ -21,6 +21,7 @@ from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
 from tunehub_builder.gate.report import CheckResult, NetworkResult, Rejection, network_results, shown_on
 from tunehub_builder.gate.workloads import check_workloads, judge_on
+from tunehub_builder.networks import OPEN
 from tunehub_builder.packing.contents import nothing_admitted
 from tunehub_builder.tuning.progress import native_output_to
 from tunehub_builder.tuning.run import Resources
@@ -133,6 +134,8 @@ def _end_to_end(
     """
     run = directory.existing_run()
     judged = judged_workloads(directory)
+    if all(OPEN in network.source for network in run.networks):
+        raise BuilderError(f"{directory.path}: networks with open dimensions are not judged: leave --end-to-end out")
     if not judged.records:
         raise nothing_admitted(directory, checked=True)
     with tempfile.TemporaryDirectory() as folder:

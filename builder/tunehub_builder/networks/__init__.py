@@ -7,10 +7,11 @@ Importing this package imports neither tvm nor onnx; asking a network for a mode
 from __future__ import annotations
 
 from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError, UnknownNetworkError
-from tunehub_builder.networks.network import Definition, Network
+from tunehub_builder.networks.network import OPEN, Definition, Network
 from tunehub_builder.networks.registry import from_onnx_file, get, get_open, names, open_onnx_file
 
 __all__ = [
+    "OPEN",
     "Definition",
     "Network",
     "NetworkError",

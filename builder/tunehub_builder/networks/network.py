@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import tvm
 
 
+OPEN = ", open: "  # in the source of a network with open dimensions, before their names
+
+
 class Definition(Protocol):
     """Where the two forms of a network come from. Both must compute the same function with the same weights."""
 

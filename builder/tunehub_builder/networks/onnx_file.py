@@ -12,7 +12,7 @@ import tvm
 from tunehub.relax.identifiers import identifiers
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
-from tunehub_builder.networks.network import Network
+from tunehub_builder.networks.network import OPEN, Network
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -57,7 +57,7 @@ def read(path: Path, shapes: Shapes | None = None, dims: Shapes | None = None) -
     main = next((d for d in dtypes.values() if d.startswith("float")), "float32")
     return Network(
         name=f"{path.stem}_open" if known else path.stem,  # beside records of fixed shapes another network
-        source=f"onnx file {path.name}" + (f", open: {', '.join(known)}" if known else ""),
+        source=f"onnx file {path.name}" + (f"{OPEN}{', '.join(known)}" if known else ""),
         inputs=inputs,
         dtype=main,
         input_dtypes={name: dtype for name, dtype in dtypes.items() if dtype != main},

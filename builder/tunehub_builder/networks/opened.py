@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
-from tunehub_builder.networks.network import Network
+from tunehub_builder.networks.network import OPEN, Network
 
 _AXES = MappingProxyType({"batch": 0, "sequence": 1})
 _ENCODED = 3  # axes of the input of an encoder, the second of which is the sequence
@@ -56,7 +56,7 @@ def opened(network: Network, dims: Mapping[str, tuple[int, ...]]) -> Network:
     return replace(
         network,
         name=f"{network.name}_open",
-        source=f"{network.source}, open: {', '.join(axes)}",
+        source=f"{network.source}{OPEN}{', '.join(axes)}",
         inputs=inputs,
         dims={name: dims[name] for name in axes},
         definition=OpenedNetwork(network=network, axes=axes),

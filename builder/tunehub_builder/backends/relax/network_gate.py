@@ -70,13 +70,14 @@ def network_cases(
     entries: Iterable[NetworkEntry], names: Sequence[str], models: Sequence[Path], records: RecordFile
 ) -> list[RelaxNetworkCase]:
     """What to measure: the standard networks called ``names`` and the ONNX files ``models``, or without either, the
-    networks of a run or package, ``entries``. Files of misses and networks of TVM <= 0.19 are left out of those.
+    networks of a run or package, ``entries``. Files of misses, networks of TVM <= 0.19 and those with open dimensions
+    are left out of these.
 
     Raises UnknownNetworkError, and BuilderError when one of ``entries`` came from a file, which has to be given.
     """
     from tunehub_builder import networks
 
-    known = {entry.name: entry for entry in entries}
+    known = {entry.name: entry for entry in entries if networks.OPEN not in entry.source}
     if not names and not models:
         from_file = next((entry.name for entry in known.values() if entry.source.startswith(_FILES)), None)
         if from_file is not None:
