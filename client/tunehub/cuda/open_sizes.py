@@ -1,5 +1,5 @@
 """Functions with open axes on CUDA: kernels for pieces of known extents, several of them where sums of products are
-tiled, and the one for the size is launched when the function is called."""
+tiled, and the one for the size is launched when the function is called. Softmax has one for all sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tunehub.cuda.cost import matrix_shape
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.limits import limits_of
+from tunehub.cuda.open_softmax import by_rows
 from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
 from tunehub.cuda.rule import NoTileError, Tile
 from tunehub.cuda.sizes import MeasuredPiece, OpenProblem, open_problem, tiles_by_size
@@ -78,6 +79,8 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
         found = _of_one_symbol(function, target)
     else:
         found = _in_pieces(whole, target, static)
+    if found is None and (rows := by_rows(main_module(function))) is not None:
+        found = SizedFunction(mod=rows.mod)
     if found is not None:
         check_function(found.mod["main"], function, target)
     return found

@@ -119,7 +119,20 @@ def _context() -> tuple[Any, Callable[..., Any]]:
     return function, lambda n: ([(3, n, n), (3, n, 16), (3, n, 16)], lambda weight, value: weight @ value)
 
 
+def _softmax() -> tuple[Any, Callable[..., Any]]:
+    """Rows as long as there are of them."""
+    (length,) = _open("length")
+    scores = _tensor("scores", 3, length, length)
+
+    def expected(x: Array) -> Array:
+        found = np.exp(x - x.max(axis=-1, keepdims=True))
+        return np.asarray(found / found.sum(axis=-1, keepdims=True))
+
+    return _function(scores, topi.nn.softmax(scores, axis=-1)), lambda n: ([(3, n, n), (3, n, n)], expected)
+
+
 CASES = {
+    "softmax": (_softmax, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "scores": (_scores, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "context": (_context, [(1,), (2,), (16,), (33,), (61,), (97,), (130,)]),
     "rows": (_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
