@@ -201,6 +201,7 @@ class _Wholes:
         if padding is not None:
             operands["pad"] = (padding.buffer, windows.places[hash(windows.pad)])
         self._operands = {at: each for at, each in operands.items() if any(each[1])}
+        self._fixed = {at: buffer for at, (buffer, places) in operands.items() if not any(places)}
         self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}
 
     def is_padded(self, buffer: Any) -> bool:
@@ -218,6 +219,8 @@ class _Wholes:
         views, matches = [], []
         parts = {str(at): part for at, part in enumerate(parameters(tile))}
         parts.update(("pad", each) for each in tile.body.block.alloc_buffers if self.is_padded(each))
+        for at, whole in self._fixed.items():
+            views += view(whole, parts[at], {})
         for at, (_, places) in self._operands.items():
             base = self._bases[at]
             moved = {axis: starts[place[0]] * place[1] for axis, place in enumerate(places) if place is not None}
