@@ -166,7 +166,7 @@ def _body(maker: _Maker, start: Callable[[_Maker], Any]) -> list[Any]:
             made = step(maker, source)
         except Exception:  # TVM does not take this operator for these shapes
             continue  # what it made so far stays, and nobody reads it
-        if made is None or shape_of(made) is None:
+        if made is None or 0 in (shape_of(made) or (0,)):  # of unknown shape, or without elements at any size
             continue
         maker.steps.append(step.__name__.strip("_"))
         value = made

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.relax.index_expressions import is_variable
-from tunehub.relax.nodes import buffer_kind, integer, parameters
+from tunehub.relax.nodes import buffer_kind, parameters
 from tunehub.relax.open_axes.views import block_of, sequence, views
-from tunehub.relax.symbols import symbols_of
+from tunehub.relax.symbols import symbols_of, variables_in
 
 
 def with_defined_layouts(mod: Any) -> Any:
@@ -33,14 +32,14 @@ def _defined(function: Any) -> Any | None:
     unknown: dict[int, tuple[Any, Any]] = {}
     plain: dict[int, Any] = {}
     for buffer in own:
-        for variable, extent in _extents_in_layout(buffer):
+        for variable, symbol in _variables_in_layout(buffer):
             if not any(map(variable.same_as, symbols)):
-                unknown[hash(variable)] = variable, extent
+                unknown[hash(variable)] = variable, symbol
                 plain[hash(buffer)] = _without_layout(buffer)
     if not unknown:
         return None
     made = views([plain.get(hash(buffer), buffer) for buffer in own], own)
-    bound = [tirx.Bind(variable, extent) for variable, extent in unknown.values()]
+    bound = [tirx.Bind(variable, symbol) for variable, symbol in unknown.values()]
     root = block_of(function.body, sequence([*bound, *made, function.body]), "root", [])
     changed = [plain.get(hash(parameter), parameter) for parameter in function.params]
     return tirx.PrimFunc(changed, root, function.ret_type, function.attrs)
@@ -53,11 +52,14 @@ def _without_layout(buffer: Any) -> Any:
     return tirx.decl_buffer(list(kind.shape), str(kind.dtype), buffer.name, layout=None)
 
 
-def _extents_in_layout(buffer: Any) -> list[tuple[Any, Any]]:
-    """The variables that a layout has for extents, with these extents."""
+def _variables_in_layout(buffer: Any) -> list[tuple[Any, Any]]:
+    """The variables in the extents of a layout, with those of the shape that stand in the same places."""
     shape = list(buffer_kind(buffer).shape)
     parts = getattr(getattr(buffer, "layout", None), "shard", None) or ()
     if len(parts) != len(shape):
         return []
-    pairs = zip((part.extent for part in parts), shape, strict=True)
-    return [pair for pair in pairs if is_variable(pair[0]) and integer(pair[1]) is None]
+    found = (
+        zip(variables_in([part.extent]), variables_in([extent]), strict=False)
+        for part, extent in zip(parts, shape, strict=True)
+    )
+    return [pair for pairs in found for pair in pairs]

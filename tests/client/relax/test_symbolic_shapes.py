@@ -261,7 +261,12 @@ def test_results_of_unknown_shape_are_as_with_tvm_alone(nets: Any, served: Any, 
 
 def test_sums_along_an_open_axis_are_served_with_what_is_around_them(nets: Any, served: Any) -> None:
     """TVM's kernel for these keeps variables that fusion replaces."""
-    mod = nets.build(lambda b, x: b.emit(op.exp(b.emit(op.cumsum(b.emit(op.tanh(x)), axis=0)))), (symbol("n"), 3))
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.cumsum(b.emit(op.concat([x, nets.const(2, 3)], axis=0)), axis=0))
+        return b.emit(op.exp(b.emit(op.cumsum(b.emit(op.tanh(x)), axis=0)))), y
+
+    mod = nets.build(lambda b, x: b.emit(relax.Tuple(make(b, x))), (symbol("n"), 3))
     served(mod, [[nets.array(size, 3)] for size in (1, 2, 7, 31)])
 
 
