@@ -79,7 +79,7 @@ def test_newest_version_that_is_not_yanked_and_fits() -> None:
     )  # fmt: skip
     assert chosen == "0.2.0"
     assert trace == [
-        ("0.5.0", "it has no meta_schedule or template records, only autotvm"),
+        ("0.5.0", "it has no ladder or meta_schedule or template records, only autotvm"),
         ("0.4.0", "its records are for TVM >=0.28, installed is 0.27.0.post1"),
         ("0.3.0", "yanked: wrong numbers"),
         ("0.2.0", None),
