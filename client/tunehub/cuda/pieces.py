@@ -59,7 +59,9 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
         if length > 1 and own[-1] is not None:
             limits[hash(part)] = own[-1]
     rest = tirx.Cast("int32", tirx.min(last - first, number(length)))
-    body = _Masking(limits, rest).statement(nest.body) if limits else nest.body
+    # Names of memory in calls: since 0.27 a buffer is one itself.
+    pointers = frozenset(hash(each) for part in parameters(piece) for each in (part, part.data))
+    body = _Masking(limits, pointers, rest).statement(nest.body) if limits else nest.body
     inner = block_of(piece.body, _bound(nest, body, "blockIdx.y"), "piece", piece.body.block.alloc_buffers)
     outer = tirx.For(place, number(0), count, _BOUND, tirx.SeqStmt([*declared, inner]), _thread("blockIdx.x", _INDEX))
     return function.with_body(block_of(function.body, outer, "root", []))
@@ -100,11 +102,12 @@ def _thread(tag: str, dtype: str) -> Any:
 class _Masking:
     """Rewrites statements so that along the axes in ``limits``, by buffer, nothing is used from ``rest`` on."""
 
-    def __init__(self, limits: dict[int, int], rest: Any) -> None:
-        self._limits, self._rest = limits, rest
+    def __init__(self, limits: dict[int, int], pointers: frozenset[int], rest: Any) -> None:
+        self._limits, self._pointers, self._rest = limits, pointers, rest
 
     def statement(self, node: Any) -> Any:
         from tvm import tirx
+        from tvm.tirx.analysis import undefined_vars
 
         kind = type(node).__name__
         if kind == "For":
@@ -126,9 +129,13 @@ class _Masking:
             return tirx.IfThenElse(node.condition, self.statement(node.then_case), other)
         if kind == "BufferStore":
             return self.store(node)
+        if kind == "Evaluate" and not any(hash(each) in self._pointers for each in undefined_vars(node.value)):
+            return node  # of fragments of tensor cores, in memory of the block's own
         raise NotPiecesError(f"a statement {kind}")
 
     def block(self, block: Any) -> Any:
+        if any(hash(buffer_of(each.source)) in self._limits for each in block.match_buffers):
+            raise NotPiecesError("a part of a piece has a name of its own")
         return type(block)(
             block.iter_vars,
             block.reads,

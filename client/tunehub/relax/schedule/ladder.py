@@ -248,10 +248,11 @@ def _default_knobs(request: Request) -> _Outcomes:
 
 
 def _tensor_cores(request: Request) -> _Outcomes:
-    """Tiles by the rule for the tensor cores of CUDA; for static shapes."""
-    from tunehub.cuda import tensor_core_rule  # CPUs need none of it
+    """Tiles for tensor cores by rule, where these promise to beat TVM's own schedule; with open rows, for each size."""
+    from tunehub.cuda import open_tensor_cores, tensor_core_rule  # CPUs need none of it
 
-    return () if request.is_symbolic else _by_cuda_rule(request, tensor_core_rule.NAME, tensor_core_rule.by_rule)
+    rule = open_tensor_cores.by_size if request.is_symbolic else tensor_core_rule.by_rule
+    return _by_cuda_rule(request, tensor_core_rule.NAME, rule)
 
 
 def _cuda_rule(request: Request) -> _Outcomes:

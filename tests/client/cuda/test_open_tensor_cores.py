@@ -1,0 +1,112 @@
+"""Products in half precision with an open number of rows: pieces on tensor cores, and TVM's own schedule. No GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import te, tirx
+
+from tunehub.cuda import open_tensor_cores, tensor_core, tensor_core_rule
+from tunehub.cuda.matmul import Axis, Matmul
+from tunehub.cuda.open_tensor_cores import by_size
+from tunehub.cuda.pieces import NotPiecesError, _Masking
+from tunehub.cuda.sizes import MeasuredPiece
+from tunehub.cuda.tensor_core import matmul_of
+from tunehub.cuda.tensor_core_rule import ranked
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.nodes import main_module
+from tunehub.relax.schedule.ladder import schedule_function
+from tunehub.relax.symbols import probes
+
+from ...threads_as_loops import threads_as_loops
+from .scheduled import H200
+
+pytestmark = pytest.mark.slow
+
+
+def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, ...] = ()) -> Any:
+    """An open number of rows, times weights as they lie, plus a bias."""
+    rows = tirx.Var("n", "int64")
+    x = te.placeholder((*lead, rows, depth), dtype, name="x")
+    w, bias = te.placeholder((columns, depth), dtype, name="w"), te.placeholder((columns,), dtype, name="bias")
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(*at: Any) -> Any:
+        return te.sum(x[(*at[:-1], k)].astype("float32") * w[at[-1], k].astype("float32"), axis=k)
+
+    y = te.compute((*lead, rows, columns), product, name="product")
+    z = te.compute(y.shape, lambda *at: y(*at).astype(dtype) + bias[at[-1]], name="out")
+    return main_module(te.create_prim_func([x, w, bias, z], index_dtype_override="int64"))
+
+
+@pytest.mark.no_cover  # the sketch is covered where it replays
+@pytest.mark.parametrize("lead", [(), (1,)], ids=["matrix", "batch of one"])
+def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
+
+    def scheduled(piece: Any, _: Any) -> tuple[Any, float]:
+        matmul = matmul_of(piece)
+        assert matmul is not None
+        tile = next(each for each in ranked(matmul, 400) if not each.pipelined)
+        return tensor_core.apply(piece, matmul, tile), 1e-9 * matmul.extents[1] ** 0.5
+
+    monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
+    monkeypatch.setattr(open_tensor_cores, "by_rule", scheduled)
+    monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)  # follows fragments
+    mod = _linear(40, 72, lead=lead)
+    found = by_size(mod, H200)
+    assert found is not None
+    looped = threads_as_loops(found[0].mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+    run = tvm.tirx.build(looped, target="llvm")["main"]
+    rng = np.random.default_rng(0)
+    w, bias = (rng.standard_normal(shape).astype("float16") for shape in ((40, 72), (40,)))
+    for rows in (1, 15, 17, 33, 64, 130):
+        x = rng.standard_normal((*lead, rows, 72)).astype("float16")
+        out = tvm.runtime.tensor(np.full((*lead, rows, 40), np.nan, "float16"))
+        run(*map(tvm.runtime.tensor, (x, w, bias)), out)
+        expected = (x.astype("float32") @ w.T.astype("float32")).astype("float16") + bias
+        np.testing.assert_allclose(out.numpy(), expected, rtol=2e-3, atol=2e-2)
+
+
+def test_a_function_without_a_record_has_pieces_on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_tensor_cores, "_LENGTHS", (16, 64))
+    scheduled, function = schedule_function(_linear(512, 256)["main"], H200, EmptyLookup())
+    assert scheduled.served is not None and function is not None
+    assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
+    assert "wmma" in function.script()
+    assert probes(function)
+
+
+def test_large_products_along_k_are_tvms_own_and_small_ones_pieces() -> None:
+    """6144 x 4096: what 16 to 128 rows should take on an H200, with dlight's 72 µs for up to 256 rows."""
+    matmul = Matmul(
+        name="product", batch=(), rows=(Axis(0, 16),), columns=(Axis(1, 6144),), k=(Axis(2, 4096),),
+        rows_first=False, k_last=True, columns_first=False, runs=(1, 1), window=1,
+    )  # fmt: skip
+    pieces = [
+        MeasuredPiece(length=length, blocks=blocks, run_s=run_s)
+        for length, blocks, run_s in ((16, 384, 22e-6), (64, 96, 40e-6))
+    ]
+    chosen = open_tensor_cores._chosen(matmul, pieces)
+    assert chosen[0][0] is not None and chosen[0][0].length == 16
+    assert chosen[-1] == (None, None)
+
+
+def test_other_types_are_none_of_its_business() -> None:
+    assert by_size(_linear(40, 72, "float32"), H200) is None
+
+
+def test_calls_on_what_a_piece_takes_are_refused() -> None:
+    """Fragments that are read from memory of other pieces, too, could go beyond the end."""
+    whole, own = (tirx.decl_buffer((16, 16), "float16", name) for name in ("whole", "own"))
+    masking = _Masking({hash(whole): 0}, frozenset(map(hash, (whole, whole.data))), tirx.const(3))
+    call = tirx.Evaluate(tirx.call_extern("int32", "load", own.data))
+    assert masking.statement(call).same_as(call)
+    with pytest.raises(NotPiecesError, match="Evaluate"):
+        masking.statement(tirx.Evaluate(tirx.call_extern("int32", "load", whole.data)))
