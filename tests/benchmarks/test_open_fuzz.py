@@ -13,7 +13,8 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("tvm.relax")
 
 
-_SLICED = "prim.if_then_else"  # in the shape of a slice whose end may be negative: TVM's fusion fails
+# What TVM's passes say of `if_then_else` in shapes, such as that of a slice whose end may be negative.
+_SLICED = ("prim.if_then_else", "no block is being built")
 
 
 def test_modules_of_a_seed_are_the_same() -> None:
@@ -24,7 +25,7 @@ def test_modules_of_a_seed_are_the_same() -> None:
 def test_a_random_module_computes_what_tvm_computes(seed: int) -> None:
     trial = tried(seed)
     assert not trial.wrong and not trial.failed
-    assert all(_SLICED in reason for reason in trial.left)
+    assert all(any(each in reason for each in _SLICED) for reason in trial.left)
 
 
 def test_trials_are_counted_by_what_came_of_them() -> None:
