@@ -76,17 +76,43 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
+def _check(name: str, opened: Any, cpu: Any, sizes: Any) -> Any:
     make, *shapes = CASES[name]
     case = opened.open_case(make, *shapes, symbols=3)
     found = opened.scheduled(case, cpu)
     assert found is not None
-    assert found.template in ("conv2d", "depthwise", "pooling")
     fast, plain = opened.compiled(found.mod, cpu), opened.compiled(case.mod, cpu)
     rng = np.random.default_rng(3)
-    for size in SIZES:
-        values = (*size, 3)
+    for size in sizes:
+        values = (*map(int, size), 3)
         arrays, got = opened.outputs(fast, case, values, rng)
         expected = opened.written(plain, arrays, case.shapes(*values)[-1])
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {values}")
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
+    assert _check(name, opened, cpu, SIZES).template in ("conv2d", "depthwise", "pooling")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_the_loops_at_random_sizes(name: str, cpu: Any, opened: Any) -> None:
+    _check(name, opened, cpu, np.random.default_rng(7).integers(1, 100, (60, 2)))
+
+
+def test_an_average_that_counts_what_is_inside_the_image_is_no_tile(cpu: Any, opened: Any) -> None:
+    """How much that is depends on the place of the window."""
+
+    def make(x: Any) -> Any:
+        return blocked.pool2d_blocked(
+            x, kind="avg", pool_size=(3, 3), strides=(1, 1), padding=(1, 1, 1, 1), count_include_pad=False
+        )
+
+    case = opened.open_case(make, (1, 3, "s0", "s1", 16), symbols=2)
+    found = opened.scheduled(case, cpu)
+    assert found.template == "loops"
+    fast, plain = opened.compiled(found.mod, cpu), opened.compiled(case.mod, cpu)
+    arrays, got = opened.outputs(fast, case, (7, 9), np.random.default_rng(0))
+    np.testing.assert_allclose(got, opened.written(plain, arrays, case.shapes(7, 9)[-1]), rtol=1e-5)
