@@ -225,7 +225,8 @@ def _header_folders() -> tuple[str, ...]:
         path = nvcc.find_cuda_path()
     except RuntimeError as error:
         raise NvrtcError(f"{error}: pip install nvidia-cuda-runtime nvidia-cuda-crt, and set CUDA_PATH") from error
-    folders = (Path(path) / "include", nvcc._find_cuda_target_include(path))
+    of_target = getattr(nvcc, "_find_cuda_target_include", lambda _: None)  # since 0.27
+    folders = (Path(path) / "include", of_target(path))
     return tuple(str(folder) for folder in folders if folder and Path(folder).is_dir())
 
 
