@@ -17,6 +17,7 @@ from tunehub.cuda.limits import limits_of
 from tunehub.cuda.nvrtc import NvrtcError
 from tunehub.exceptions import last_line
 from tunehub_builder.backends.relay.autotvm_session import CandidateError, TaskSource, built, create_task
+from tunehub_builder.backends.relay.nvrtc import Refusals
 from tunehub_builder.backends.relay.run_place import RunDevice, RunPlace
 from tunehub_builder.backends.relay.work import LOCAL_MEMORY, REGISTERS, SHARED_MEMORY, TOO_MANY_THREADS
 from tunehub_builder.tuning.runner.cuda_worker import tensor_bytes, timed
@@ -98,6 +99,7 @@ class GpuSession(ABC):
             signal.signal(number, signal.SIG_DFL)
         self._build_limit_s, self._run_limit_s = build_limit_s, run_limit_s
         self._device: RunDevice | None = None
+        self._refusals = Refusals(most_stack=MOST_STACK)
         self._tasks: dict[str, Any] = {}
         self._arguments: dict[tuple[tuple[int, ...], str], Any] = {}
 
@@ -110,7 +112,7 @@ class GpuSession(ABC):
     def _prepare(self, target: Any) -> RunDevice:
         """The device, taken into use once in a process: one that replaces a crashed one is not warmed up."""
         if self._device is None:
-            device = self._place.device(target, MOST_STACK)
+            device = self._place.device(target, self._refusals)
             device.tvm.sync()
             self._device = device
         return self._device
@@ -131,6 +133,7 @@ class GpuSession(ABC):
                 raise _failure(error, "INSTANTIATION_ERROR") from error
             try:
                 library = built(schedule, arguments, task.target, check_of(task.target))
+                self._refusals.raise_first()
             except Exception as error:
                 raise _failure(error, "COMPILE_HOST") from error
         finally:

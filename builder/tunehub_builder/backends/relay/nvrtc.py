@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,42 @@ def available() -> bool:
     return True
 
 
-def install(arch: str, most_stack: int | None = None) -> None:
+@dataclass(kw_only=True, slots=True)
+class Refusals:
+    """What candidates are refused for when they are compiled: more than ``most_stack`` bytes of stack a thread, or what
+    NVRTC says.
+
+    TVM's callback must not raise: an error that passes through TVM 0.19's ``tir_to_runtime`` leaves its stack of
+    targets as it was in there, and a later build of the process ends in a segmentation fault.
+    """
+
+    most_stack: int
+    problems: list[NvrtcError] = field(default_factory=list)
+
+    def raise_first(self) -> None:
+        """After a build: raises what its kernels were refused for, if they were, and forgets it."""
+        problems, self.problems = self.problems, []
+        if problems:
+            raise problems[0]
+
+
+def install(arch: str, refusals: Refusals | None = None) -> None:
     """Let TVM compile for ``arch`` (``sm_90``) with this from now on, in this process.
 
-    A kernel whose threads take more than ``most_stack`` bytes of stack is refused (NvrtcError); None: none is.
+    With ``refusals`` a kernel that is refused has no machine code, and the caller asks after each build; without, all
+    stack is allowed and what NVRTC says is raised.
     """
     import tvm
 
     def compiled(source: Any, *_target: Any) -> bytearray:
-        code = machine_code(str(source), arch)
-        if most_stack is not None:
-            check_stack(code, most_stack)
+        if refusals is None:
+            return bytearray(machine_code(str(source), arch))
+        try:
+            code = machine_code(str(source), arch)
+            check_stack(code, refusals.most_stack)
+        except NvrtcError as error:
+            refusals.problems.append(error)
+            return bytearray()
         return bytearray(code)
 
     tvm._ffi.register_func(_CALLBACK, compiled, override=True)

@@ -29,16 +29,16 @@ class RunPlace(msgspec.Struct, frozen=True):
         if self.gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpu
 
-    def device(self, target: Any, most_stack: int | None = None) -> RunDevice:
+    def device(self, target: Any, refusals: nvrtc.Refusals | None = None) -> RunDevice:
         """The device of a ``tvm.target.Target``; kernels for a GPU are compiled by NVRTC from now on, where it is.
 
-        ``most_stack``: see :func:`nvrtc.install`.
+        ``refusals``: see :func:`nvrtc.install`.
         """
         import tvm
 
         kind = str(target.kind.name)
         if kind == "cuda" and nvrtc.available():
-            nvrtc.install(str(target.attrs["arch"]), most_stack)
+            nvrtc.install(str(target.attrs["arch"]), refusals)
         return RunDevice(tvm.device(kind, 0), self.lock)
 
 
