@@ -164,6 +164,21 @@ def test_without_a_network_that_gets_faster_nothing_is_published(work: RelayWork
         pack_directory(work.directory, "0.1.0")
 
 
+def test_a_network_that_the_gate_refused_is_not_named(checked: RelayWork) -> None:
+    run = checked.directory.existing_run()
+    (net,) = run.networks
+    other = msgspec.structs.replace(net, name="other")
+    checked.directory.save_run(msgspec.structs.replace(run, networks=(net, other)))
+    add(checked, verdict(line(width=128), 2e-4, 1e-4), counts={"other": 1})
+    for case in record_uses(checked, checked.directory.existing_run(), list(verdict_journal(checked).entries())):
+        for use in case.uses:
+            refused = network_verdict(use, 2e-2, network=case.network, admitted=case.network == "net", reason="slower")
+            network_journal(checked).append(refused)
+    built = pack_directory(checked.directory, "0.1.0")
+    assert [network.name for network in built.manifest.networks] == ["net"]
+    assert built.counts["records"] == 1
+
+
 def test_a_workload_of_no_network_stands_for_itself_when_its_output_was_compared(work: RelayWork) -> None:
     own = verdict(line(), 2e-4, 1e-4)
     compared = msgspec.structs.replace(own.finalists[0], difference=1e-7)

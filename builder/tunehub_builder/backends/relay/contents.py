@@ -34,7 +34,8 @@ from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
 
 
 def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
-    """The records and graph-level sets that the gate admitted, by workload and by network.
+    """The records and graph-level sets that the gate admitted, by workload and by network, and the networks that it
+    admitted: nothing is promised of the others.
 
     ``measured``: end-to-end times; those of networks that were tuned go into the evidence.
 
@@ -47,6 +48,7 @@ def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     verdicts = sorted(found, key=lambda verdict: verdict.subject)
     networks = current(network_journal(work), record_uses(work, run, verdicts))
     judged = judged_records(verdicts, networks, tasks, (entry.name for entry in run.networks))
+    admitted = {verdict.network for verdict in networks if verdict.admitted}
     published = [record for record in judged if record.published and _is_sound(record)]
     graphs = [verdict for verdict in networks if verdict.variant == GRAPH and verdict.admitted]
     if not published and not graphs:
@@ -56,7 +58,7 @@ def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     return Contents(
         target=descriptor_of_legacy(parse_target(target_text(run))),
         record_sets=tuple(sets),
-        networks=sorted_networks(run),
+        networks=tuple(entry for entry in sorted_networks(run) if entry.name in admitted),
         provenance=provenance_of(run, sum(map(_lines, work.logs()))),
         files=files,
         evidence=b"".join(map(encode_evidence, [*evidence, *measured_with(run, measured)])),
