@@ -15,8 +15,6 @@ import msgspec
 from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan, interquartile_range
 from tunehub.records.key_scheme import LADDER
-from tunehub.relax.open_axes import rows
-from tunehub.templates import KnobError, read_knobs
 from tunehub_builder.backends.relax.workload_gate import LIMITS, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
 from tunehub_builder.gate.journal import judge_due
@@ -188,6 +186,9 @@ def ladder_reason(record: LadderRecord) -> str | None:
 
 
 def _step_reason(step: LadderStep) -> str | None:
+    from tunehub.relax.open_axes import rows  # directories of TVM <= 0.19 are packed where there is no tirx
+    from tunehub.templates import KnobError, read_knobs
+
     if step.trace is not None:
         return static_reason(step.trace)
     if step.template is None or step.version is None or step.knobs is None:
