@@ -58,6 +58,13 @@ class OpenFunction:
         return over_pieces(self.function, self.axes, piece, self.sizes(length))
 
 
+def open_function(function: Any) -> OpenFunction | None:
+    """``function`` with its open axes, None unless its pieces lie in one piece in its parameters."""
+    axes = open_axes(function)
+    whole = None if axes is None else OpenFunction(function=function, axes=axes)
+    return whole if whole is not None and whole.axes.is_contiguous(function, whole.sizes(2)) else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizedFunction:
     """``mod``: with the function as ``main``, its extents unknown. ``measured``: the sizes of pieces that records are
@@ -73,12 +80,8 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
     ``static`` schedules the static functions of pieces. Raises NoTileError and NotPiecesError
     where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched.
     """
-    axes = open_axes(function)
-    whole = None if axes is None else OpenFunction(function=function, axes=axes)
-    if axes is None or whole is None or not axes.is_contiguous(function, whole.sizes(2)):
-        found = _of_one_symbol(function, target)
-    else:
-        found = _in_pieces(whole, target, static)
+    whole = open_function(function)
+    found = _of_one_symbol(function, target) if whole is None else _in_pieces(whole, target, static)
     if found is None and (rows := by_rows(main_module(function))) is not None:
         found = SizedFunction(mod=rows.mod)
     if found is not None:

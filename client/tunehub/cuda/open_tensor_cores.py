@@ -11,7 +11,7 @@ import numpy as np
 
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.open_sizes import OpenFunction, SizedFunction
+from tunehub.cuda.open_sizes import OpenFunction, SizedFunction, open_function
 from tunehub.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.sizes import MeasuredPiece, ranges
@@ -20,7 +20,6 @@ from tunehub.cuda.tensor_core_cost import default_s
 from tunehub.cuda.tensor_core_rule import by_rule
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.nodes import main_module
-from tunehub.relax.open_axes.axes import open_axes
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined
 from tunehub.relax.schedule.guard import check_function
@@ -38,12 +37,9 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     does.
     """
     function = mod["main"]
-    axes = open_axes(function)
-    whole = None if axes is None else OpenFunction(function=function, axes=axes)
-    if axes is None or whole is None or not axes.is_contiguous(function, whole.sizes(2)):
-        return None
-    matmul = _open_rows(whole)
-    if matmul is None:
+    whole = open_function(function)
+    matmul = None if whole is None else _open_rows(whole)
+    if whole is None or matmul is None:
         return None
     pieces = dict(_pieces(whole, target))
     chosen = _chosen(matmul, list(pieces))
@@ -55,7 +51,7 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
         if piece is not None:  # TVM's own was checked where it was made
             check_function(made, function, target)
         branches.append(SizeBranch(up_to=up_to, function=made))
-    return SizedFunction(mod=main_module(joined(function, product(wide(axes.extents)), branches))), None
+    return SizedFunction(mod=main_module(joined(function, product(wide(whole.axes.extents)), branches))), None
 
 
 def _open_rows(whole: OpenFunction) -> Matmul | None:

@@ -160,7 +160,8 @@ class IndexLookup:
         follow the layouts that the others ask for.
         """
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
-        own = [info for info in index.sets if info.id in frozenset(sets)]
+        usable = frozenset(sets)
+        own = [info for info in index.sets if info.id in usable]
         self._sets = tuple(info.id for info in own if info.tuner != LADDER)
         self._ladder_sets = tuple(info.id for info in own if info.tuner == LADDER)
         self.tuners = frozenset(info.tuner for info in own if info.good > info.measured)

@@ -68,6 +68,12 @@ class _Block:
 _Places = dict[int, tuple[int | None, ...]]  # the open axes of buffers by hash
 
 
+def separate_axes(function: Any) -> OpenAxes | None:
+    """The open axes of ``function`` when pieces of one along each lie in one piece in its parameters, else None."""
+    axes = open_axes(function)
+    return axes if axes is not None and axes.is_contiguous(function, [1] * len(axes.extents)) else None
+
+
 def open_axes(function: Any) -> OpenAxes | None:
     """The open axes of ``function``, not scheduled; None unless each part of what it computes along them depends on the
     same part of its operands, and on nothing else that is open.

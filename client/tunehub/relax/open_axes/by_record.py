@@ -7,7 +7,7 @@ from typing import Any
 
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes import rows
-from tunehub.relax.open_axes.axes import OpenAxes, open_axes
+from tunehub.relax.open_axes.axes import OpenAxes, separate_axes
 from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.relax.schedule.apply import apply_exact
@@ -48,8 +48,8 @@ def by_trace(function: Any, target: Any, trace: Any) -> Any:
 def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
     """Templates with their versions and the knobs worth measuring, those of the rule first; none for a function whose
     schedule has no knobs."""
-    axes = open_axes(function)
-    if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+    axes = separate_axes(function)
+    if axes is None:
         return []
     space: list[Knobs] = [*rows.row_space(function, axes, machine_for(target))]
     if space:
@@ -63,8 +63,8 @@ def knob_space(function: Any, target: Any) -> list[tuple[str, int, Knobs]]:
 
 
 def _separate(function: Any) -> OpenAxes:
-    axes = open_axes(function)
-    if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+    axes = separate_axes(function)
+    if axes is None:
         raise KnobError("tiles along its open axes are not separate")
     return axes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.relax.open_axes.attention import is_attention, schedule_attention
-from tunehub.relax.open_axes.axes import open_axes
+from tunehub.relax.open_axes.axes import separate_axes
 from tunehub.relax.open_axes.divisors import with_positive_divisors
 from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.maps import schedule_maps
@@ -50,8 +50,8 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
     machine = machine_for(target)
     if is_attention(main_module(function)):
         return _whole(schedule_attention(main_module(function), machine), "attention")
-    axes = open_axes(function)
-    if axes is None or not axes.is_contiguous(function, [1] * len(axes.extents)):
+    axes = separate_axes(function)
+    if axes is None:
         windows = by_windows(function, machine)
         if windows is not None:
             return TiledFunction(mod=main_module(windows.function), tile=None, template=windows.template)
