@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tunehub.cuda import cost as cuda_cost
+from tunehub.cuda.adapted import TileRow, tile_row
 from tunehub.cuda.cost import COSTS, DEFAULT_COSTS, Operand, Problem, Term, Tiles, as_tiles, counts
 from tunehub.records.never_worse import GUESS_MARGIN
 
 _FEWEST = 16  # trials of a workload that is judged
 _WEIGHT = 0.5  # how much less slow trials count: (fastest ÷ own time) to this power
 _ROUNDS = 8  # of the fit, which comes closer to errors in ratios with each
-_SPATIAL, _REDUCTION = 5, 3  # parts of MetaSchedule's tiles
 
 Array = npt.NDArray[Any]
 
@@ -152,18 +152,11 @@ def problem_of(item: dict[str, Any]) -> Problem:
     return Problem(spatial=tuple(item["spatial"]), reduction=tuple(item["reduction"]), operands=(first, second))
 
 
-def _tile(trace: Any, problem: Problem) -> Any:
-    """(virtual, threads, inner, step) of a trace of MetaSchedule, or None when it has no tiles of this problem."""
+def _tile(trace: Any, problem: Problem) -> TileRow | None:
+    """Of a trace of MetaSchedule as it is in a journal, or None when it has no tiles of this problem."""
     instructions, decisions = trace
     at = dict(map(tuple, decisions))
-    tiles = [at[number] for number, each in enumerate(instructions) if each[0] == "SamplePerfectTile"]
-    if [math.prod(tile) for tile in tiles] != [*problem.spatial, *problem.reduction]:
-        return None
-    spatial, steps = tiles[: len(problem.spatial)], tiles[len(problem.spatial) :]
-    if any(len(tile) != _SPATIAL for tile in spatial) or any(len(tile) != _REDUCTION for tile in steps):
-        return None
-    virtual, threads = [tile[1] for tile in spatial], [tile[2] for tile in spatial]
-    return virtual, threads, [tile[3] * tile[4] for tile in spatial], [tile[1] * tile[2] for tile in steps]
+    return tile_row([at[number] for number, each in enumerate(instructions) if each[0] == "SamplePerfectTile"], problem)
 
 
 def _chosen(each: MeasuredTiles, costs: dict[str, float], own: dict[str, float]) -> tuple[float, float, bool]:

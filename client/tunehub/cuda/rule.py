@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -46,6 +47,7 @@ class NoTileError(ValueError):
     """TVM's own schedule is to be used; the message says why."""
 
 
+@lru_cache(maxsize=256)  # asked for a function's records for other shapes, and then for the function
 def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bool = False) -> Tile:
     """The tile that should take least, with at most so many ``threads`` and bytes of ``shared_memory`` in a block.
 

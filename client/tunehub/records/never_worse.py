@@ -59,6 +59,14 @@ def against_borrowing(found: Measured | None) -> str | None:
     return None if found is None else _no_faster(found, found.evidence.tuned_s)
 
 
+def against_transfer(expected_s: float, rule_s: float) -> str | None:
+    """Why a record for another shape is not used that should take ``expected_s`` where the rule should take
+    ``rule_s``: its tile was measured there, which counts as much as the margin of a guess."""
+    if expected_s < GUESS_MARGIN * rule_s:
+        return None
+    return f"it should take {_us(expected_s)} µs here, and {_us(rule_s)} µs without a record"
+
+
 def against_default_knobs(found: Measured, template: str) -> str | None:
     """Why a template's default knobs are not used, by what they took here, or the best knobs where that is unknown.
 

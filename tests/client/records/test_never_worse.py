@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tunehub.records.lookup import Measured
-from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record
+from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record, against_transfer
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from ..conftest import RegistryFolder, key, lines, make_record
@@ -98,3 +98,10 @@ def test_evidence_on_records_of_no_use_here_is_not_asked(registry: RegistryFolde
     assert hub.lookup.measured("meta_schedule", key(1)) is None
     assert hub.lookup.measured("meta_schedule", "nonsense") is None
     hub.close()
+
+
+@pytest.mark.parametrize(("expected_s", "rule_s", "used"), [(1.2e-6, 1e-6, True), (1.3e-6, 1e-6, False)])
+def test_a_record_for_another_shape_gives_way_to_a_rule_that_promises_more(
+    expected_s: float, rule_s: float, used: bool
+) -> None:
+    assert (against_transfer(expected_s, rule_s) is None) == used

@@ -12,7 +12,13 @@ from tunehub.exceptions import TunehubError, last_line
 from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.records.ladder import LadderWalk, Refusal, Step, StepRejected, walk
 from tunehub.records.lookup import Candidate, content_of
-from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_ladder, against_record
+from tunehub.records.never_worse import (
+    against_borrowing,
+    against_default_knobs,
+    against_ladder,
+    against_record,
+    against_transfer,
+)
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.apply import apply_candidate
@@ -223,7 +229,23 @@ def _transferred_traces(request: Request) -> _Outcomes:
     """Traces tuned for other static shapes, where no template made for the operator fits."""
     if request.is_symbolic or request.has_expert:
         return ()
-    return _transferred(request, request.transfers.traces, META_SCHEDULE)
+    found = _transferred(request, request.transfers.traces, META_SCHEDULE)
+    return map(partial(_unless_rule_is_faster, request), found) if request.target.kind.name == "cuda" else found
+
+
+def _unless_rule_is_faster(request: Request, found: Served | StepRejected) -> Served | StepRejected:
+    """``found`` with the time that its tile should take here, rejected where the rule for CUDA promises much less."""
+    if isinstance(found, StepRejected):
+        return found
+    from tunehub.cuda.adapted import expected_times  # CPUs need none of it
+
+    own_s, rule_s = expected_times(request.mod, found.schedule.trace, request.target)
+    expected_s = own_s or found.predicted_s
+    against = against_transfer(expected_s, rule_s) if expected_s and rule_s else None
+    if against is not None:
+        record = None if found.record is None else found.record.op
+        return StepRejected(step="transfer", reason=against, package=found.package, record=record)
+    return replace(found, predicted_s=expected_s)
 
 
 def _default_knobs(request: Request) -> _Outcomes:

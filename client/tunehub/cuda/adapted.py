@@ -1,0 +1,56 @@
+"""What a trace that was tuned for another shape promises on a CUDA GPU, by the costs of tiles (docs/adr/0018).
+
+A record says how fast its schedule was on its own shape. With other extents its tile fills the multiprocessors in
+another way, which the record's speed knows nothing about; the costs count it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub.cuda.cost import Problem, as_tiles, default_s, seconds
+from tunehub.cuda.limits import limits_of
+from tunehub.cuda.rule import NoTileError, tile_for
+from tunehub.cuda.tiles import Sums, sums_of
+
+_SPATIAL, _REDUCTION = 5, 3  # parts of MetaSchedule's tiles
+TileRow = tuple[list[int], list[int], list[int], list[int]]
+
+
+def expected_times(mod: Any, trace: Any, target: Any) -> tuple[float | None, float | None]:
+    """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by ``trace`` (a ``tvm.s_tir.Trace``
+    with its extents), and that it should take without a record: by the rule's tile or by TVM's own schedule.
+
+    None for what the costs do not know: a function that does not add up products, a trace without MetaSchedule's tiles.
+    """
+    sums = sums_of(mod)
+    if sums is None or sums.problem is None:
+        return None, None
+    decided = dict(trace.decisions)
+    parts = [decided[each] for each in trace.insts if each.kind.name == "SamplePerfectTile" and each in decided]
+    row = tile_row([[int(part) for part in tile] for tile in parts], sums.problem)
+    own = None if row is None else float(seconds(sums.problem, as_tiles([row]))[0])
+    return own, _without_record_s(sums.problem, sums, target)
+
+
+def tile_row(tiles: Sequence[Sequence[int]], problem: Problem) -> TileRow | None:
+    """(virtual, threads, inner, step) of MetaSchedule's ``tiles``, one for each loop of ``problem``; None when they are
+    not those of its loops."""
+    if list(map(math.prod, tiles)) != [*problem.spatial, *problem.reduction]:
+        return None
+    spatial, steps = tiles[: len(problem.spatial)], tiles[len(problem.spatial) :]
+    if any(len(tile) != _SPATIAL for tile in spatial) or any(len(tile) != _REDUCTION for tile in steps):
+        return None
+    virtual, threads = [tile[1] for tile in spatial], [tile[2] for tile in spatial]
+    return virtual, threads, [tile[3] * tile[4] for tile in spatial], [tile[1] * tile[2] for tile in steps]
+
+
+def _without_record_s(problem: Problem, sums: Sums, target: Any) -> float | None:
+    limits = limits_of(target)
+    try:
+        tile = tile_for(problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+    except NoTileError:
+        return default_s(problem)
+    return tile.expected_s

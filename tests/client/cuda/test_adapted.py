@@ -1,0 +1,75 @@
+"""Records for other shapes on CUDA: what their tiles cost here, and where the rule takes their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from tvm import te, topi
+
+import tunehub
+from tunehub.cuda.adapted import expected_times, tile_row
+from tunehub.cuda.cost import as_tiles, seconds
+from tunehub.cuda.rule import tile_for
+from tunehub.cuda.tiles import sums_of
+from tunehub.relax.nodes import main_module
+from tunehub.relax.schedule.ladder import schedule_function
+
+from .scheduled import H200
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]  # the registry that comes with tunehub
+
+
+@pytest.fixture(scope="module")
+def lookup() -> Any:
+    """The published package."""
+    with tunehub.context(H200, require="cuda-h200==0.2.0", registry=[str(ROOT)]) as hub:
+        pass
+    return hub.lookup
+
+
+def convolution(channels: int, size: int, *, batch: int, kernel: int = 3) -> Any:
+    """With bias and ReLU, as the networks of the package have it."""
+    data = te.placeholder((batch, channels, size, size), name="data")
+    weight = te.placeholder((channels, channels, kernel, kernel), name="weight")
+    bias = te.placeholder((1, channels, 1, 1), name="bias")
+    result = topi.nn.relu(topi.add(topi.nn.conv2d(data, weight, 1, kernel // 2, 1), bias))
+    return te.create_prim_func([data, weight, bias, result])
+
+
+def test_a_tile_that_leaves_multiprocessors_idle_here_gives_way_to_the_rule(lookup: Any) -> None:
+    outcome, _ = schedule_function(convolution(512, 7, batch=3), H200, lookup)
+    against = [str(item.reason) for item in outcome.rejected if item.step == "transfer"]
+    assert any("µs without a record" in each for each in against)
+    assert outcome.rung == "template"
+
+
+def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(lookup: Any) -> None:
+    function = convolution(64, 56, batch=3)
+    outcome, _ = schedule_function(function, H200, lookup)
+    served = outcome.served
+    assert served is not None and served.rung == "transfer"
+    own_s, rule_s = expected_times(main_module(function), served.schedule.trace, H200)
+    assert own_s is not None and rule_s is not None
+    assert served.predicted_s == own_s < 1.25 * rule_s
+
+
+def test_the_time_is_that_of_the_tile_of_the_adapted_trace() -> None:
+    mod = main_module(convolution(64, 28, batch=1))
+    problem = sums_of(mod).problem  # type: ignore[union-attr]
+    assert problem is not None
+    tile = tile_for(problem, shared_memory=49152, threads=1024)
+    parts = zip(problem.spatial, tile.virtual, tile.threads, tile.inner, strict=True)
+    spatial = [[extent // (a * b * c), a, b, 1, c] for extent, a, b, c in parts]
+    steps = [[extent // step, 1, step] for extent, step in zip(problem.reduction, tile.step, strict=True)]
+    row = tile_row([*spatial, *steps], problem)
+    assert row is not None
+    assert float(seconds(problem, as_tiles([row]))[0]) == pytest.approx(tile.expected_s)
+    assert tile_row([*spatial, *steps][1:], problem) is None
+    assert tile_row([*spatial, *([a * b, c] for a, b, c in steps)], problem) is None
