@@ -112,6 +112,29 @@ def children(node: Any) -> list[Any]:
     return [child for name in _CHILDREN.get(kind, _ALL_CHILDREN) if (child := getattr(node, name, None)) is not None]
 
 
+def with_children(node: Any, change: Callable[[Any], Any]) -> Any:
+    """A statement or block with what :func:`children` lists changed, but for the ``init`` of a block."""
+    from tvm import tirx
+
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        return tirx.SeqStmt([change(each) for each in node.seq])
+    if kind == "For":
+        more = {"annotations": node.annotations, "thread_binding": node.thread_binding}
+        return tirx.For(node.loop_var, node.min, node.extent, int(node.kind), change(node.body), **more)
+    if kind == "SBlockRealize":
+        return type(node)(node.iter_values, node.predicate, change(node.block))
+    return with_block_body(node, change(node.body)) if kind == "SBlock" else node
+
+
+def with_block_body(block: Any, body: Any) -> Any:
+    """``block`` with another ``body``."""
+    return type(block)(
+        *(block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init),
+        *(block.alloc_buffers, block.match_buffers, block.annotations),
+    )
+
+
 def statements_in(node: Any) -> Iterator[Any]:
     """A statement, and all statements and blocks in it, in order."""
     yield node

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.relax.nodes import integer
+from tunehub.relax.nodes import integer, with_children
 from tunehub.relax.open_axes.views import dtype_of
 
 _DIVISIONS = ("FloorDiv", "FloorMod")
@@ -23,26 +23,10 @@ def with_positive_divisors(function: Any) -> Any:
 
 
 def _statement(node: Any) -> Any:
-    from tvm import tirx
-
     kind = type(node).__name__
-    if kind == "SeqStmt":
-        return tirx.SeqStmt([_statement(each) for each in node.seq])
-    if kind == "For":
-        body, more = _statement(node.body), {"annotations": node.annotations, "thread_binding": node.thread_binding}
-        return tirx.For(node.loop_var, node.min, node.extent, int(node.kind), body, **more)
     if kind == "SBlockRealize":
         return type(node)([_place(each) for each in node.iter_values], _place(node.predicate), _statement(node.block))
-    if kind == "SBlock" and not len(node.iter_vars):
-        return _with_body(node, _statement(node.body))
-    return node
-
-
-def _with_body(block: Any, body: Any) -> Any:
-    return type(block)(
-        *([], block.reads, block.writes, block.name_hint, body, block.init),
-        *(block.alloc_buffers, block.match_buffers, block.annotations),
-    )
+    return node if kind == "SBlock" and len(node.iter_vars) else with_children(node, _statement)
 
 
 def _place(expression: Any) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent, same_extent
+from tunehub.relax.open_axes.borders import Borders, border_values
 from tunehub.relax.open_axes.loops import (
     INDEX,
     PARALLEL,
@@ -52,8 +53,10 @@ class Padding:
     buffer: Any
 
 
-def over_windows(function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | None, pieces: int) -> Any:
-    """``function`` as a loop over tiles, behind ``padding`` if it has one.
+def over_windows(
+    function: Any, windows: Windows, tiles: WindowTiles, padding: Padding | Borders | None, pieces: int
+) -> Any:
+    """``function`` as a loop over tiles, behind a copy if that is its ``padding``; else these read the image itself.
 
     ``pieces``: how many the work is to be in at least for threads to share it. Raises NotTiledError where the schedules
     of tiles are not shared among threads alike.
@@ -61,7 +64,7 @@ def over_windows(function: Any, windows: Windows, tiles: WindowTiles, padding: P
     from tvm import tirx
 
     functions = [with_own_data(tile) for tile in tiles.functions]
-    nests = [_main_nest(tile, padding is not None) for tile in functions]
+    nests = [_main_nest(tile, isinstance(padding, Padding)) for tile in functions]
     blocks = int(nests[0].extent)
     if any(int(nest.extent) != blocks for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
@@ -79,13 +82,26 @@ def over_windows(function: Any, windows: Windows, tiles: WindowTiles, padding: P
         views, matches = wholes.windows(tile, starts)
         buffers = [each for each in tile.body.block.alloc_buffers if not wholes.is_padded(each)]
         inside = block_of(tile.body, step_at(nest, block), "tile", buffers, matches)
-        body.append(tirx.For(step, number(0), inner.of(times), SERIAL, sequence([*views, inside])))
+        inside = _located(tile, sequence([*views, inside]), windows, padding, starts)
+        body.append(tirx.For(step, number(0), inner.of(times), SERIAL, inside))
     each = inner.around(function.body, sequence(body))
     loop = _shared((block, blocks), (task, outer.of(lead * row_tasks * column_tasks)), each, pieces)
     loop = outer.around(function.body, loop)
-    if padding is None:
-        return with_body(function, loop)
-    return with_body(function, sequence([padding.nest, loop]), [padding.buffer])
+    if isinstance(padding, Padding):
+        return with_body(function, sequence([padding.nest, loop]), [padding.buffer])
+    return with_body(function, loop)
+
+
+def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders | None, starts: dict[int, Any]) -> Any:
+    """``body`` where the tile's last parameters, if it reads the image itself, say where it is."""
+    from tvm import tirx
+
+    if not isinstance(padding, Borders):
+        return body
+    known, values = Extents(), border_values(padding, windows, starts)
+    own = list(tile.params)[-len(values) :]
+    bound = [tirx.Bind(variable, known.of(value)) for variable, value in zip(own, values, strict=True)]
+    return known.around(tile.body, sequence([*bound, body]))
 
 
 class Extents:
@@ -188,18 +204,23 @@ def _row(windows: Windows, tiles: WindowTiles, task: Any) -> Any:
 class _Wholes:
     """The operands that tiles are windows of: parameters of the function, and the padded image."""
 
-    def __init__(self, function: Any, windows: Windows, by: tuple[bool, Padding | None], extents: Extents) -> None:
+    def __init__(
+        self, function: Any, windows: Windows, by: tuple[bool, Padding | Borders | None], extents: Extents
+    ) -> None:
         """``by``: whether rows and columns are one axis, and the padding."""
         pixels, padding = by
-        self._pad = None if padding is None else _name(padding.buffer)
+        self._pad = _name(padding.buffer) if isinstance(padding, Padding) else None
         own = parameters(function)
         operands = {
             str(at): (buffer, windows.places[hash(buffer)])
             for at, buffer in enumerate(own)
             if hash(buffer) in windows.places
         }
-        if padding is not None:
+        if isinstance(padding, Padding):
             operands["pad"] = (padding.buffer, windows.places[hash(windows.pad)])
+        elif padding is not None:
+            at = list(map(hash, own)).index(hash(padding.image))
+            operands[str(at)] = (padding.image, windows.places[hash(windows.pad)])
         self._operands = {at: each for at, each in operands.items() if any(each[1])}
         self._fixed = {at: buffer for at, (buffer, places) in operands.items() if not any(places)}
         self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}

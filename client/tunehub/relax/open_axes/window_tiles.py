@@ -13,6 +13,7 @@ from tunehub import templates
 from tunehub.relax.index_expressions import compiled
 from tunehub.relax.layout.blocked import CONV2D
 from tunehub.relax.nodes import buffer_kind, integer, main_module, parameters
+from tunehub.relax.open_axes.borders import Borders, borders_of, with_borders
 from tunehub.relax.open_axes.loops import NotTiledError, TileSizes, tile_counts
 from tunehub.relax.open_axes.window_loops import Padding, WindowTiles, over_windows
 from tunehub.relax.open_axes.windows import COLUMNS, ROWS, Windows, windows_of
@@ -55,24 +56,28 @@ def by_windows(function: Any, machine: Machine) -> TiledWindows | None:
     if windows is None or values is None:
         return None
     try:
-        tiles = _tiles(function, windows, values, (match, machine))
-        padding = None if windows.pad is None else _padding(function, match.workload.around)
+        borders = None if match.template.NAME == conv2d.NAME else borders_of(function, windows, match.workload)
+        tiles = _tiles(function, windows, values, (match, machine), borders)
+        is_copied = windows.pad is not None and borders is None
+        padding = _padding(function, match.workload.around) if is_copied else borders
         made = over_windows(function, windows, tiles, padding, _PIECES * machine.cores)
         return TiledWindows(function=made, template=match.template.NAME)
     except (NotTiledError, KnobError):
         return None
 
 
-def _tiles(function: Any, windows: Windows, values: _Values, by: tuple[Match, Machine]) -> WindowTiles:
+def _tiles(
+    function: Any, windows: Windows, values: _Values, by: tuple[Match, Machine], borders: Borders | None
+) -> WindowTiles:
     match, machine = by
     known = integer(windows.extents[COLUMNS])
     if known is not None:
-        tile = _tile(instance(function, values.at(known)), match, None)
+        tile = _tile(instance(function, values.at(known)), match, None, borders)
         return WindowTiles(rows=values.rows, sizes=None, functions=(tile,), pixels=False)
     pixels = _are_pixels(function, windows, values, match)
     sizes, blocks = _sizes(match, machine, values.columns, pixels=pixels)
     widths = (sizes.large, sizes.small, sizes.least)
-    functions = tuple(_tile(instance(function, values.at(width)), match, (width, blocks)) for width in widths)
+    functions = tuple(_tile(instance(function, values.at(width)), match, (width, blocks), borders) for width in widths)
     return WindowTiles(rows=values.rows, sizes=sizes, functions=functions, pixels=pixels)
 
 
@@ -139,14 +144,15 @@ def _attained(function: Any, extent: Any) -> dict[int, dict[int, int]] | None:
     return {number: {hash(symbol): value} for number, value in pairs if 0 < number <= _MOST_COLUMNS}
 
 
-def _tile(piece: Any, match: Match, size: tuple[int, int] | None) -> Any:
+def _tile(piece: Any, match: Match, size: tuple[int, int] | None, borders: Borders | None) -> Any:
     """The schedule of a tile of columns and blocks, or of whole rows. Raises KnobError where there is none."""
-    mod = main_module(piece)
+    mod = main_module(piece if borders is None else with_borders(piece, borders))
     own = templates.find(mod)
     if own is None or own.template.NAME != match.template.NAME:
         raise KnobError("a tile is another kind of function")
     workload = own.workload
-    padding: Literal["inline", "whole"] = "inline" if workload.around.pad is None else "whole"
+    is_copied = workload.around.pad is not None and borders is None
+    padding: Literal["inline", "whole"] = "whole" if is_copied else "inline"
     columns, blocks = size or (max(divisors(workload.columns, _WINDOW_COLUMNS[0])), 1)
     if match.template.NAME == conv2d.NAME:
         knobs: Any = conv2d.tile_knobs(workload, columns, blocks, padding)

@@ -21,7 +21,7 @@ from tunehub.templates.fusion import Surroundings
 
 BATCH, ROWS, COLUMNS = range(3)
 _AXES = {BATCH: 0, ROWS: 2, COLUMNS: 3}  # of images, in blocks of channels or not
-_PROBES = ((61, 127, 31, 251), (1021, 509, 97, 2039))  # values of the symbols
+PROBES = ((61, 127, 31, 251), (1021, 509, 97, 2039))  # values of the symbols
 _SAMPLES = 32
 _RANKS = (4, 5)
 
@@ -62,7 +62,7 @@ def windows_of(function: Any, anchor: str, around: Surroundings) -> Windows | No
     try:
         blocks = {str(each.block.name_hint): each for each in realizations(function.body.block.body)}
         symbols = symbols_of(function)
-        if around.rest or (around.producers and around.pad is None) or len(symbols) > len(_PROBES[0]):
+        if around.rest or (around.producers and around.pad is None) or len(symbols) > len(PROBES[0]):
             return None
         judged = [blocks[name] for name in (anchor, *around.consumers)]
         extents = _extents(judged[0].block)
@@ -100,7 +100,7 @@ class _Places:
         fixed = [axis for axis in block.iter_vars if hash(axis.var) not in opened]
         if any(integer(axis.dom.extent) is None for axis in fixed):
             raise NotSeparateError
-        samples = [_sampled(self._symbols, probe, fixed, opened) for probe in _PROBES]
+        samples = [_sampled(self._symbols, probe, fixed, opened) for probe in PROBES]
         for body in (block.init, block.body):
             for store in () if body is None else stores_in(body):
                 self._known.add(hash(buffer_of(store)))
@@ -153,7 +153,7 @@ def _sampled(symbols: Sequence[Any], probe: Sequence[int], fixed: Sequence[Any],
     same, moving = np.random.default_rng(0), np.random.default_rng(probe[0])
     found = {hash(symbol): np.asarray(value) for symbol, value in zip(symbols, probe, strict=False)}
     found |= {hash(axis.var): same.integers(0, int(axis.dom.extent), _SAMPLES) for axis in fixed}
-    return found | {name: moving.integers(0, max(_PROBES[0]), _SAMPLES) for name in opened}
+    return found | {name: moving.integers(0, max(PROBES[0]), _SAMPLES) for name in opened}
 
 
 def _loads(value: Any, variables: set[int]) -> Iterator[Any]:

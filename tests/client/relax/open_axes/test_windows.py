@@ -71,6 +71,11 @@ CASES = {
         (1, 3, "s0", "s1", 16),
         (3, 3, 5, 16),
     ),
+    "far": (
+        lambda x, w: blocked.depthwise_blocked(x, w, padding=(2, 0, 1, 3)),
+        (1, 2, "s0", "s1", 16),
+        (2, 3, 3, 16),
+    ),
     "pooling": (_pooling, (1, 3, "s0", "s1", 16)),
     "average": (_average, (1, 3, "s0", "s1", 16)),
 }
@@ -94,6 +99,20 @@ def _check(name: str, opened: Any, cpu: Any, sizes: Any) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
     assert _check(name, opened, cpu, SIZES).template in ("conv2d", "depthwise", "pooling")
+
+
+@pytest.mark.parametrize(("name", "copied"), [("depthwise", False), ("pooling", False), ("residual", True)])
+def test_only_convolutions_of_all_channels_copy_their_padded_input(
+    name: str, copied: bool, cpu: Any, opened: Any
+) -> None:
+    make, *shapes = CASES[name]
+    found = opened.scheduled(opened.open_case(make, *shapes, symbols=3), cpu)
+    assert ("pad_temp" in [str(each.name) for each in found.mod["main"].body.block.alloc_buffers]) == copied
+
+
+def test_a_window_that_can_be_all_outside_of_the_image_is_of_a_padded_copy(cpu: Any, opened: Any) -> None:
+    found = _check("far", opened, cpu, SIZES)
+    assert [str(each.name) for each in found.mod["main"].body.block.alloc_buffers] == ["pad_temp"]
 
 
 @pytest.mark.sweep
