@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -145,6 +146,38 @@ def test_a_kernel_that_would_fill_the_gpu_with_its_stack_is_refused_before_it_ru
         nvrtc.install("sm_90")
     assert str(_failure(caught.value, "COMPILE_HOST")).startswith("LOCAL_MEMORY: ")
     built_from(task, config_with(task, greedy))  # the gate runs TVM's default, whatever it takes
+
+
+def test_headers_of_tensor_cores_are_found_where_each_of_them_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's wheels and a toolkit can each have a part of them."""
+    for place, name in (("old", "cuda_fp16.h"), ("new", "cuda_fp16.h"), ("new", "mma.h"), ("crt", "crt/mma.h")):
+        (tmp_path / place / "include" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "include" / name).touch()
+    monkeypatch.setattr(nvrtc, "_cuda_folders", lambda: (tmp_path / place for place in ("none", "old", "new", "crt")))
+    nvrtc.header_folders.cache_clear()
+    try:
+        assert nvrtc.header_folders() == tuple(str(tmp_path / place / "include") for place in ("old", "new", "crt"))
+    finally:
+        nvrtc.header_folders.cache_clear()
+
+
+@needs_nvrtc
+@pytest.mark.skipif(
+    not any((Path(folder) / "crt/mma.h").is_file() for folder in nvrtc.header_folders()),
+    reason="needs CUDA's headers for tensor cores: pip install nvidia-cuda-runtime nvidia-cuda-crt",
+)
+def test_a_template_for_tensor_cores_compiles() -> None:
+    shapes = (("TENSOR", (128, 768), "float16"), ("TENSOR", (768, 768), "float16"))
+    source = TaskSource(task="dense_tensorcore.cuda", args=(*shapes, None, "float16"), target=TARGET)
+    nvrtc.install("sm_90")
+    task = create_task(source)
+    try:
+        library = built_from(task, task.config_space.get(0))
+    finally:
+        autotvm.GLOBAL_SCOPE.in_tuning = False
+    assert "wmma::mma_sync" in library.imported_modules[0].get_source()
 
 
 def test_the_auto_scheduler_s_tasks_travel() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
+_HEADERS = ("cuda_fp16.h", "mma.h", "crt/mma.h")
 _CALLBACK = "tvm_callback_cuda_compile"
 
 
@@ -97,9 +98,11 @@ def check_stack(code: bytes, most: int) -> None:
 
 @lru_cache(maxsize=1)
 def header_folders() -> tuple[str, ...]:
-    """Where CUDA's headers are: half precision and tensor cores need them. None when they are not found."""
-    found = [folder / "include" for folder in _cuda_folders()]
-    return tuple(str(folder) for folder in found if (folder / "cuda_fp16.h").is_file())[:1]
+    """Where CUDA's headers for half precision and tensor cores are, which can be in several places: NVIDIA's wheels
+    have ``mma.h`` in one, and what it includes in another. What is not found is left out."""
+    places = [folder / "include" for folder in _cuda_folders()]
+    firsts = (next((place for place in places if (place / name).is_file()), None) for name in _HEADERS)
+    return tuple(dict.fromkeys(str(place) for place in firsts if place is not None))
 
 
 @lru_cache(maxsize=1)
