@@ -20,6 +20,7 @@ from tunehub_builder.tuning.journal import KnobChoice, Trial
 _STEP_GAIN = math.log(1.1)  # what one step more must gain, over all sizes together: less is noise
 _MOST_STEPS = 8
 FINALISTS = 4
+FEWEST_SIZES = 6
 
 
 class SizeTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,17 @@ class _Plan:
 
     cost: float
     steps: tuple[tuple[int, int | None], ...]
+
+
+def sizes_to_check(points: Iterable[tuple[int, ...]], probes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The values of the symbols to compare and time at, by rising size: the tuned ``points``, and the ``probes`` of
+    checks that are no larger. Larger ones, where TVM's default takes minutes, only until there are ``FEWEST_SIZES``."""
+    found = set(points)
+    most = max(map(math.prod, found))
+    for at in sorted(set(probes) - found, key=lambda at: (math.prod(at), at)):
+        if math.prod(at) <= most or len(found) < FEWEST_SIZES:
+            found.add(at)
+    return sorted(found, key=lambda at: (math.prod(at), at))
 
 
 def ladder_of(times: Sequence[SizeTimes], choices: int) -> tuple[ChosenStep, ...]:

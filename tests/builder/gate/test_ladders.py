@@ -19,6 +19,7 @@ from tunehub_builder.gate.ladders import (
     mean_seconds,
     no_gain_reason,
     seconds,
+    sizes_to_check,
     with_more,
 )
 from tunehub_builder.tuning.journal import KnobChoice, Trial
@@ -33,6 +34,13 @@ def times(*rows: tuple[int, float, tuple[float, ...]]) -> list[SizeTimes]:
 
 def steps(*found: tuple[int | None, int | None]) -> tuple[ChosenStep, ...]:
     return tuple(ChosenStep(up_to=up_to, choice=choice) for up_to, choice in found)
+
+
+def test_probes_beyond_the_largest_tuned_size_are_checked_only_where_sizes_are_few() -> None:
+    probes = [(1,), (2,), (3,), (7,), (16,), (61,), (128,)]
+    assert sizes_to_check([(1,), (4,), (16,)], probes) == [(1,), (2,), (3,), (4,), (7,), (16,)]
+    assert sizes_to_check([(1,), (2,)], probes) == [(1,), (2,), (3,), (7,), (16,), (61,)]
+    assert sizes_to_check([(512,)], probes) == [*probes, (512,)]
 
 
 def test_the_fastest_choice_serves_all_sizes_where_it_is_that() -> None:

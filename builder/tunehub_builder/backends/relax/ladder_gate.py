@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import statistics
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tunehub_builder.gate.ladders import (
     mean_seconds,
     no_gain_reason,
     seconds,
+    sizes_to_check,
     step_at,
     with_more,
 )
@@ -244,8 +244,7 @@ def _sizes(task: TaskEntry) -> list[tuple[int, ...]]:
 
     from tunehub.relax.symbols import probes
 
-    found = {*probes(tvm.ir.load_json(task.module)["main"]), *task.points}
-    return sorted(found, key=lambda at: (math.prod(at), at))
+    return sizes_to_check(task.points, probes(tvm.ir.load_json(task.module)["main"]))
 
 
 def _instances(task: TaskEntry, sizes: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
