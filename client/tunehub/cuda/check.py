@@ -22,13 +22,13 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
 from tunehub.relax.schedule.flattening import flattening
-from tunehub.relax.symbols import PROBES, elements_at, instance, probes
+from tunehub.relax.symbols import branches_at, elements_at, instance, probes
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 4
+CHECK_VERSION = 5
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -53,11 +53,15 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
 
 
 def _probed(scheduled: Any) -> list[tuple[int, ...]]:
-    """The probes without the largest, but with the first, and the function's own, one in each branch: what larger ones
-    have more of are blocks of threads that do the same."""
+    """Of the probes that lead into each branch the first, and the last that is not large: what larger ones have more of
+    are blocks of threads that do the same. Without branches all that are not large, and the first."""
     found = probes(scheduled)
-    kept = {*found[:1], *(tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ()))}
-    return [values for values in found if values in kept or elements_at(scheduled, values) <= _MOST_ELEMENTS]
+    small = [values for values in found if elements_at(scheduled, values) <= _MOST_ELEMENTS]
+    branches = {values: branches_at(scheduled, values) for values in found}
+    first = {branch: values for values, branch in reversed(branches.items())}
+    last = {branches[values]: values for values in small}
+    kept = {*first.values(), *(last.values() if any(branches.values()) else small)}
+    return [values for values in found if values in kept]
 
 
 def _fault_of_instance(scheduled: Any, target: Any) -> Fault | NotSimulated | None:

@@ -98,16 +98,14 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     tiles = tiles_by_size(
         problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
     )
-    used = []
-    for each in tiles:
-        if isinstance(each.tile, MeasuredPiece):
-            function = whole.over(measured[each.tile], each.tile.length)  # a new one each time: branches share nothing
-            used.append(each.tile.length)
-        else:
-            function = _tiled(whole, problem.open_loop, each.tile)
-        branches.append(SizeBranch(up_to=each.up_to, function=function))
-    made = joined(whole.function, product(wide(whole.axes.extents)), branches)
-    return SizedFunction(mod=main_module(made), measured=tuple(used))
+    used = tuple({each.tile.length for each in tiles if isinstance(each.tile, MeasuredPiece)})
+    made: dict[Tile | MeasuredPiece, Any] = {}
+    for tile in {each.tile: None for each in tiles}:
+        by_record = isinstance(tile, MeasuredPiece)
+        made[tile] = whole.over(measured[tile], tile.length) if by_record else _tiled(whole, problem.open_loop, tile)
+    branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
+    function = joined(whole.function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(function), measured=used)
 
 
 def _recorded(whole: OpenFunction, lengths: Sequence[int], static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
@@ -133,11 +131,12 @@ def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
     problem, sums = _problem(two, three)
     if problem is None or sums is None or not sums.einsum:
         return None
-    branches = []
-    for each in tiles_by_size(problem, limits_of(target), covering=True):
-        assert isinstance(each.tile, Tile)
-        schedule = tiled(main_module(function), sums, each.tile, symbolic=True)
-        branches.append(SizeBranch(up_to=each.up_to, function=schedule.mod["main"]))
+    tiles = tiles_by_size(problem, limits_of(target), covering=True)
+    made: dict[Tile | MeasuredPiece, Any] = {}
+    for tile in {each.tile: None for each in tiles}:
+        assert isinstance(tile, Tile)
+        made[tile] = tiled(main_module(function), sums, tile, symbolic=True).mod["main"]
+    branches = [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     return SizedFunction(mod=main_module(joined(function, size_of(function), branches)))
 
 

@@ -45,12 +45,12 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     chosen = _chosen(matmul, list(pieces))
     if all(each is None for each, _ in chosen):
         raise NoTileError("TVM's own schedule should take as little at all sizes")
-    branches = []
-    for piece, up_to in chosen:
-        made = default_schedule(function, target) if piece is None else whole.over(pieces[piece], piece.length)
+    made = {}
+    for piece in {each: None for each, _ in chosen}:
+        made[piece] = default_schedule(function, target) if piece is None else whole.over(pieces[piece], piece.length)
         if piece is not None:  # TVM's own was checked where it was made
-            check_function(made, function, target)
-        branches.append(SizeBranch(up_to=up_to, function=made))
+            check_function(made[piece], function, target)
+    branches = [SizeBranch(up_to=up_to, function=made[piece]) for piece, up_to in chosen]
     return SizedFunction(mod=main_module(joined(function, product(wide(whole.axes.extents)), branches))), None
 
 

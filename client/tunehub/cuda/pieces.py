@@ -1,8 +1,8 @@
 """Kernels for open axes, made of one for a piece of known extents: the grid has a block of its own for each piece.
 
 A piece is a scheduled static function. The parameters of its kernel become views of a part of the real ones, and its
-body stays as it is: 32-bit indices inside, a 64-bit address outside. The last piece may go beyond the end: there zeros
-are loaded, and nothing is written.
+body stays as it is: 32-bit indices inside, a 64-bit address outside. The last piece may go beyond the end: there its last
+row or zeros are loaded, and nothing is written.
 """
 
 from __future__ import annotations
@@ -159,11 +159,24 @@ class _Masking:
             return node
         if any(not structural_equal(rows[0], row) for row in rows[1:]):
             raise NotPiecesError("a statement takes several rows")
-        inside = tirx.Cast("int32", rows[0]) < self._rest
+        row = tirx.Cast("int32", rows[0])
+        inside = row < self._rest
         if written is not None:
             return tirx.IfThenElse(inside, node, None)
+        if type(node.value).__name__ in _LOADS:  # other than a condition, this leaves vectors whole
+            return tirx.BufferStore(node.buffer, self.last_row(node.value, row), node.indices)
         zero = tirx.const(0, node.value.dtype if hasattr(node.value, "dtype") else node.value.ty.dtype)
         return tirx.BufferStore(node.buffer, tirx.if_then_else(inside, node.value, zero), node.indices)
+
+    def last_row(self, load: Any, row: Any) -> Any:
+        """A load that reads the last row instead of those beyond it: what comes of these is not written."""
+        from tvm import tirx
+
+        axis = self._limits[hash(buffer_of(load))]
+        last = tirx.max(self._rest - 1, tirx.const(0, "int32"))  # never less, but TVM keeps 32 bits where it sees that
+        indices = list(load.indices)
+        indices[axis] = tirx.min(row, last)
+        return tirx.BufferLoad(buffer_of(load), indices)
 
     def rows(self, expression: Any) -> Iterator[Any]:
         """The places along the axes at which an expression loads."""

@@ -126,23 +126,19 @@ def tiles_by_size(
     measured: Sequence[MeasuredPiece] = (),
 ) -> list[SizedTile]:
     """The tiles for sizes larger than ``above``, in rising order, or ``measured`` pieces where these should take less;
-    ``covering``: tiles may go beyond the ends of all loops. Raises NoTileError when none is within bounds."""
+    ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
+    Raises NoTileError when none is within bounds."""
     tiles = candidates(problem, limits, covering=covering)
+    choices = [*tiles, *measured]
     sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
     known = [[each.seconds_at(size) for size in sizes] for each in measured]
-    found = []
     weights = np.array([problem.grid.weight if size == 1 else 1.0 for size in sizes])
-    for chosen, last in ranges(
-        np.concatenate([times, *([known] if known else [])]), problem.grid.kernels, weights, problem.grid.worth
-    ):
-        up_to = sizes[last] if last + 1 < len(sizes) else None
-        if chosen < len(tiles):
-            tile = replace(tiles[chosen], expected_s=float(times[chosen, last]))
-            found.append(SizedTile(up_to=up_to, tile=tile))
-        else:
-            found.append(SizedTile(up_to=up_to, tile=measured[chosen - len(tiles)]))
-    return found
+    times = np.concatenate([times, *([known] if known else [])])
+    return [
+        SizedTile(up_to=sizes[last] if last + 1 < len(sizes) else None, tile=choices[chosen])
+        for chosen, last in ranges(times, problem.grid.kernels, weights, problem.grid.worth)
+    ]
 
 
 @lru_cache(maxsize=256)  # networks have functions that differ in nothing else than what is fused to their products

@@ -124,8 +124,12 @@ def tiled(mod: Any, sums: Sums, tile: Tile, *, symbolic: bool = False) -> Any:
     ]
     blocks, virtual, threads, inner = (list(level) for level in zip(*cut, strict=True))
     outer, inside = (list(level) for level in zip(*steps, strict=True))
+    if symbolic:
+        blocks.sort(key=lambda loop: integer(schedule.get(loop).extent) is None)
     schedule.reorder(*blocks, *virtual, *threads, *outer, *inside, *inner)
-    bound = _bind(schedule, blocks, virtual, threads)
+    bound = _bind(schedule, [] if symbolic else blocks, virtual, threads)
+    if symbolic:
+        _bind_open(schedule, blocks)
     schedule.reverse_compute_at(result, bound, preserve_unit_loops=True)
     for place in sums.places:
         _stage(schedule, anchor, place, outer[-1], math.prod(tile.threads))
@@ -197,9 +201,20 @@ def _inline(schedule: Any, blocks: Iterable[Any]) -> None:
 def _bind(schedule: Any, blocks: list[Any], virtual: list[Any], threads: list[Any]) -> Any:
     """Bind each level as one loop; returns that of the threads."""
     for level, tag in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
-        bound = schedule.fuse(*level, preserve_unit_iters=True)
-        schedule.bind(bound, tag)
+        if level:
+            bound = schedule.fuse(*level, preserve_unit_iters=True)
+            schedule.bind(bound, tag)
     return bound
+
+
+def _bind_open(schedule: Any, blocks: list[Any]) -> None:
+    """Bind blocks so that none is found by dividing by an unknown extent, which takes longer than a short sum: of
+    the unknown ones, which are last, the last along x, the others along y, and all known ones along z."""
+    known = [loop for loop in blocks if integer(schedule.get(loop).extent) is not None]
+    unknown = blocks[len(known) :]
+    for level, tag in ((unknown[-1:], "blockIdx.x"), (unknown[:-1], "blockIdx.y"), (known, "blockIdx.z")):
+        if level:
+            schedule.bind(schedule.fuse(*level, preserve_unit_iters=True), tag)
 
 
 def _stage(schedule: Any, anchor: Any, place: int, step: Any, threads: int) -> None:

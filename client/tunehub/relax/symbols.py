@@ -75,11 +75,24 @@ def _without_other_branches(function: Any) -> Any:
     from tvm import tirx
 
     root = function.body.block
-    loops = list(root.body.seq) if type(root.body).__name__ == "SeqStmt" else [root.body]
-    bodies = [loop.body for loop in loops if extent_at(loop.extent, {})]
+    bodies = [loop.body for loop in _branches(function) if extent_at(loop.extent, {})]
     body = bodies[0] if len(bodies) == 1 else tirx.SeqStmt(bodies)
     block = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
     return function.with_body(type(function.body)([], True, block))
+
+
+def _branches(function: Any) -> list[Any]:
+    body = function.body.block.body
+    return list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
+
+
+def branches_at(function: Any, values: Sequence[int]) -> tuple[int, ...]:
+    """Which of the branches of a scheduled ``function`` (:mod:`tunehub.relax.schedule.branches`) run where its symbols
+    have ``values``; none when it has no branches."""
+    if PROBES not in (function.attrs or {}):
+        return ()
+    known = dict(zip(map(hash, symbols_of(function)), values, strict=True))
+    return tuple(at for at, loop in enumerate(_branches(function)) if extent_at(loop.extent, known))
 
 
 def in_place(function: Any, expressions: Sequence[Any]) -> Any:

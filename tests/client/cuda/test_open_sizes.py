@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ from tunehub.cuda.pieces import NotPiecesError, over_pieces
 from tunehub.cuda.rule import ranked
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import open_axes
+from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import FaultFoundError
-from tunehub.relax.symbols import instance, probes
+from tunehub.relax.symbols import branches_at, instance, probes
 
 from ..relax.outputs import one_after_the_other
 
@@ -195,6 +197,46 @@ def test_each_range_has_a_kernel_of_its_own_and_indices_of_32_bits() -> None:
     branches = len(mod["main"].body.block.body.seq)
     assert branches > 1 and source.count("__launch_bounds__") == 2 * branches  # each declared, then defined
     assert "for (int k_0" in source and "for (int64_t k_0" not in source
+
+
+def _source(mod: Any) -> str:
+    built = tvm.compile(mod, target=tvm.target.Target(TARGET, host="llvm"))
+    return str(next(each for each in built.mod.imports if each.kind == "cuda").inspect_source())
+
+
+def test_vectors_are_loaded_whole_from_pieces_that_may_go_beyond_the_end() -> None:
+    (rows,) = _open("rows")
+    data = _tensor("data", rows, 32)
+    function = _function(data, topi.nn.relu(data))
+    axes = open_axes(function)
+    assert axes is not None
+    schedule = tvm.s_tir.Schedule(main_module(instance(function, [8])))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.bind(schedule.fuse(*schedule.get_loops(block)[:1]), "blockIdx.x")
+    staged = schedule.cache_read(block, 0, "shared")
+    schedule.compute_at(staged, schedule.get_loops(block)[0])
+    threads, lanes = schedule.split(schedule.get_loops(staged)[-1], [None, 4])
+    schedule.bind(threads, "threadIdx.x")
+    schedule.vectorize(lanes)
+    schedule.bind(schedule.split(schedule.get_loops(block)[-1], [None, 4])[0], "threadIdx.x")
+    assert "*(float4*)(data" in _source(main_module(over_pieces(function, axes, schedule.mod["main"], [8])))
+
+
+def test_a_schedule_that_serves_two_ranges_is_one_kernel() -> None:
+    function, _ = _rows()
+    first, second = (SizeBranch(up_to=up_to, function=function) for up_to in (3, None))
+    own = SizeBranch(up_to=9, function=tvm.s_tir.renew_defs(function))
+    mod = main_module(joined(function, size_of(function), [first, own, second]))
+    assert len(mod["main"].body.block.body.seq) == 2
+    at = [branches_at(mod["main"], [size]) for size in (1, 3, 4, 9, 10, 500)]
+    assert at == [(0,), (0,), (1,), (1,), (0,), (0,)]
+
+
+@pytest.mark.parametrize("name", ["scores", "context"])
+def test_no_block_is_found_by_dividing_by_an_unknown_extent(name: str) -> None:
+    function, _ = CASES[name][0]()
+    source = _source(_scheduled(function))
+    assert "length" in source and not re.search(r"[%/] \(*(?!int)[a-z]", source)
 
 
 def test_the_check_tries_sizes_around_thresholds() -> None:

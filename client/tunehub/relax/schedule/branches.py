@@ -20,7 +20,8 @@ _SERIAL = 0  # tvm::tirx::ForKind
 class SizeBranch:
     """``function``, a scheduled PrimFunc, serves sizes up to ``up_to``; None: all that are larger.
 
-    ``apart``: it was made of a copy, and shares no definition with other branches.
+    One function may serve several ranges of sizes; otherwise branches share no definitions.
+    ``apart``: it was made of a copy.
     """
 
     up_to: int | None
@@ -40,16 +41,18 @@ def joined(function: Any, size: Any, branches: Sequence[SizeBranch]) -> Any:
     run; nothing is where that is not positive.
 
     A branch has the very parameters of ``function`` (and shares no other definition with other branches), or parameters
-    like them, of shapes that are the same for the sizes that it serves. Checks run the function at sizes around each
-    threshold, too (:func:`tunehub.relax.symbols.probes`).
+    like them, of shapes that are the same for the sizes that it serves. What serves several ranges is one kernel.
+    Checks run the function at sizes around each threshold, too (:func:`tunehub.relax.symbols.probes`).
     """
     from tvm import tirx
 
-    above, body = 0, []
+    above = 0
+    serves: dict[int, tuple[SizeBranch, list[Any]]] = {}
     for branch in branches:
-        serves = size > above if branch.up_to is None else tirx.all(size > above, size <= branch.up_to)
-        body.append(_if(serves, _body(function, branch)))
+        condition = size > above if branch.up_to is None else tirx.all(size > above, size <= branch.up_to)
+        serves.setdefault(id(branch.function), (branch, []))[1].append(condition)
         above = branch.up_to or above
+    body = [_if(tirx.any(*conditions), _body(function, branch)) for branch, conditions in serves.values()]
     found = function.with_body(block_of(function.body, sequence(body), "root", []))
     return found.with_attr(PROBES, [list(values) for values in _around(function, [each.up_to for each in branches])])
 

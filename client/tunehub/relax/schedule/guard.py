@@ -112,13 +112,13 @@ def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
 
 
 def _check_open_loops(scheduled: Any, target: Any) -> None:
-    """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x on GPUs; all else needs a
-    number."""
+    """Loops of unknown extent run one after the other, in parallel on CPUs, as blocks along x or y on GPUs; all else
+    needs a number."""
     allowed = (_SERIAL, _PARALLEL) if target.kind.name == "llvm" else (_SERIAL,)
     for node, _ in _walk(scheduled.body, _Path()):
         if type(node).__name__ != "For" or integer(node.extent) is not None or int(node.kind) in allowed:
             continue
-        if thread_tag(node) != "blockIdx.x" or target.kind.name == "llvm":
+        if thread_tag(node) not in ("blockIdx.x", "blockIdx.y") or target.kind.name == "llvm":
             raise GuardError("a vector, unrolled or parallel loop, or one bound to threads, of unknown extent")
 
 
