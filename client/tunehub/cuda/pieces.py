@@ -1,8 +1,8 @@
 """Kernels for open axes, made of one for a piece of known extents: the grid has a block of its own for each piece.
 
 A piece is a scheduled static function. The parameters of its kernel become views of a part of the real ones, and its
-body stays as it is: 32-bit indices inside, a 64-bit address outside. The last piece may go beyond the end: there its last
-row or zeros are loaded, and nothing is written.
+body stays as it is: 32-bit indices inside, a 64-bit address outside. The last piece may go beyond the end: there its
+last row or zeros are loaded, and nothing is written.
 """
 
 from __future__ import annotations
