@@ -101,8 +101,10 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     used = tuple({each.tile.length for each in tiles if isinstance(each.tile, MeasuredPiece)})
     made: dict[Tile | MeasuredPiece, Any] = {}
     for tile in {each.tile: None for each in tiles}:
-        by_record = isinstance(tile, MeasuredPiece)
-        made[tile] = whole.over(measured[tile], tile.length) if by_record else _tiled(whole, problem.open_loop, tile)
+        if isinstance(tile, MeasuredPiece):
+            made[tile] = whole.over(measured[tile], tile.length)
+        else:
+            made[tile] = _tiled(whole, problem.open_loop, tile)
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(function), measured=used)

@@ -129,7 +129,7 @@ def tiles_by_size(
     ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
     Raises NoTileError when none is within bounds."""
     tiles = candidates(problem, limits, covering=covering)
-    choices = [*tiles, *measured]
+    choices: list[Tile | MeasuredPiece] = [*tiles, *measured]
     sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
     known = [[each.seconds_at(size) for size in sizes] for each in measured]
