@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,9 @@ def write_log(path: Path, *lines: Any) -> Path:
     return path
 
 
-def build(mod: Any, params: dict[str, Any], target: Any = TARGET) -> Any:
-    """As users build for the graph executor."""
-    with tvm.transform.PassContext(opt_level=3):
+def build(mod: Any, params: dict[str, Any], target: Any = TARGET, config: Mapping[str, Any] | None = None) -> Any:
+    """As users build for the graph executor; ``config`` of TVM's PassContext."""
+    with tvm.transform.PassContext(opt_level=3, config=dict(config or {})):
         return relay.build(mod, target, params=params)
 
 

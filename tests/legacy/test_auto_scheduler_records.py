@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .relay_cases import FEW, TARGET, build, make_registry, plain_output, run, w
 pytestmark = pytest.mark.legacy
 
 SHAPE = (1, 14, 14, 16)
+FLAG_ON = {"relay.backend.use_auto_scheduler": True}
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,39 @@ def test_a_gap_keeps_the_flag_off(net: Any, lines: list[str], tmp_path: Path, ke
     assert {item.tuner for item in report.workloads} <= {None, "autotvm"}
     assert any("stays off: only 1 of 2 tasks" in note for note in report.notes)
     assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-4, atol=1e-4)
+
+
+def test_with_tvm_s_flag_on_the_report_says_what_serves_although_it_does_not_cover_all(
+    net: Any, lines: list[str], tmp_path: Path
+) -> None:
+    with tunehub.context(TARGET, registry=registry(tmp_path, lines[:1])) as hub:
+        lib = build(*net, config=FLAG_ON)
+    report = hub.report()
+    assert {item.rung: item.tuner for item in report.workloads} == {"exact": "auto_scheduler", "default": None}
+    assert not any("stays off" in note for note in report.notes)
+    assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_the_user_s_own_context_is_in_the_report_when_the_flag_is_on(
+    net: Any, lines: list[str], tmp_path: Path, above: bool
+) -> None:
+    own = auto_scheduler.ApplyHistoryBest(str(write_log(tmp_path / "own.json", lines[1])))
+    with (
+        nullcontext() if above else own,
+        tunehub.context(TARGET, registry=registry(tmp_path, lines)) as hub,
+        own if above else nullcontext(),
+    ):
+        build(*net, config=FLAG_ON)
+    assert sorted(item.rung for item in hub.report().workloads) == ["exact", "user"]
+
+
+def test_a_state_that_tvm_refuses_is_no_harm_under_the_user_s_flag(net: Any, lines: list[str], tmp_path: Path) -> None:
+    broken = [line.replace('"SP", ', '"SP", 9') for line in lines]
+    with pytest.warns(tunehub.HubWarning), tunehub.context(TARGET, registry=registry(tmp_path, broken)) as hub:
+        lib = build(*net, config=FLAG_ON)
+    assert {item.tuner for item in hub.report().workloads} <= {None, "autotvm"}
+    assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-3, atol=1e-3)
 
 
 def test_a_state_that_tvm_refuses_is_no_harm(net: Any, lines: list[str], tmp_path: Path) -> None:

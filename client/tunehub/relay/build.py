@@ -18,7 +18,7 @@ from tunehub.exceptions import CompileStepError, typed_last_line
 from tunehub.relay import layers
 from tunehub.relay.coverage import Covered, auto_scheduler_coverage, is_enough
 from tunehub.relay.coverage import reports as coverage_reports
-from tunehub.relay.dispatch import GraphDispatch, has_user_records, users_graph
+from tunehub.relay.dispatch import GraphDispatch, has_user_records, has_user_states_above, users_graph
 from tunehub.relay.fingerprint import graph_fingerprint
 from tunehub.relay.legality import build_problem
 from tunehub.relay.session import DispatchSession
@@ -76,8 +76,8 @@ def _plan(session: DispatchSession, mod: Any, calls: layers.Calls, params: Any, 
         graph = _graph_records(session, mod, target)
         if graph:
             return BuildPlan(graph=graph)
-        tasks = () if _flag_is_on() else auto_scheduler_coverage(mod, params, target, hub)
-        if tasks and not is_enough(tasks):
+        tasks = auto_scheduler_coverage(mod, params, target, hub, wanted=_flag_is_on())
+        if tasks and not _flag_is_on() and not is_enough(tasks):
             served = sum(task.candidate is not None for task in tasks)
             hub.note(f"the auto-scheduler stays off: only {served} of {len(tasks)} tasks of the module have records")
             tasks = ()
@@ -105,7 +105,12 @@ def _graph_records(session: DispatchSession, mod: Any, target: Any) -> tuple[Any
 def _attempt(
     session: DispatchSession, calls: layers.Calls, plan: BuildPlan, target: Any, original: Callable[[], Any]
 ) -> Any:
-    log = layers.BuildLog(session=session, calls=calls, has_user_records=has_user_records())
+    log = layers.BuildLog(
+        session=session,
+        calls=calls,
+        has_user_records=has_user_records(),
+        has_user_states_above=has_user_states_above(),
+    )
     session.enabled = plan.records
     silent = autotvm.GLOBAL_SCOPE.silent
     try:
@@ -129,7 +134,7 @@ def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, tar
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
         return
-    found = coverage_reports(plan.tasks, hub) if plan.tasks else list(log.reports.values())
+    found = coverage_reports(plan.tasks, hub, log.has_users_state) if plan.tasks else list(log.reports.values())
     for item in found:
         hub.add(item)
     calls = sum(item.count for item in found)
@@ -149,7 +154,8 @@ def _less(session: DispatchSession, plan: BuildPlan, target: Any, error: Excepti
         what = "graph-level" if plan.graph else "auto-scheduler"
         reason = f"building with {what} records failed: {typed_last_line(error)}"
         _say(session, reason, "the build goes on without them", error)
-        return replace(plan, graph=(), tasks=())
+        # A flag of the user's own asks for the auto-scheduler's records again.
+        return replace(plan, graph=(), tasks=(), records=not (plan.tasks and _flag_is_on()))
     broken = 0
     for found in session.in_use():
         problem = build_problem(found.target, found.workload, found.config)

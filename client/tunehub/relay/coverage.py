@@ -8,11 +8,12 @@ is turned on only when nearly all of the arithmetic is covered, and what is not 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import auto_scheduler, relay
+from tvm.auto_scheduler.dispatcher import FallbackContext
 
 from tunehub.cuda.limits import limits_of
 from tunehub.hub import Hub
@@ -40,15 +41,18 @@ class Covered:
     candidate: LogCandidate | None
 
 
-def auto_scheduler_coverage(mod: Any, params: Any, target: Any, hub: Hub) -> tuple[Covered, ...]:
+def auto_scheduler_coverage(
+    mod: Any, params: Any, target: Any, hub: Hub, *, wanted: bool = False
+) -> tuple[Covered, ...]:
     """The auto-scheduler's tasks of a module with their records; none when the module cannot be one that has any.
 
-    Extracting tasks takes seconds, so it is done only for modules whose convolutions are all NHWC (the layout the
-    records are for) and when there are records at all.
+    Extracting tasks takes seconds, so it is done only when there are records at all, and for modules whose
+    convolutions are all NHWC (the layout the records are for) or if TVM's flag is ``wanted`` for this build.
     """
-    if not hub.logs.tasks("auto_scheduler") or not _may_be_covered(mod):
+    if not hub.logs.tasks("auto_scheduler") or not (wanted or _may_be_covered(mod)):
         return ()
-    tasks, weights = auto_scheduler.extract_tasks(mod, params or {}, target, hardware_params=gpu_hardware(target))
+    with FallbackContext():  # TVM asks the current context how verbose it is, and a user's ApplyHistoryBest is not
+        tasks, weights = auto_scheduler.extract_tasks(mod, params or {}, target, hardware_params=gpu_hardware(target))
     return tuple(_covered(task, int(weight), hub, target) for task, weight in zip(tasks, weights, strict=True))
 
 
@@ -72,9 +76,24 @@ def is_enough(tasks: Sequence[Covered]) -> bool:
     return (total - served) / _WORST_FLOPS_PER_S <= _MAX_UNCOVERED_SHARE * tuned_s
 
 
-def reports(tasks: Sequence[Covered], hub: Hub) -> list[WorkloadReport]:
-    """The tasks as lines of a report."""
-    return [_report(task, hub.logs.evidence("auto_scheduler", task.key)) for task in tasks]
+def reports(tasks: Sequence[Covered], hub: Hub, by_user: Callable[[str], bool]) -> list[WorkloadReport]:
+    """The tasks as lines of a report; ``by_user`` says of a key whether a context of the user's own answered."""
+    return [
+        _of_user(task) if by_user(task.key) else _report(task, hub.logs.evidence("auto_scheduler", task.key))
+        for task in tasks
+    ]
+
+
+def _of_user(task: Covered) -> WorkloadReport:
+    return WorkloadReport(
+        name=task.name,
+        op=task.name,
+        rung="user",
+        package="your own auto-scheduler context",
+        exact=task.key,
+        count=task.calls,
+        tuner="auto_scheduler",
+    )
 
 
 def _report(task: Covered, measured: RecordEvidence | None) -> WorkloadReport:

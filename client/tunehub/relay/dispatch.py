@@ -59,15 +59,14 @@ class HubDispatch(autotvm.task.DispatchContext):  # type: ignore[misc]
 class AnsorDispatch(auto_scheduler.DispatchContext):  # type: ignore[misc]
     """The auto-scheduler's layer. It is asked only while TVM's flag is on."""
 
-    verbose = 1  # `auto_scheduler.extract_tasks` sets it on whatever context is current
+    verbose = 1  # `auto_scheduler.extract_tasks`, when a user calls it, sets it on whatever context is current
 
     def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
-        for context in _below(self):
-            state = context._query_inside(target, workload_key, func_name)
-            if state is not None:
-                return state
+        answers = (context._query_inside(target, workload_key, func_name) for context in _below(self))
+        state = next((answer for answer in answers if answer is not None), None)
+        layers.asked_for_state(str(workload_key), state is not None)
         session = current_session()
-        return session.state(target, workload_key) if session else None
+        return session.state(target, workload_key) if state is None and session else state
 
     def update(self, target: Any, workload_key: str, state: Any) -> None:
         """TVM calls this for contexts that tune while compiling; kept in the layer below."""
@@ -126,6 +125,11 @@ def has_user_records() -> bool:
     """Whether a context of the user is active on top of TVM's root, for AutoTVM."""
     context = autotvm.task.DispatchContext.current
     return any(not isinstance(item, HubDispatch) for item in (context, *_below(context)) if not _is_root(item))
+
+
+def has_user_states_above() -> bool:
+    """Whether a context of the user's own is on top of our layer, for the auto-scheduler."""
+    return not isinstance(auto_scheduler.DispatchContext.current, AnsorDispatch)
 
 
 def users_graph() -> Any:

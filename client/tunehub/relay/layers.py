@@ -17,7 +17,7 @@ from tunehub.relay.fingerprint import describe_call, describe_operator
 from tunehub.relay.session import DispatchSession
 from tunehub.report.model import Alternative, WorkloadReport
 from tunehub_registry.evidence import RecordEvidence
-from tunehub_registry.tuning_log import autotvm_key, name_of
+from tunehub_registry.tuning_log import auto_scheduler_key, autotvm_key, name_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,8 @@ class Calls:
 class BuildLog:
     """One build. `altered` are the configurations that AlterOpLayout keeps for the operators it rewrites; `asked` are
     the workloads that TVM asked about for the operator at hand, each with what answered: a configuration or None;
-    `owners` are the operators that workloads were first chosen for."""
+    `owners` are the operators that workloads were first chosen for; `states` are the keys of the
+    auto-scheduler's tasks that our layer was asked for, True where a context of the user's own below it answered."""
 
     session: DispatchSession
     calls: Calls
@@ -42,6 +43,13 @@ class BuildLog:
     by_user: dict[Any, Any] = field(default_factory=dict)
     owners: dict[tuple[str, Any], str] = field(default_factory=dict)
     reports: dict[str, WorkloadReport] = field(default_factory=dict)
+    has_user_states_above: bool = False
+    states: dict[str, bool] = field(default_factory=dict)
+
+    def has_users_state(self, key: str) -> bool:
+        """Whether a context of the user's own scheduled a task of the auto-scheduler: one above ours answers first,
+        and then we are not even asked."""
+        return self.states.get(key, self.has_user_states_above)
 
 
 _build: ContextVar[BuildLog | None] = ContextVar("tunehub_relay_build", default=None)
@@ -95,6 +103,13 @@ def answered_by_user(target: Any, workload: Any, config: Any) -> None:
     if build is not None:
         build.asked.append((workload, config))
         build.by_user[workload] = config
+
+
+def asked_for_state(workload_key: str, by_user: bool) -> None:
+    """TVM asked for a schedule of the auto-scheduler; ``by_user``: a context of the user's own, below ours, had it."""
+    build = _build.get()
+    if build is not None:
+        build.states[auto_scheduler_key(workload_key)] = by_user
 
 
 def choosing() -> None:
