@@ -51,10 +51,10 @@ class WorkloadReport:
     from 1. `measured_s` is the mean time of a call in seconds where the module was profiled. On the rung `measured`
     this compile tried `trials` candidates; `unmeasured_s` is the time of what it would have used without measuring.
     `verified` says how the schedule that serves was verified, `run` beside the plain schedule or by its text alone
-    (`static`), and None when it was not; `not_run` is why it was not run, where it should have been. `refused` are the
-    schedules that did not pass. `symbols` are the names of its open dimensions. Where a record serves these, `sizes`
-    says which sizes, and the times are those at a typical one. `scalar_remainders` is what TVM had
-    against vectors for what is left over at the end of rows, which is computed one by one then.
+    (`static`), and None when it was not; `not_run` is why it was not run where it should have been, or at which sizes
+    it was not and why. `refused` are the schedules that did not pass. `symbols` are the names of its open dimensions.
+    Where a record serves these, `sizes` says which sizes, and the times are those at a typical one. `scalar_remainders`
+    is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.

@@ -40,11 +40,12 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     difference: _Number | None = None
     tolerance: _Number | None = None
     fault: _Text | None = None
+    not_run: _Text | None = None  # of one that was run at other sizes
 
     def verdict(self) -> KernelVerdict:
         if not self.refused:
-            return KernelVerdict(check=self.check)
-        reason = None if self.reason is None else "".join(c if c.isprintable() else "?" for c in self.reason)
+            return KernelVerdict(check=self.check, not_run=_printable(self.not_run))
+        reason = _printable(self.reason)
         refusal = Refusal(check=self.check, reason=reason, difference=self.difference, tolerance=self.tolerance)
         return KernelVerdict(check=self.check, refusal=refusal)
 
@@ -162,11 +163,16 @@ class RememberingVerifier:
         return None if self._not_run is None else replace(known, not_run=self._not_run)
 
 
+def _printable(text: str | None) -> str | None:
+    return None if text is None else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _line(key: str, verdict: KernelVerdict) -> _Line:
     assert verdict.check is not None
     refusal = verdict.refusal
     if refusal is None:
-        return _Line(key=key, check=verdict.check)
+        part = verdict.not_run if verdict.check == "run" else None
+        return _Line(key=key, check=verdict.check, not_run=None if part is None else part[:_MOST_TEXT])
     return _Line(
         key=key,
         check=refusal.check,

@@ -37,7 +37,7 @@ class ScheduledFunction:
 class KernelVerdict:
     """What verifying a schedule gave: the last ``check`` that was made (None for none), and what spoke against it.
 
-    ``not_run`` says why it was not run on the device, where it should have been.
+    ``not_run`` says why it was not run on the device, or at some sizes, where it should have been.
     """
 
     check: Check | None = None

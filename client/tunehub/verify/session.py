@@ -6,13 +6,14 @@ a kernel for each block, with nothing inlined (:mod:`tunehub.cuda.plain`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
-from tunehub.relax.symbols import PROBES, elements_at, instance, probes, scalars
+from tunehub.relax.symbols import PROBES, elements_at, instance, probes, scalars, symbol_name, symbols_of
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
@@ -28,11 +29,13 @@ Shapes: TypeAlias = "list[tuple[tuple[int, ...], str]]"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
     """How far a schedule's outputs are from the plain ones, where ``tolerance`` is the most; or the ``error`` of
-    building or running it. ``lost``: the device does not work any more in this process."""
+    building or running it. ``not_run`` names the sizes that the plain schedule could not be run at, and says why.
+    ``lost``: the device does not work any more in this process."""
 
     difference: float | None = None
     tolerance: float
     error: str | None = None
+    not_run: str | None = None
     lost: bool = False
 
 
@@ -46,12 +49,24 @@ class _Case:
 
 @dataclass(slots=True)
 class _Reference:
-    """``library``: the plain schedule of ``function``. ``cases``: by the values of its symbols."""
+    """``library``: the plain schedule of ``function``, run at ``sizes``. ``cases``: by the values of its symbols;
+    ``failed``: why there are none for some."""
 
     function: Any
     library: Any
     tolerance: float
+    sizes: list[tuple[int, ...]]
     cases: dict[tuple[int, ...], list[_Case]] = field(default_factory=dict)
+    failed: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+    def not_run(self, sizes: Sequence[tuple[int, ...]]) -> str | None:
+        """Which of ``sizes`` have no cases, and why."""
+        names = list(map(symbol_name, symbols_of(self.function)))
+        texts = []
+        for values in (values for values in sizes if values in self.failed):
+            where = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+            texts.append(f"{where}: {self.failed[values]}")
+        return "; ".join(texts) or None
 
 
 class VerifySession:
@@ -78,25 +93,35 @@ class VerifySession:
         static = [instance(function, values) for values in sizes]
         dtypes = [str(buffer_kind(buffer).dtype) for buffer in parameters(function)]
         most = tolerance(dtypes, "narrow sums", terms=max(map(longest_sum, static), default=1))
-        reference = _Reference(function, library, most)
+        reference = _Reference(function, library, most, sizes)
         enough = _ENOUGH if len(sizes) == 1 else 1
         for each, values in zip(static, sizes, strict=True):
-            reference.cases[values] = self._cases(library, each, scalars(function, values), enough)
+            self._try(reference, each, values, enough)
         if not any(reference.cases.values()):
-            raise ValueError("its plain schedule gives no numbers on random inputs")
+            raise ValueError(next(iter(reference.failed.values())))
         self._reference = reference
 
-    def _cases_of(self, reference: _Reference, scheduled: Any) -> list[_Case]:
-        """The cases, with those at the sizes that ``scheduled`` itself names, where the plain schedule runs there."""
+    def _sizes_of(self, reference: _Reference, scheduled: Any) -> list[tuple[int, ...]]:
+        """The sizes to run a schedule at: the function's, and those that ``scheduled`` itself names."""
         own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
-        for values in probes(scheduled):
-            if values in own and values not in reference.cases:
-                static, behind = instance(reference.function, values), scalars(reference.function, values)
-                try:
-                    reference.cases[values] = self._cases(reference.library, static, behind, 1)
-                except Exception:  # no memory for so much, say
-                    reference.cases[values] = []
-        return [case for cases in reference.cases.values() for case in cases]
+        named = [values for values in probes(scheduled) if values in own]
+        for values in named:
+            if values not in reference.cases:
+                self._try(reference, instance(reference.function, values), values, 1)
+        return [*reference.sizes, *(values for values in named if values not in reference.sizes)]
+
+    def _try(self, reference: _Reference, static: Any, values: tuple[int, ...], enough: int) -> None:
+        """Make the cases for ``values`` of the symbols, for which ``static`` is the function."""
+        try:
+            cases = self._cases(reference.library, static, scalars(reference.function, values), enough)
+        except Exception as error:  # no memory for so much, say
+            if not self._works():
+                raise
+            reference.cases[values], reference.failed[values] = [], last_line(error)
+            return
+        reference.cases[values] = cases
+        if not cases:
+            reference.failed[values] = "its plain schedule gives no numbers on random inputs"
 
     def _cases(self, library: Any, function: Any, behind: tuple[int, ...], enough: int) -> list[_Case]:
         """``enough`` cases, if that many kinds of inputs give numbers, for ``library`` at the shapes of ``function``;
@@ -121,11 +146,12 @@ class VerifySession:
         most = reference.tolerance
         try:
             function = _function(scheduled)
-            library, cases = self._built(function), self._cases_of(reference, function)
+            library, sizes = self._built(function), self._sizes_of(reference, function)
+            cases = [case for values in sizes for case in reference.cases[values]]
             found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
         except Exception as error:  # TVM raises many kinds for what does not compile or run
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
-        return RunResult(difference=found, tolerance=most)
+        return RunResult(difference=found, tolerance=most, not_run=reference.not_run(sizes))
 
     def _apart(self, library: Any, case: _Case) -> float:
         outputs = self._outputs(library, case)

@@ -161,7 +161,7 @@ class _VerifyWorker:
             return _refused(Refusal(check="run", reason=result.error))
         assert result.difference is not None
         if difference_reason(result.difference, result.tolerance) is None:
-            return KernelVerdict(check="run")
+            return KernelVerdict(check="run", not_run=result.not_run)
         known = result.difference if math.isfinite(result.difference) else None
         return _refused(Refusal(check="run", difference=known, tolerance=result.tolerance))
 

@@ -42,12 +42,13 @@ def question(key: str) -> ScheduledFunction:
 
 def test_every_kind_of_verdict_is_read_as_it_was_written(memory: Any) -> None:
     written = memory("a")
-    verdicts = dict(zip(KEYS, (RIGHT, WRONG, NOT_FINITE, FAULTY), strict=True))
+    part = KernelVerdict(check="run", not_run="n = 200: out of memory")
+    verdicts = dict(zip((*KEYS, "f" * 64), (RIGHT, WRONG, NOT_FINITE, FAULTY, part), strict=True))
     for key, verdict in verdicts.items():
         written.add(key, verdict)
     written.save()
     again = memory("a")
-    assert {key: again.get(key) for key in KEYS} == verdicts
+    assert {key: again.get(key) for key in verdicts} == verdicts
     assert len(memory("b")) == 0
 
 

@@ -136,6 +136,15 @@ def test_a_schedule_is_run_at_the_sizes_that_it_names_too(target: Any) -> None:
     assert found.error is None and found.difference is not None and found.difference > found.tolerance
 
 
+def test_sizes_at_which_the_plain_schedule_cannot_run_are_named(target: Any) -> None:
+    session, huge = VerifySession(str(target)), open_rows().with_attr(PROBES, [[10**13]])
+    session.refer(workload_text(open_rows()))
+    found = session.judge(workload_text(huge))
+    assert found.error is None and found.difference == 0.0
+    assert found.not_run is not None and "= 10000000000000: " in found.not_run
+    assert session.judge(workload_text(open_rows())).not_run is None
+
+
 def test_a_whole_network_with_open_dimensions_is_compared_at_several_sizes(nets: Any, target: Any) -> None:
     rows = tirx.Var("n", "int64")
     weight = nets.const(8, 8)
