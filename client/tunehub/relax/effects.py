@@ -6,7 +6,8 @@ becomes a block of dataflow, so that it is fused as ever.
 
 A ``match_cast`` checks a shape. TVM's CanonicalizeBindings (0.27), which FuseTIR runs, too, drops one between types
 that differ in the names of their symbols alone, and so the check that two dimensions are equal. Here what is cast loses
-its type before.
+its type before, by a call that returns what it is given. Afterwards, before memory is planned, the call goes:
+the planner would take the memory of what is cast for free behind it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ def keep_effects(mod: Any, _context: Any) -> Any:
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
+@tvm.transform.module_pass(opt_level=0, name="tunehub.plain_casts")  # type: ignore[untyped-decorator]
+def plain_casts(mod: Any, _context: Any) -> Any:
+    """Module pass: what :func:`keep_effects` took the type of is cast itself again. For when all is fused."""
+    graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
+    untyped = any(_is_untyped(binding.value) for function in graphs for binding in _bindings(function))
+    return rewritten(_PlainCastWriter(mod), mod) if untyped else mod
+
+
 def hidden_effects(mod: Any) -> str | None:
     """The name of a Relax function with such calls that another one calls, where :func:`keep_effects` cannot keep them;
     None without any."""
@@ -69,6 +78,15 @@ class _CastWriter(PyExprMutator):  # type: ignore[misc]
             copied = relax.Call(tvm.ir.Op.get(_PURE_PACKED), [relax.ExternFunc(_SAME), binding.value], None, untyped)
             value = self.builder_.emit(self.visit_expr(copied))
             binding = relax.MatchCast(binding.var, value, tensor_type(binding))
+        super().visit_match_cast_(binding)
+
+
+@mutator
+class _PlainCastWriter(PyExprMutator):  # type: ignore[misc]
+    def visit_match_cast_(self, binding: Any) -> None:
+        value = self.lookup_binding(binding.value) if isinstance(binding.value, relax.Var) else None
+        if _is_untyped(value):
+            binding = relax.MatchCast(binding.var, value.args[1], tensor_type(binding))
         super().visit_match_cast_(binding)
 
 
@@ -128,6 +146,10 @@ def _sequences(expression: Any) -> Iterator[Any]:
 
 def _is_packed(value: Any) -> bool:
     return isinstance(value, relax.Call) and str(getattr(value.op, "name", "")) == _PURE_PACKED
+
+
+def _is_untyped(value: Any) -> bool:
+    return value is not None and _is_packed(value) and str(value.args[0].global_symbol) == _SAME
 
 
 def _has_dataflow(function: Any) -> bool:

@@ -46,7 +46,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
     from tvm import relax
 
     from tunehub.relax.bounds import within_bounds
-    from tunehub.relax.effects import keep_effects
+    from tunehub.relax.effects import keep_effects, plain_casts
 
     simplify = _simplifying_passes(mod)
     planning = [_layout_pass(target)] if layout == "auto" and simplify else []
@@ -58,6 +58,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
         *planning,
         *relax.pipeline.library_dispatch_passes(target),
         *_legalizing_passes(target),
+        plain_casts,
     ]
     if target.kind.name == "llvm":
         passes.append(relax.transform.AttachAttrLayoutFreeBuffers())

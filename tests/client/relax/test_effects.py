@@ -113,6 +113,26 @@ def test_modules_without_effects_are_not_touched(nets: Any) -> None:
     assert keep_effects(mod).same_as(mod)
 
 
+@pytest.mark.tvm_versions
+def test_what_is_cast_keeps_its_memory(nets: Any, make_hub: Any, target: Any) -> None:
+    """The planner takes what a packed function was given for free behind the call."""
+    rows = tvm.tirx.Var("n", "int64")
+
+    def body(builder: Any, x: Any) -> Any:
+        first = builder.emit(op.nn.softmax(x))
+        cast = builder.match_cast(first, tensor_type(first))
+        other = cast
+        for _ in range(4):
+            other = builder.emit(op.nn.softmax(builder.emit(op.flip(other, axis=0))))
+        return relax.Tuple([other, cast])
+
+    mod, data = nets.build(body, (rows, 8)), np.random.default_rng(0).standard_normal((5, 8)).astype("float32")
+    machine = relax.VirtualMachine(compile_module(mod, target, make_hub()), tvm.cpu())
+    _, cast = machine["main"](tvm.runtime.tensor(data))
+    powers = np.exp(data)
+    np.testing.assert_allclose(cast.numpy(), powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
 def test_a_function_with_effects_that_others_call_goes_the_default_way(
     nets: Any, target: Any, run: Any, make_hub: Any
 ) -> None:
