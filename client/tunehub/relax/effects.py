@@ -85,7 +85,7 @@ class _CastWriter(PyExprMutator):  # type: ignore[misc]
 class _PlainCastWriter(PyExprMutator):  # type: ignore[misc]
     def visit_match_cast_(self, binding: Any) -> None:
         value = self.lookup_binding(binding.value) if isinstance(binding.value, relax.Var) else None
-        if _is_untyped(value):
+        if value is not None and _is_untyped(value):
             binding = relax.MatchCast(binding.var, value.args[1], tensor_type(binding))
         super().visit_match_cast_(binding)
 
@@ -149,7 +149,7 @@ def _is_packed(value: Any) -> bool:
 
 
 def _is_untyped(value: Any) -> bool:
-    return value is not None and _is_packed(value) and str(value.args[0].global_symbol) == _SAME
+    return _is_packed(value) and str(value.args[0].global_symbol) == _SAME
 
 
 def _has_dataflow(function: Any) -> bool:
