@@ -61,12 +61,14 @@ def _network(name: str) -> Any:
 def _measured(name: str, way: str, folder: Path, lock: str, target: str) -> dict[str, Any]:
     import numpy as np
     import tvm
-    from tvm import relay
+    from tvm import autotvm, relay
     from tvm.contrib import graph_executor
 
     import tunehub
     from tunehub_builder.backends.relay.network_worker import random_inputs, showing_logits
 
+    # TVM's default takes references from TopHub's files that are there, whatever TOPHUB_LOCATION says.
+    autotvm.tophub.AUTOTVM_TOPHUB_ROOT_PATH = folder / f"tophub.{way}"
     network, wanted = _network(name), tvm.target.Target(target)
     module, params = network.module()
     module = showing_logits(module)
