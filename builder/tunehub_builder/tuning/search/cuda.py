@@ -5,7 +5,7 @@ population takes its evolutionary search half a minute of CPU time. Most fail on
 tiles are drawn so that threads, virtual threads and the sums of a thread are in bounds
 (:mod:`tunehub_builder.tuning.space.cuda_tiles`), and varied within these; what is worth measuring, TVM's cost model
 says. Matmuls with a long K have a sketch of their own beside TVM's designs
-(:mod:`tunehub_builder.tuning.space.split_k`).
+(:mod:`tunehub.cuda.split_k`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import ranked
+from tunehub.cuda.split_k import SplitTile, tile_of
 from tunehub.cuda.tensor_core import matmul_of
 from tunehub.cuda.tiles import sums_of
 from tunehub.relax.schedule.guard import check_statements
@@ -32,7 +33,6 @@ from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch
 from tunehub_builder.tuning.search.tiles import fitting
 from tunehub_builder.tuning.search.warm_start import Seed, adapted
 from tunehub_builder.tuning.space.cuda_tiles import drawn, ruled, varied
-from tunehub_builder.tuning.space.split_k import SplitTile, tile_of
 
 SOURCE = "evolutionary"
 FIRST = 16  # candidates of a workload that nothing is known of

@@ -1,4 +1,4 @@
-"""The search among the tiles of :mod:`tunehub_builder.tuning.space.split_k`: likely ones, then neighbours of the best.
+"""The search among the tiles of :mod:`tunehub.cuda.split_k`: likely ones, then neighbours of the best.
 
 What is likely is said by a model of a GPU's multiprocessor: how many blocks it has at a time, what its units have to do
 in each step, and how long a load is waited for. It only orders; what is fastest is measured.
@@ -13,12 +13,12 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from tunehub.cuda import split_k
 from tunehub.cuda.matmul import Matmul
+from tunehub.cuda.split_k import SplitTile, sides
 from tunehub.relax.schedule.guard import check_statements
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 from tunehub_builder.tuning.search.tiles import TileSearch, likeliest_first
-from tunehub_builder.tuning.space import split_k
-from tunehub_builder.tuning.space.split_k import SplitTile, sides
 
 _KEPT = 1024  # of the likeliest tiles
 _BLUR = 0.2  # of the model
@@ -105,7 +105,7 @@ def _resident(matmul: Matmul, tile: SplitTile) -> int:
         SHARED_BYTES // (split_k.shared_memory(matmul, tile) + RESERVED_BYTES),
         REGISTERS // (threads * split_k.registers(matmul, tile)),
     )
-    return max(1, min(limits))
+    return max(1, int(min(limits)))
 
 
 def _busy(matmul: Matmul, tile: SplitTile) -> float:

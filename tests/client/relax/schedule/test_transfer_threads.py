@@ -13,12 +13,12 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, topi
 
+from tunehub.cuda import split_k
+from tunehub.cuda.split_k import SplitTile
 from tunehub.relax.nodes import children
 from tunehub.relax.schedule.apply import apply_transfer
 from tunehub.relax.schedule.guard import check_function
 from tunehub.relax.schedule.transfer_threads import ThreadExtents, TransferError
-from tunehub_builder.tuning.space import split_k
-from tunehub_builder.tuning.space.split_k import SplitTile
 
 from ..outputs import difference, one_after_the_other
 

@@ -18,10 +18,13 @@ Only schedule primitives are used: a trace replays on every supported TVM.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tunehub.cuda.cost import Array
 from tunehub.cuda.matmul import (
     LOCAL_STAGE,
     Axis,
@@ -95,6 +98,44 @@ class SplitTile:
         return self.groups * math.prod(self.threads)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitTiles:
+    """Many tiles at once: each number of :class:`SplitTile` is an array of one for each tile."""
+
+    groups: Array
+    threads: tuple[Array, Array]
+    sums: tuple[Array, Array]
+    depth: Array
+    vectors: tuple[Array, Array]
+    pipelined: Array
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def at(self, rows: Any) -> SplitTiles:
+        """Some of the tiles."""
+        return SplitTiles(**self._each(lambda column: column[rows]))
+
+    def tile(self, row: int) -> SplitTile:
+        """One of them."""
+        return SplitTile(**self._each(lambda column: column[row].item()))
+
+    def _each(self, taken: Callable[[Array], Any]) -> dict[str, Any]:
+        columns = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: tuple(map(taken, own)) if isinstance(own, tuple) else taken(own) for name, own in columns}
+
+    @property
+    def block(self) -> tuple[Array, Array, Array]:
+        """As of one tile."""
+        slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
+        return slow, fast, self.groups * self.depth
+
+    @property
+    def block_threads(self) -> Array:
+        """As of one tile."""
+        return np.asarray(self.groups * self.threads[0] * self.threads[1])
+
+
 def matmul_of(mod: Any) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul in float32 with a long K for its number of
     results, or None."""
@@ -118,20 +159,34 @@ def sides(matmul: Matmul) -> tuple[Side, Side]:
 
 def tiles(matmul: Matmul) -> Iterator[SplitTile]:
     """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
+    found = all_tiles(matmul)
+    return map(found.tile, range(len(found)))
+
+
+def all_tiles(matmul: Matmul) -> SplitTiles:
+    """:func:`tiles`, at once."""
     both = sides(matmul)
     slow, fast = (list(_cuts(side.extent)) for side in both)
-    for threads, sums in (((a, b), (c, d)) for a, c in slow for b, d in fast):
-        if not FEWEST_SUMS <= math.prod(sums) <= MOST_SUMS:
-            continue
-        for groups in GROUPS:
-            count = groups * math.prod(threads)
-            if count % WARP or not FEWEST_THREADS <= count <= MOST_THREADS or math.prod(sums) % groups:
-                continue  # every thread adds up as many partial sums
-            for depth in _depths(both):
-                for pipelined in (False, True):
-                    tile = _vectorised(both, groups, threads, sums, depth, pipelined)
-                    if _suits(tile, matmul):
-                        yield tile
+    cuts = [(a, b, c, d) for a, c in slow for b, d in fast if FEWEST_SUMS <= c * d <= MOST_SUMS]
+    rows = [(g, depth, later) for g in GROUPS for depth in _depths(both) for later in (0, 1)]
+    if not cuts:
+        rows = []
+    each = np.repeat(np.array(cuts or [(1, 1, 1, 1)], dtype=np.int64), len(rows), axis=0)
+    own = np.tile(np.array(rows or [(1, 1, 0)], dtype=np.int64), (len(cuts), 1))[: len(each)]
+    one = np.ones(len(each), dtype=np.int64)
+    found = SplitTiles(
+        groups=own[:, 0],
+        threads=(each[:, 0], each[:, 1]),
+        sums=(each[:, 2], each[:, 3]),
+        depth=own[:, 1],
+        vectors=(one, one),
+        pipelined=own[:, 2].astype(bool),
+    )
+    count = found.block_threads
+    even = (each[:, 2] * each[:, 3]) % found.groups == 0  # every thread adds up as many partial sums
+    found = found.at((count % WARP == 0) & (count >= FEWEST_THREADS) & (count <= MOST_THREADS) & even)
+    found = _vectorised(both, found)
+    return found.at(_suit(found, matmul))
 
 
 def apply(mod: Any, matmul: Matmul, tile: SplitTile) -> Any:
@@ -174,28 +229,30 @@ def tile_of(trace: Any) -> SplitTile | None:
     )
 
 
-def shared_memory(matmul: Matmul, tile: SplitTile) -> int:
-    """Bytes of shared memory that a block of ``tile`` takes: TVM puts partial sums where an operand was."""
+def shared_memory(matmul: Matmul, tile: Any) -> Any:
+    """Bytes of shared memory that a block of ``tile`` (or each of many) takes: TVM puts partial sums where an operand
+    was."""
     slow, fast, k = tile.block
-    operands = [
+    one, other = (
         extent * _row(k) if side.along else k * extent for side, extent in zip(sides(matmul), (slow, fast), strict=True)
-    ]
-    return _FLOAT * (max(*operands, tile.groups * slow * fast) + min(operands))
+    )
+    sums = tile.groups * slow * fast
+    return _FLOAT * (np.maximum(np.maximum(one, other), sums) + np.minimum(one, other))
 
 
-def registers(matmul: Matmul, tile: SplitTile) -> int:
-    """About how many registers a thread of ``tile`` needs."""
+def registers(matmul: Matmul, tile: Any) -> Any:
+    """About how many registers a thread of ``tile`` (or each of many) needs."""
     both = sides(matmul)
-    k = math.gcd(tile.depth, _VECTOR)
+    k = np.gcd(tile.depth, _VECTOR)
     held = sum(own * (k if side.along else 1) for side, own in zip(both, tile.sums, strict=True))
-    return math.prod(tile.sums) + held + tile.pipelined * sum(waiting(tile)) + _OTHER_REGISTERS
+    return tile.sums[0] * tile.sums[1] + held + tile.pipelined * sum(waiting(tile)) + _OTHER_REGISTERS
 
 
-def waiting(tile: SplitTile) -> tuple[int, int]:
-    """How many elements of each side a thread loads at a time."""
+def waiting(tile: Any) -> tuple[Any, Any]:
+    """How many elements of each side a thread of ``tile`` (or each of many) loads at a time."""
     slow, fast, k = tile.block
     a, b = (
-        vector * math.ceil(extent * k / (vector * tile.block_threads))
+        vector * -(-extent * k // (vector * tile.block_threads))
         for extent, vector in zip((slow, fast), tile.vectors, strict=True)
     )
     return a, b
@@ -339,24 +396,26 @@ def _cuts(extent: int) -> Iterator[tuple[int, int]]:
                 yield threads, own
 
 
-def _vectorised(
-    both: Sequence[Side], groups: int, threads: tuple[int, int], sums: tuple[int, int], depth: int, pipelined: bool
-) -> SplitTile:
-    """The tile with the longest vectors: what is loaded begins at a multiple of these."""
-    tile = SplitTile(groups=groups, threads=threads, sums=sums, depth=depth, vectors=(1, 1), pipelined=pipelined)
-    slow, fast, k = tile.block
-    vectors = [
-        _windows(side, size, tile) if side.window > 1 else math.gcd(_VECTOR, side.run, k if side.along else size)
-        for side, size in zip(both, (slow, fast), strict=True)
-    ]
-    return replace(tile, vectors=(vectors[0], vectors[1]))
+def _vectorised(both: Sequence[Side], tiles: SplitTiles) -> SplitTiles:
+    """The tiles with the longest vectors: what is loaded begins at a multiple of these."""
+    slow, fast, k = tiles.block
+
+    def longest(side: Side, size: Array) -> Array:
+        if side.window > 1:
+            return _windows(side, size, tiles)
+        return np.gcd(math.gcd(_VECTOR, side.run), k if side.along else size)
+
+    a, b = (longest(side, size) for side, size in zip(both, (slow, fast), strict=True))
+    return replace(tiles, vectors=(a, b))
 
 
-def _windows(side: Side, size: int, tile: SplitTile) -> int:
+def _windows(side: Side, size: Array, tiles: SplitTiles) -> Array:
     """K of one row of places that a thread loads: whole windows, as few as keep all threads busy once."""
-    count = tile.block[2] // side.window
-    shares = (parts for parts in range(count, 0, -1) if count % parts == 0 and parts * size <= tile.block_threads)
-    return count // next(shares, 1) * side.window
+    count = tiles.block[2] // side.window
+    most = np.ones_like(count)
+    for parts in range(1, int(count.max(initial=0)) + 1):
+        most = np.where((count % parts == 0) & (parts * size <= tiles.block_threads), parts, most)
+    return np.asarray(count // most * side.window)
 
 
 def _depths(both: Sequence[Side]) -> tuple[int, ...]:
@@ -371,15 +430,19 @@ def _straight(tile: SplitTile) -> int:
     return max(fitting, key=lambda k: (k % _VECTOR == 0, k))
 
 
-def _suits(tile: SplitTile, matmul: Matmul) -> bool:
+def _suit(tiles: SplitTiles, matmul: Matmul) -> Array:
+    """Which of ``tiles`` suit."""
     *_, k = matmul.extents
-    rounds = math.ceil(k / tile.block[2])
-    if rounds < 1 + tile.pipelined or rounds * tile.block[2] > _MOST_WASTE * k:
-        return False  # there is no next load, or much of the last one is padding
-    most = min(REGISTERS_OF_A_THREAD, REGISTERS // tile.block_threads)
-    return registers(matmul, tile) <= most and shared_memory(matmul, tile) <= SM_80.shared_memory
+    depth = tiles.block[2]
+    rounds = -(-k // depth)
+    # There is a next load, and little of the last one is padding.
+    loads = (rounds >= 1 + tiles.pipelined) & (rounds * depth <= _MOST_WASTE * k)
+    most = np.minimum(REGISTERS_OF_A_THREAD, REGISTERS // tiles.block_threads)
+    return np.asarray(
+        loads & (registers(matmul, tiles) <= most) & (shared_memory(matmul, tiles) <= SM_80.shared_memory)
+    )
 
 
-def _row(k: int) -> int:
+def _row(k: Any) -> Any:
     """Elements from one row of ``k`` to the next in shared memory."""
     return k + (_SKEW - k) % BANKS

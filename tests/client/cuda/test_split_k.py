@@ -13,18 +13,17 @@ import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
-from tunehub.cuda import tensor_core
+from tunehub.cuda import split_k, tensor_core
+from tunehub.cuda.split_k import Side, SplitTile, apply, matmul_of, sides, tile_of, tiles
 from tunehub.target.gpu_architectures import SM_80
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch
 from tunehub_builder.tuning.search.split_k import SplitKSearch, distance, seconds
 from tunehub_builder.tuning.search.strategy import trace_id
-from tunehub_builder.tuning.space import split_k as split_k
-from tunehub_builder.tuning.space.split_k import Side, SplitTile, apply, matmul_of, sides, tile_of, tiles
 from tunehub_registry.trace_rules import required_features
 
-from ....sweeps import swept
-from ....threads_as_loops import UNOPTIMISED, threads_as_loops
+from ...sweeps import swept
+from ...threads_as_loops import UNOPTIMISED, threads_as_loops
 
 pytestmark = pytest.mark.slow
 
