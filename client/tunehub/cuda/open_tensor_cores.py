@@ -1,97 +1,111 @@
-"""Products in half precision with an open number of rows on CUDA: pieces of known extents on tensor cores where these
-promise to beat TVM's own schedule, which serves the other sizes. One is launched when the function is called."""
+"""Products in half precision with an open number of rows on CUDA: pieces on tensor cores, each as long as a tile, for
+ranges of sizes where these promise to beat TVM's own schedule, which serves the other sizes. One is launched when the
+function is called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_sizes import OpenFunction, SizedFunction, open_function
-from tunehub.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.cuda.rule import NoTileError
-from tunehub.cuda.sizes import MeasuredPiece, ranges
-from tunehub.cuda.tensor_core import matmul_of
-from tunehub.cuda.tensor_core_cost import default_s
-from tunehub.cuda.tensor_core_rule import by_rule
+from tunehub.cuda.sizes import ranges
+from tunehub.cuda.tensor_core import TensorTile, matmul_of
+from tunehub.cuda.tensor_core_cost import default_s, seconds
+from tunehub.cuda.tensor_core_rule import check_headers, checked, ranked
+from tunehub.exceptions import last_line
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined
 from tunehub.relax.schedule.guard import check_function
 
-_LENGTHS = (16, 32, 64, 128)  # of pieces
+_LENGTHS = (16, 32)  # of pieces that show what a function computes
+_TRIED = (16, 64, 256, 1024)  # sizes, the best tiles of which are candidates
 _SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)  # at which times are compared
 _MOST_KERNELS = 4
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
+
+_Range: TypeAlias = "tuple[TensorTile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
 def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     """A schedule of ``mod``, one PrimFunc ``main`` with open axes; None when it is not of this kind.
 
-    Raises NoTileError where TVM's own schedule is to be used, and what :func:`tunehub.cuda.tensor_core_rule.by_rule`
-    does.
+    Raises NoTileError where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched,
+    and what TVM raises.
     """
     function = mod["main"]
     whole = open_function(function)
     matmul = None if whole is None else _open_rows(whole)
     if whole is None or matmul is None:
         return None
-    pieces = dict(_pieces(whole, target))
-    chosen = _chosen(matmul, list(pieces))
-    if all(each is None for each, _ in chosen):
-        raise NoTileError("TVM's own schedule should take as little at all sizes")
-    made = {}
-    for piece in {each: None for each, _ in chosen}:
-        made[piece] = default_schedule(function, target) if piece is None else whole.over(pieces[piece], piece.length)
-        if piece is not None:  # TVM's own was checked where it was made
-            check_function(made[piece], function, target)
-    branches = [SizeBranch(up_to=up_to, function=made[piece]) for piece, up_to in chosen]
-    return SizedFunction(mod=main_module(joined(function, product(wide(whole.axes.extents)), branches))), None
+    check_headers()
+    chosen, made = _pieces(whole, matmul, target)
+    if None in {tile for tile, _ in chosen}:
+        made[None] = default_schedule(function, target)
+    branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen]
+    found = joined(function, product(wide(whole.axes.extents)), branches)
+    return SizedFunction(mod=main_module(found)), None
+
+
+def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Range], dict[TensorTile | None, Any]]:
+    """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
+    tiles = list({tile: None for size in _TRIED for tile in ranked(_at(matmul, size), 1)})
+    failure = "TVM's own schedule should take as little at all sizes"
+    made: dict[TensorTile | None, Any] = {}
+    while True:
+        chosen = _chosen(matmul, tiles)
+        wanted = {tile for tile, _ in chosen if tile is not None}
+        if not wanted:
+            raise NoTileError(failure)
+        tile = next(iter(wanted - made.keys()), None)
+        if tile is None:
+            return chosen, made
+        try:
+            made[tile] = _tiled(whole, tile, target)
+        except Exception as error:  # TVM raises many kinds, and so does a piece; another tile may do
+            failure = last_line(error)
+            tiles.remove(tile)
 
 
 def _open_rows(whole: OpenFunction) -> Matmul | None:
     """The product of a piece of one length when the open axis is its rows, and no convolution is."""
-    first, second = (matmul_of(whole.piece(length)) for length in _LENGTHS[:2])
+    first, second = (matmul_of(whole.piece(length)) for length in _LENGTHS)
     if first is None or second is None or first.window > 1 or first.batch:
         return None
     extents = (1, *_LENGTHS[:1], *first.extents[2:]), (1, *_LENGTHS[1:2], *first.extents[2:])
     return first if (first.extents, second.extents) == extents else None
 
 
-def _pieces(whole: OpenFunction, target: Any) -> Iterator[tuple[MeasuredPiece, Any]]:
-    """Pieces, with the seconds that they should take, and their schedules; those that TVM does better are left out."""
-    for length in _LENGTHS:
-        try:
-            found = by_rule(whole.piece(length), target)
-        except NoTileError:
-            continue
-        if found is None:
-            continue
-        schedule, run_s = found
-        function = schedule.mod["main"]
-        try:
-            whole.over(function, length)
-        except NotPiecesError:
-            continue
-        yield MeasuredPiece(length=length, blocks=blocks_of(function), run_s=run_s), function
+def _at(matmul: Matmul, rows: int) -> Matmul:
+    (own,) = matmul.rows
+    return replace(matmul, rows=(own._replace(extent=rows),))
 
 
-def _chosen(matmul: Matmul, pieces: list[MeasuredPiece]) -> list[tuple[MeasuredPiece | None, int | None]]:
-    """For each range of sizes a piece, or None for TVM's own schedule, and its last size; None: all that are larger."""
-    times = [[piece.seconds_at(size) for size in _SIZES] for piece in pieces]
-    times.append([_default_s(matmul, size) / GUESS_MARGIN for size in _SIZES])
-    candidates = [*pieces, None]
+def _tiled(whole: OpenFunction, tile: TensorTile, target: Any) -> Any:
+    """The function in pieces of as many rows as a block of ``tile`` has, checked, as TVM's own is where it is made."""
+    length = tile.block[0]
+    piece = whole.piece(length)
+    matmul = matmul_of(piece)
+    if matmul is None:
+        raise NoTileError(f"a piece of {length} is of another kind")
+    made = whole.over(checked(piece, matmul, tile).mod["main"], length)
+    check_function(made, whole.function, target)
+    return made
+
+
+def _chosen(matmul: Matmul, tiles: Sequence[TensorTile]) -> list[_Range]:
+    """What should take least in each range of sizes."""
+    times = [[seconds(_at(matmul, size), tile) for size in _SIZES] for tile in tiles]
+    times.append([default_s(_at(matmul, max(size, _PADDED))) / GUESS_MARGIN for size in _SIZES])
+    candidates = [*tiles, None]
     return [
         (candidates[at], _SIZES[last] if last + 1 < len(_SIZES) else None)
         for at, last in ranges(np.array(times), _MOST_KERNELS)
     ]
-
-
-def _default_s(matmul: Matmul, rows: int) -> float:
-    own = matmul.rows[0]
-    return default_s(replace(matmul, rows=(own._replace(extent=max(rows, _PADDED)),)))

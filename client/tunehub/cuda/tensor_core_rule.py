@@ -32,25 +32,37 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     matmul = matmul_of(mod)
     if matmul is None:
         return None
-    missing = missing_tensor_core_header()
-    if missing is not None:
-        raise NoTileError(missing)
+    check_headers()
     failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
     default = default_s(matmul)
     for tile in ranked(matmul, _ATTEMPTS):
         against = against_guess(seconds(matmul, tile), default)
         if against is not None:
             raise NoTileError(against)
-        import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
         try:
-            schedule = apply(mod, matmul, tile)
-            check_tiles(schedule.mod["main"])
+            schedule = checked(mod, matmul, tile)
             check_function(schedule.mod["main"], mod["main"], target)
         except Exception as error:  # TVM raises many kinds; another tile may do
             failure = error
         else:
             return schedule, seconds(matmul, tile)
     raise failure
+
+
+def check_headers() -> None:
+    """Raise NoTileError when CUDA's headers for tensor cores are missing."""
+    missing = missing_tensor_core_header()
+    if missing is not None:
+        raise NoTileError(missing)
+
+
+def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
+    """The schedule of ``mod`` by ``tile``. Raises GuardError when a tile writes what others write, and what TVM
+    raises."""
+    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
+    schedule = apply(mod, matmul, tile)
+    check_tiles(schedule.mod["main"])
+    return schedule
 
 
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:

@@ -1,8 +1,8 @@
-"""TVM's lowering of scheduled functions to LLVM, without the cleaning that LLVM repeats.
+"""TVM's lowering of scheduled functions, without the cleaning that LLVM and NVRTC repeat.
 
 Schedules unroll register tiles, and some of TVM's passes take most of a compile's time on the statements that this
-makes; what they do LLVM does again, faster. Without them kernels are the same within measuring errors, and a network
-compiles in up to half of the time (``docs/adr/0023-lowering-without-cleaning.md``).
+makes; what they do the compilers behind TVM do again, faster. Without them kernels are the same within measuring
+errors, and a network compiles in up to half of the time (``docs/adr/0023-lowering-without-cleaning.md``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ LostVectors = Callable[[Collection[str], str], None]
 
 
 def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) -> Factory:
-    """``factory`` of a lowering pipeline, with a pipeline that leaves cleaning to LLVM where that is possible.
+    """``factory`` of a lowering pipeline, with a pipeline that leaves cleaning to LLVM or NVRTC where that is possible.
 
-    It is for modules with functions that were scheduled, all for CPUs. Others are lowered by TVM's own pipeline, and so
-    is everything under a ``PassContext`` with instruments: they are there to see what TVM does. ``lost_vectors`` is
-    told the functions whose remainders TVM makes no vectors of (:mod:`tunehub.relax.vector_remainders`), and why.
+    It is for modules with functions that were scheduled, all for CPUs or all for CUDA. Others are lowered by TVM's own
+    pipeline, and so is everything under a ``PassContext`` with instruments: they are there to see what TVM does.
+    ``lost_vectors`` is told the functions whose remainders TVM makes no vectors of
+    (:mod:`tunehub.relax.vector_remainders`), and why.
     """
 
     def lowering() -> tuple[Any, Any, Any]:
@@ -38,9 +39,12 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
 
         @tvm.transform.module_pass(opt_level=0, name="tunehub.lower")  # type: ignore[untyped-decorator]
         def lower(mod: Any, context: Any) -> Any:
-            if context.instruments or not _scheduled_for_cpu(mod):
+            kind = _scheduled_for(mod)
+            if context.instruments or kind not in ("llvm", "cuda"):
                 return whole(mod)
             with _disabling(context, _CLEANING):
+                if kind == "cuda":
+                    return whole(mod)
                 return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod), lost_vectors))
 
         return (lower, *finalizing)
@@ -67,10 +71,12 @@ def _lowered(whole: Any, mod: Any, hinted: Any, lost_vectors: LostVectors | None
         return lowered
 
 
-def _scheduled_for_cpu(mod: Any) -> bool:
-    """Whether ``mod``, bound to targets, is for LLVM, and at least one of its functions was scheduled."""
+def _scheduled_for(mod: Any) -> str:
+    """The kind of target that all functions of ``mod``, bound to targets, are for; empty for several, and where none
+    was scheduled."""
     functions = list(mod.functions.values())
-    return all(_kind(function) == "llvm" for function in functions) and any(map(is_scheduled, functions))
+    kinds = set(map(_kind, functions))
+    return kinds.pop() if len(kinds) == 1 and any(map(is_scheduled, functions)) else ""
 
 
 def _kind(function: Any) -> str:

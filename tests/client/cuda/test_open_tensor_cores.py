@@ -16,8 +16,7 @@ from tunehub.cuda import open_tensor_cores, tensor_core, tensor_core_rule
 from tunehub.cuda.matmul import Axis, Matmul
 from tunehub.cuda.open_tensor_cores import by_size
 from tunehub.cuda.pieces import NotPiecesError, _Masking
-from tunehub.cuda.sizes import MeasuredPiece
-from tunehub.cuda.tensor_core import matmul_of
+from tunehub.cuda.tensor_core import TensorTile
 from tunehub.cuda.tensor_core_rule import ranked
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.nodes import main_module
@@ -50,14 +49,12 @@ def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, .
 def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, without the intrinsics: threads become loops, which take turns at what they share."""
 
-    def scheduled(piece: Any, _: Any) -> tuple[Any, float]:
-        matmul = matmul_of(piece)
-        assert matmul is not None
-        tile = next(each for each in ranked(matmul, 400) if not each.pipelined)
-        return tensor_core.apply(piece, matmul, tile), 1e-9 * matmul.extents[1] ** 0.5
+    def plain(matmul: Matmul, count: int) -> list[TensorTile]:
+        return [each for each in ranked(matmul, 400) if not each.pipelined][:count]
 
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
-    monkeypatch.setattr(open_tensor_cores, "by_rule", scheduled)
+    monkeypatch.setattr(open_tensor_cores, "ranked", plain)
+    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 64))
     monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)  # follows fragments
     mod = _linear(40, 72, lead=lead)
     found = by_size(mod, H200)
@@ -75,7 +72,7 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
 
 
 def test_a_function_without_a_record_has_pieces_on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tensor_cores, "_LENGTHS", (16, 64))
+    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 64))
     scheduled, function = schedule_function(_linear(512, 256)["main"], H200, EmptyLookup())
     assert scheduled.served is not None and function is not None
     assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
@@ -83,19 +80,35 @@ def test_a_function_without_a_record_has_pieces_on_tensor_cores(monkeypatch: pyt
     assert probes(function)
 
 
-def test_large_products_along_k_are_tvms_own_and_small_ones_pieces() -> None:
-    """6144 x 4096: what 16 to 128 rows should take on an H200, with dlight's 72 µs for up to 256 rows."""
-    matmul = Matmul(
-        name="product", batch=(), rows=(Axis(0, 16),), columns=(Axis(1, 6144),), k=(Axis(2, 4096),),
+def _llm(rows: int) -> Matmul:
+    """6144 x 4096, with weights as they lie."""
+    return Matmul(
+        name="product", batch=(), rows=(Axis(0, rows),), columns=(Axis(1, 6144),), k=(Axis(2, 4096),),
         rows_first=False, k_last=True, columns_first=False, runs=(1, 1), window=1,
     )  # fmt: skip
-    pieces = [
-        MeasuredPiece(length=length, blocks=blocks, run_s=run_s)
-        for length, blocks, run_s in ((16, 384, 22e-6), (64, 96, 40e-6))
-    ]
-    chosen = open_tensor_cores._chosen(matmul, pieces)
-    assert chosen[0][0] is not None and chosen[0][0].length == 16
-    assert chosen[-1] == (None, None)
+
+
+def test_each_range_of_sizes_has_the_tile_that_should_take_least() -> None:
+    tiles = [*ranked(_llm(16), 1), *ranked(_llm(1024), 1)]
+    chosen = open_tensor_cores._chosen(_llm(16), tiles)
+    assert chosen[0][0] == tiles[0]
+    assert chosen[-1] == (None, None)  # dlight's tile for large products along K is the better one there
+
+
+def test_a_tile_that_makes_no_piece_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = open_tensor_cores._tiled
+    refused: list[TensorTile] = []
+
+    def first_refused(whole: Any, tile: TensorTile, target: Any) -> Any:
+        if not refused or tile in refused:
+            refused.append(tile)
+            raise NotPiecesError("a piece of another kind")
+        return made(whole, tile, target)
+
+    monkeypatch.setattr(open_tensor_cores, "_tiled", first_refused)
+    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 1024))
+    assert by_size(_linear(512, 256), H200) is not None
+    assert len(refused) == 1
 
 
 def test_other_types_are_none_of_its_business() -> None:

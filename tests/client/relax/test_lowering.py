@@ -57,9 +57,11 @@ def test_functions_that_nobody_scheduled_are_lowered_as_ever(workload: Any) -> N
     assert not context_of(workload).disabled_pass
 
 
-def test_functions_for_gpus_are_lowered_as_ever(workload: Any) -> None:
-    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
-    assert not context_of(workload.with_attr(IS_SCHEDULED, True).with_attr("target", cuda)).disabled_pass
+@pytest.mark.parametrize(("kind", "cleans"), [("cuda", False), ("vulkan", True)])
+def test_of_gpus_only_cudas_compiler_cleans(workload: Any, kind: str, cleans: bool) -> None:
+    target = tvm.target.Target({"kind": kind, **({"arch": "sm_80"} if kind == "cuda" else {})})
+    context = context_of(workload.with_attr(IS_SCHEDULED, True).with_attr("target", target))
+    assert cleans == (not context.disabled_pass)
 
 
 def test_who_instruments_passes_sees_all_of_tvms(workload: Any) -> None:
