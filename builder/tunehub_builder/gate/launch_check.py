@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tunehub.exceptions import last_line
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub.target.gpu_architectures import SM_80, LaunchLimits
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.report import CheckResult, Rejection
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
+from tunehub_registry.any_record import AnyRecord, read_any_records
+from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import open_package
-from tunehub_registry.record import BadLine, ScheduleRecord, read_records
+from tunehub_registry.template_record import BadLine
 
 if TYPE_CHECKING:
     from tunehub.cuda.nvrtc import Compiler, KernelUse
@@ -29,7 +32,7 @@ _KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\((\d+)[^)
 
 
 def check_launches(path: Path, work: Path, arch: str, stream: TextIO) -> CheckResult:
-    """Compile the kernels of every MetaSchedule record in the package ``path`` for ``arch`` (``sm_80``).
+    """Compile the kernels of every record of a static workload in the package ``path`` for ``arch`` (``sm_80``).
 
     ``work`` is a work directory that has the records' workloads. Raises BuilderError for a package that is not for
     CUDA or cannot be read, or without NVRTC; PackageError and FormatError for a damaged package; WorkDirectoryError.
@@ -74,25 +77,27 @@ def _compiler(arch: str) -> Compiler:
         raise BuilderError(str(error)) from error
 
 
-def _records(path: Path) -> list[ScheduleRecord]:
+def _records(path: Path) -> list[AnyRecord]:
     try:
         with open_package(path, source=str(path)) as package:
             if package.manifest.target.kind != "cuda":
                 raise BuilderError(f"{path}: is for {package.manifest.target.kind}; only CUDA has kernels to launch")
-            return [record for entry in package.manifest.record_sets for record in _of_set(package, entry, path)]
+            sets = [entry for entry in package.manifest.record_sets if entry.tuner in (META_SCHEDULE, TEMPLATE)]
+            return [record for entry in sets for record in _of_set(package, entry, path)]
     except OSError as error:
         raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
 
 
-def _of_set(package: Any, entry: Any, path: Path) -> Iterator[ScheduleRecord]:
+def _of_set(package: Any, entry: Any, path: Path) -> Iterator[AnyRecord]:
     with package.open(entry.file) as stream:
-        for record in read_records(stream, str(path)):
+        for record in read_any_records(stream, str(path)):
             if isinstance(record, BadLine):
                 raise BuilderError(f"{path}: {entry.file}, line {record.line}: {record.reason}")
-            yield record
+            if not isinstance(record, LadderRecord):
+                yield record
 
 
-def _reason(record: ScheduleRecord, tasks: Mapping[str, TaskEntry], arch: str, compiler: Compiler) -> str | None:
+def _reason(record: AnyRecord, tasks: Mapping[str, TaskEntry], arch: str, compiler: Compiler) -> str | None:
     """Why ``record`` is refused, or None."""
     task = tasks.get(record.exact)
     if task is None:
@@ -114,19 +119,17 @@ def _uses(cubin: bytes) -> dict[str, KernelUse]:
     return kernel_uses(cubin)
 
 
-def _source(record: ScheduleRecord, task: TaskEntry, arch: str) -> str:
+def _source(record: AnyRecord, task: TaskEntry, arch: str) -> str:
     """The CUDA source of a workload by ``record``, made and checked as a client does it."""
     import tvm
 
     from tunehub.cuda.nvrtc import source_of
-    from tunehub.relax.schedule.apply import apply_exact
-    from tunehub.relax.schedule.guard import check_features, check_function
-    from tunehub.relax.traces import import_trace
-    from tunehub_registry.trace_rules import required_features
+    from tunehub.records.lookup import Candidate
+    from tunehub.relax.schedule.apply import apply_candidate
+    from tunehub.relax.schedule.template_fit import TemplateFit
 
     target = tvm.target.Target({"kind": "cuda", "arch": arch})
-    check_features(required_features(record.trace), target)
     mod = tvm.ir.load_json(task.module)
-    scheduled = apply_exact(mod, import_trace(record.trace)).mod
-    check_function(scheduled["main"], mod["main"], target)
-    return source_of(tvm.tirx.build(scheduled, target=target))
+    candidate = Candidate(record=record, rung="exact", package="package")
+    schedule = apply_candidate(mod, candidate, target, TemplateFit(mod, target))
+    return source_of(tvm.tirx.build(schedule.mod, target=target))

@@ -13,6 +13,7 @@ from tunehub_builder.networks.network import Definition, Network
 from tunehub_builder.networks.vit import ViT, ViTConfig
 
 IMAGE = (1, 3, 224, 224)
+_HALF = "_fp16"  # behind the name of a network: in half precision, with sums in float32
 
 # Network -> (stem after "light_" of the file in the onnx package, name of the data input as an identifier).
 # Their weights are constants there; ours are random.
@@ -32,16 +33,22 @@ LIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """The names of the standard networks."""
-    return (*LIGHT, *_DEFINED)
+    """The names of the standard networks, those in half precision that packages have among them."""
+    return (*LIGHT, *_DEFINED, f"bert_base{_HALF}", f"resnet50{_HALF}")
 
 
 def get(name: str, *, seed: int = 0) -> Network:
-    """The standard network `name`, with weights made from `seed`. Raises UnknownNetworkError, which lists the names."""
+    """The standard network `name`, with weights made from `seed`; with `_fp16` behind it any of them in half precision.
+    Raises UnknownNetworkError, which lists the names."""
     if name in LIGHT:
         return _light(name, seed)
     if name in _DEFINED:
         return _DEFINED[name](seed)
+    whole = name.removesuffix(_HALF)
+    if whole != name and (whole in LIGHT or whole in _DEFINED):
+        from tunehub_builder.networks.half import half
+
+        return half(get(whole, seed=seed), name)
     raise UnknownNetworkError(name, names())
 
 
@@ -93,21 +100,10 @@ def _light(name: str, seed: int) -> Network:
     )
 
 
-def _half(name: str) -> Callable[[int], Network]:
-    def made(seed: int) -> Network:
-        from tunehub_builder.networks.half import half
-
-        return half(get(name, seed=seed), f"{name}_fp16")
-
-    return made
-
-
 _DEFINED: Mapping[str, Callable[[int], Network]] = MappingProxyType(
     {
         "mobilenet_v2": lambda seed: MobileNetV2(config=MobileNetV2Config(), seed=seed).network("mobilenet_v2"),
         "bert_base": lambda seed: Bert(config=BertConfig(), seed=seed).network("bert_base"),
         "vit_b16": lambda seed: ViT(config=ViTConfig(), seed=seed).network("vit_b16"),
-        "bert_base_fp16": _half("bert_base"),
-        "resnet50_fp16": _half("resnet50"),
     }
 )

@@ -90,8 +90,12 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
 
 
 def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
-    problem, sums = _problem(whole.piece(2), whole.piece(3))
-    if problem is None or sums is None or problem.open_loop is None:
+    found = piece_problem(whole)
+    if found is None:
+        return None
+    problem, sums = found
+    loop = problem.open_loop
+    if loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
     measured = dict(_recorded(whole, problem.grid.recorded, static))
@@ -104,7 +108,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
         if isinstance(tile, MeasuredPiece):
             made[tile] = whole.over(measured[tile], tile.length)
         else:
-            made[tile] = _tiled(whole, problem.open_loop, tile)
+            made[tile] = _tiled(whole, loop, tile)
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(function), measured=used)
@@ -140,6 +144,13 @@ def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
         made[tile] = tiled(main_module(function), sums, tile, symbolic=True).mod["main"]
     branches = [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     return SizedFunction(mod=main_module(joined(function, size_of(function), branches)))
+
+
+def piece_problem(whole: OpenFunction) -> tuple[OpenProblem, Sums] | None:
+    """The products that pieces of ``whole`` add up, by their length, and what is read of one of two. None for other
+    functions. Raises NotPiecesError."""
+    problem, sums = _problem(whole.piece(2), whole.piece(3))
+    return None if problem is None or sums is None else (problem, sums)
 
 
 def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from tunehub.cuda.cost import Array, Problem, Tiles, default_s, matrix_shape, seconds, shared_bytes
+from tunehub.cuda.cost import Array, Problem, Tiles, as_tiles, default_s, matrix_shape, seconds, shared_bytes
 from tunehub.records.never_worse import GUESS_MARGIN, against_guess
 
 UNROLLED = 512  # steps of loops in one another that become straight code
@@ -92,6 +92,25 @@ def ranked(
     tiles = _with_virtual(tiles)
     expected = seconds(problem, tiles)
     return [_row(tiles, at, float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
+
+
+def is_within(problem: Problem, tile: Tile, *, shared_memory: int, threads: int) -> bool:
+    """Whether ``tile``, from elsewhere, keeps the bounds that the rule's own tiles of ``problem`` have."""
+    loops, extents = len(problem.spatial), (*problem.spatial, *problem.reduction)
+    counts = [len(part) for part in (tile.virtual, tile.threads, tile.inner, tile.step)]
+    if counts != [loops, loops, loops, len(problem.reduction)]:
+        return False
+    if any(length > 2 * max(extent, _MULTIPLES[-1]) for length, extent in zip(tile.lengths, extents, strict=True)):
+        return False
+    of_thread = math.prod(tile.virtual) * math.prod(tile.inner)
+    row = as_tiles([(tile.virtual, tile.threads, tile.inner, tile.step)])
+    return (
+        math.prod(tile.threads) <= min(threads, _MOST_THREADS)
+        and of_thread <= _MOST_SUMS
+        and math.prod(tile.virtual) <= _MOST_VIRTUAL
+        and math.prod(tile.step) <= _MOST_STEP
+        and int(shared_bytes(problem, row)[0]) <= shared_memory
+    )
 
 
 def _better(dividing: Tile | None, covering: Sequence[Tile]) -> Tile | None:

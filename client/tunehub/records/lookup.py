@@ -12,7 +12,7 @@ from tunehub.exceptions import HubError, RecordUnusableError
 from tunehub.records.index import ClassMember, RecordIndex
 from tunehub.records.key_scheme import LADDER, TEMPLATE
 from tunehub.records.reopening_index import ReopeningIndex
-from tunehub.templates import KnobError, template
+from tunehub.templates import KnobError, version_of
 from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import RegistryError
@@ -277,7 +277,7 @@ def _is_current(record: AnyRecord) -> bool:
     if not isinstance(record, TemplateRecord):
         return True
     try:
-        return record.version == template(record.template).VERSION
+        return record.version == version_of(record.template)
     except KnobError:  # a template that this client does not have
         return False
 

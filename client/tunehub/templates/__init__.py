@@ -20,26 +20,41 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from tunehub.templates.base import Block, KnobError, Knobs, Machine, blocks_of, machine_of, read_knobs, size_of
+from tunehub.templates.base import (
+    Block,
+    KnobError,
+    Knobs,
+    Machine,
+    NamedKnobs,
+    blocks_of,
+    machine_of,
+    read_knobs,
+    size_of,
+)
 
 __all__ = [
+    "CUDA_VERSIONS",
     "NAMES",
     "KnobError",
     "Knobs",
     "Machine",
     "Match",
+    "NamedKnobs",
     "Template",
     "doubt",
     "find",
     "machine_of",
     "read_knobs",
     "template",
+    "version_of",
 ]
 
 # in the order in which they are asked
 NAMES = ("conv2d", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
 
 
+# Tiles of the rules for CUDA, whose knobs records hold, too (:mod:`tunehub.cuda.knobs`), with their versions.
+CUDA_VERSIONS = {"cuda_tiles": 1, "tensor_cores": 1}
 _LITTLE = 1024  # steps of all loops, that take less than a microsecond however they are written
 
 
@@ -77,6 +92,11 @@ def template(name: str) -> Template:
     if name not in NAMES:
         raise KnobError(f"there is no template {name!r}; there are {', '.join(NAMES)}")
     return cast(Template, importlib.import_module(f"tunehub.templates.{name}"))
+
+
+def version_of(name: str) -> int:
+    """The version of the template called ``name``, for CPUs or for CUDA; KnobError when there is none."""
+    return CUDA_VERSIONS[name] if name in CUDA_VERSIONS else template(name).VERSION
 
 
 def find(mod: Any) -> Match | None:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,17 @@ class KnobError(ValueError):
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the knobs of every template: a frozen record of bounded fields that JSON can hold."""
+
+
+class NamedKnobs(Protocol):
+    """The knobs of a template, by name: those of a record, or of a candidate."""
+
+    @property
+    def template(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def knobs(self) -> Mapping[str, Any]: ...
 
 
 K = TypeVar("K", bound=Knobs)

@@ -33,6 +33,13 @@ def test_inputs_are_identifiers_with_fixed_shapes(name: str) -> None:
         assert all(d > 0 for d in shape)
 
 
+def test_every_network_is_known_in_half_precision() -> None:
+    network = networks.get("squeezenet_fp16")
+    assert (network.name, network.dtype) == ("squeezenet_fp16", "float16")
+    with pytest.raises(networks.UnknownNetworkError):
+        networks.get("squeezenet_fp16_fp16")
+
+
 def test_unknown_name_lists_the_names_and_mentions_files() -> None:
     with pytest.raises(networks.UnknownNetworkError) as caught:
         networks.get("resnet51")

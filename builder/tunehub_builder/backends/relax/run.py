@@ -38,7 +38,7 @@ def check_options(recipe: Recipe) -> None:
         remedy = "pip install 'tunehub[legacy]' in an environment of its own"
         raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
     if recipe.dims and (recipe.tuner != TEMPLATE or recipe.rpc is not None):
-        raise TuningError(f"--dim is for the tuner {TEMPLATE} on this machine's CPU; give --tuner {TEMPLATE}, no --rpc")
+        raise TuningError(f"--dim is for the tuner {TEMPLATE} on this machine; give --tuner {TEMPLATE}, no --rpc")
     if recipe.tuner == TEMPLATE and recipe.search_trials != Recipe().search_trials:
         raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
 
@@ -134,18 +134,22 @@ def _with_records(method: _Method, recipe: Recipe, known: KnownRecords | None) -
 
 
 def _cuda_method(recipe: Recipe) -> _Method:
+    from tunehub_builder.tuning.scheduler.batches import KnobOptions
     from tunehub_builder.tuning.scheduler.cuda import CudaOptions
 
-    if recipe.tuner == TEMPLATE:
-        raise TuningError(f"--tuner {TEMPLATE} is for CPUs; leave it out")
-    options = CudaOptions(minutes=recipe.minutes, seed=recipe.seed)
-    options = options if recipe.trials is None else replace(options, trials=recipe.trials)
+    knobs = recipe.tuner == TEMPLATE
+    options = CudaOptions(minutes=recipe.minutes, seed=recipe.seed, knobs=knobs)
+    trials = KnobOptions().trials if knobs and recipe.trials is None else recipe.trials
+    options = options if trials is None else replace(options, trials=trials)
     noted: Options = {"trials": options.trials, "batch": options.batch}
     words = ["--trials", str(options.trials)]
+    if knobs:
+        noted["tuner"] = TEMPLATE
+        words = ["--tuner", TEMPLATE, *words]
     if recipe.minutes is not None:
         noted["minutes"] = recipe.minutes
         words += ["--minutes", f"{recipe.minutes:g}"]
-    return _Method(tuner=None, options=options, noted=noted, words=words, layout="keep")
+    return _Method(tuner=TEMPLATE if knobs else None, options=options, noted=noted, words=words, layout="keep")
 
 
 def _extract(
@@ -202,10 +206,11 @@ def _with_template(tasks: Iterable[TuningTask], target: TuningTarget) -> tuple[l
     from tunehub.templates import find
     from tunehub_builder.tuning.search.knobs import space_of
 
+    own = tvm.target.Target(target.config)
     served: list[TuningTask] = []
     others: list[TuningTask] = []
     for task in tasks:
-        found = space_of(task.mod, tvm.target.Target(target.config)) if task.points else find(task.mod)
+        found = space_of(task.mod, own) if task.points or own.kind.name == "cuda" else find(task.mod)
         (served if found else others).append(task)
     return served, [task.name for task in others]
 
@@ -275,6 +280,8 @@ def _tune_on_gpu(
     from tunehub_builder.tuning.runner.workers import fleet_pool
     from tunehub_builder.tuning.scheduler.cuda import tune_on_gpu
 
+    if options.knobs and resources.fleet is not None:
+        raise TuningError(f"--tuner {TEMPLATE} for CUDA is for this machine's GPUs; leave --engine out")
     counts = {entry.exact: entry.counts for entry in directory.tasks()}
     pool = PoolOptions(workers=resources.workers, threads=1, build_limit_s=20.0, log=str(directory.log))
     builders = () if resources.fleet is None else slots(fleet_pool(directory, run, resources.fleet, threads=1))

@@ -146,8 +146,10 @@ def static_reason(candidate: Any) -> str | None:
 
 
 def _choice_reason(choice: KnobChoice) -> str | None:
-    from tunehub.templates import KnobError, read_knobs, template
+    from tunehub.templates import CUDA_VERSIONS, KnobError, read_knobs, template
 
+    if choice.template in CUDA_VERSIONS:
+        return _tile_reason(choice)
     try:
         own = template(choice.template)
         read_knobs(own.KNOBS, choice.knobs)
@@ -155,6 +157,17 @@ def _choice_reason(choice: KnobChoice) -> str | None:
         return f"the knobs are not allowed: {error}"
     if choice.version != own.VERSION:
         return f"the knobs are for version {choice.version} of the template {own.NAME}, which is {own.VERSION} here"
+    return None
+
+
+def _tile_reason(choice: KnobChoice) -> str | None:
+    from tunehub.cuda.knobs import read_tile
+    from tunehub.templates import KnobError
+
+    try:
+        read_tile(choice)
+    except KnobError as error:
+        return f"the knobs are not allowed: {error}"
     return None
 
 

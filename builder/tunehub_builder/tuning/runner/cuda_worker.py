@@ -16,9 +16,10 @@ from typing import Any
 
 from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
-from tunehub.relax.nodes import buffer_shapes
+from tunehub.relax.nodes import buffer_kind, parameters
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
+from tunehub_builder.tuning.runner.knob_worker import KnobSession
 from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions
 from tunehub_builder.tuning.runner.worker import TraceSession
 
@@ -169,6 +170,24 @@ class CudaSession(TraceSession):
             yield device
 
 
+class CudaKnobSession(KnobSession, CudaSession):
+    """As :class:`CudaSession`, for candidates that are choices of knobs; symbolic workloads as in
+    :class:`KnobSession`."""
+
+    def candidate(self, task: str, target: Any, choice: Any) -> Any:
+        """As the base says."""
+        if takes_half(self._modules[task]["main"]):
+            load_cuda_intrinsics()
+        return super().candidate(task, target, choice)
+
+    def build_case(self, task: str, target: Any, choices: list[Any]) -> list[str | None]:
+        """As :class:`CudaSession` says."""
+        return CudaSession.build_case(self, task, target, choices)
+
+    def _build_reference(self, task: str, target: Any) -> None:
+        error_of(self._build_plain, task, target)
+
+
 def _arch(target: Any) -> str:
     """``sm_90``."""
     import tvm
@@ -181,12 +200,15 @@ def gpu_lock(directory: Path, device: int = 0) -> str:
     return str(directory / (f"gpu{device}.lock" if device else "gpu.lock"))
 
 
-def makers(directory: Path, workers: int, *, half: bool = False) -> list[Callable[[], CudaSession]]:
-    """What makes the session of each of ``workers`` processes: they are spread over all GPUs that may be used.
+def makers(
+    directory: Path, workers: int, *, half: bool = False, kind: type[CudaSession] = CudaSession
+) -> list[Callable[[], CudaSession]]:
+    """What makes the session, of a ``kind``, of each of ``workers`` processes: they are spread over all GPUs that may
+    be used.
 
     ``half``: see :class:`CudaSession`.
     """
-    return [partial(CudaSession, lock, device, half=half) for lock, device in gpu_places(directory, workers)]
+    return [partial(kind, lock, device, half=half) for lock, device in gpu_places(directory, workers)]
 
 
 def gpu_places(directory: Path, workers: int) -> list[tuple[str, str | None]]:
@@ -234,7 +256,7 @@ def _by_rules(mod: Any, target: Any, *rules: Any) -> Any:
 
 def takes_half(function: Any) -> bool:
     """Whether a parameter of ``function`` is float16: tensor cores may serve it."""
-    return any(dtype == "float16" for _, dtype in buffer_shapes(function))
+    return any(str(buffer_kind(buffer).dtype) == "float16" for buffer in parameters(function))
 
 
 def tensor_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -24,9 +24,9 @@ class KnobSession(TraceSession):
     A symbolic workload is measured at those values of its symbols that its function names.
     """
 
-    def __init__(self, patience_s: float = 3.0) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         """As the base says."""
-        super().__init__(patience_s)
+        super().__init__(*arguments, **options)
         self._open: dict[int, OpenCandidate] = {}
         self._compared: tuple[str, tuple[KnobChoice, ...]] | None = None
         self._errors: list[str | None] = []
@@ -65,9 +65,10 @@ class KnobSession(TraceSession):
             self.drop()
             self._errors = [error_of(self.build_default, 0, task, target)]
             self._errors += [error_of(self.build, packed(i), task, target, each) for i, each in enumerate(choices)]
+            self._build_reference(task, target)
             self._compared = task, tuple(choices)
         self._built = {number: found.at(values, self._argument) for number, found in self._open.items()}
-        for number in [number for number in self._built if number]:
+        for number in [packed(i) for i in range(len(choices)) if packed(i) in self._built]:
             self._built[number + 1] = self._built[number]  # as it is timed and as it is compared
         self._reference = None
         return self._errors
@@ -77,6 +78,9 @@ class KnobSession(TraceSession):
         super().drop()
         self._open.clear()
         self._compared = None
+
+    def _build_reference(self, task: str, target: Any) -> None:
+        """Build what outputs are compared with, where that is not the default."""
 
     def _keep(self, number: int, mod: Any, target: Any) -> None:
         function = mod["main"]
@@ -104,12 +108,13 @@ class KnobSession(TraceSession):
 
 def _open_scheduled(function: Any, target: Any, choice: KnobChoice) -> Any:
     """A symbolic function by a choice of knobs, or by the rule. Raises KnobError."""
+    from tunehub.cuda.knobs import by_open_knobs
     from tunehub.relax.open_axes.by_record import by_knobs
     from tunehub.templates import KnobError
     from tunehub_builder.tuning.search.knobs import RULE, by_rule
 
     if choice != RULE:
-        return by_knobs(function, target, choice)
+        return (by_open_knobs if target.kind.name == "cuda" else by_knobs)(function, target, choice)
     found = by_rule(function, target)
     if found is None:
         raise KnobError("no rule serves it")

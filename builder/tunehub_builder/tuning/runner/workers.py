@@ -23,9 +23,10 @@ def worker_pool(directory: WorkDirectory, run: RunFile, *, workers: int, threads
     """Workers for what was or is tuned in ``directory``. ``threads`` measure; see :class:`PoolOptions`."""
     options = PoolOptions(workers=workers, threads=threads, log=str(directory.log))
     if run.target.get("kind") == "cuda":
-        from tunehub_builder.tuning.runner.cuda_worker import CudaSession, gpu_lock
+        from tunehub_builder.tuning.runner.cuda_worker import CudaKnobSession, CudaSession, gpu_lock
 
-        pool = WorkerPool(options, run.target, make_session=partial(CudaSession, gpu_lock(directory.path)))
+        kind = CudaKnobSession if run.tuner == TEMPLATE else CudaSession
+        pool = WorkerPool(options, run.target, make_session=partial(kind, gpu_lock(directory.path)))
         warm_up(pool.workers, run.target)
         return pool
     if run.tuner != TEMPLATE:

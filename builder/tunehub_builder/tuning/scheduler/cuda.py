@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from statistics import geometric_mean
 from time import monotonic
 from typing import Any, Protocol
 
@@ -30,7 +31,7 @@ from tunehub_builder.tuning.runner.pool import PoolOptions, Worker, WorkerPort, 
 from tunehub_builder.tuning.scheduler import loop
 from tunehub_builder.tuning.scheduler.loop import TaskRecord, TaskRecords
 from tunehub_builder.tuning.scheduler.order import operations
-from tunehub_builder.tuning.search.cuda import SearchSession
+from tunehub_builder.tuning.search.cuda import KnobSearchSession, SearchSession
 from tunehub_builder.tuning.search.warm_start import KnownCandidates, Seed, known_of
 from tunehub_builder.tuning.tasks import TuningTask
 
@@ -49,12 +50,14 @@ class CudaOptions:
 
     ``batch`` candidates are proposed at a time, by ``searchers`` processes with ``search_threads`` each: by default
     one for every three that build. ``records`` are where a warm start begins. ``total``: most trials of all workloads
-    together; ``defaults``: TVM's own schedule of each workload is measured before all.
+    together; ``defaults``: TVM's own schedule of each workload is measured before all. ``knobs``: candidates are tiles
+    of the client's rules, as knobs.
     """
 
     trials: int = 512
     total: int | None = None
     defaults: bool = True
+    knobs: bool = False
     batch: int = 32
     minutes: float | None = None
     seed: int = 0
@@ -69,11 +72,12 @@ class DefaultTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     task: str
     run_s: tuple[float, ...] = ()
     error: str | None = None
+    points: tuple[tuple[int, ...], ...] = ()
 
     @property
     def mean_s(self) -> float:
-        """Mean of the measured times in seconds; infinite for a failure."""
-        return mean(self.run_s)
+        """Mean of the measured times in seconds, infinite for a failure; as :attr:`Trial.mean_s` of sizes."""
+        return geometric_mean(self.run_s) if self.points and self.run_s else mean(self.run_s)
 
 
 def default_journal(directory: Path) -> LineJournal[DefaultTime]:
@@ -151,16 +155,15 @@ def tune_on_gpu(
 
     limit_s = math.inf if builders else pool.build_limit_s
     half = any(cuda_worker.takes_half(task.mod["main"]) for task in tasks)
-    makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half)
+    kind = cuda_worker.CudaKnobSession if options.knobs else cuda_worker.CudaSession
+    makers = make_builders or cuda_worker.makers(directory, pool.workers, half=half, kind=kind)
     builders = builders or [Worker(pool, make) for make in makers]  # they start while this process reads
-    make_searcher = make_searcher or functools.partial(SearchSession, options.search_threads)
+    searcher = KnobSearchSession if options.knobs else SearchSession
+    make_searcher = make_searcher or functools.partial(searcher, options.search_threads)
     searchers = [Worker(pool, make_searcher) for _ in range(options.searchers or max(1, len(builders) // 3))]
     try:
         new = (
-            CudaTaskRecord(
-                task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=floor_s(task.mod["main"], task.mod)
-            )
-            for task in tasks
+            CudaTaskRecord(task=task, module=str(tvm.ir.save_json(task.mod)), floor_s=_floor_of(task)) for task in tasks
         )
         defaults, count = default_journal(directory), TrialCount(len(tasks), show)
         records = TaskRecords(new, Journal(directory), count)
@@ -179,10 +182,15 @@ def tune_on_gpu(
 def _resume_defaults(records: Mapping[str, CudaTaskRecord], defaults: LineJournal[DefaultTime]) -> None:
     defaults.heal()
     for default in defaults.entries():
-        if default.task in records:
+        if default.task in records and default.points == records[default.task].task.points:
             records[default.task].default_s = default.mean_s
     for record in records.values():
         record.before_s = record.best_s
+
+
+def _floor_of(task: TuningTask) -> float:
+    """:func:`floor_s`; of a symbolic workload, whose time is a mean over its sizes, that of a launch."""
+    return _LAUNCH_S if task.points else floor_s(task.mod["main"], task.mod)
 
 
 def floor_s(function: Any, mod: Any) -> float:
@@ -359,7 +367,7 @@ class OverlappingScheduler:
             record.open -= 1
             return [self._trial(record.task, seed.candidate, seed.source, result)]
         result = result.checked()
-        default = DefaultTime(task=record.task.exact, run_s=result.run_s, error=result.error)
+        default = DefaultTime(task=record.task.exact, run_s=result.run_s, error=result.error, points=record.task.points)
         self._defaults.append(default)
         record.default_s = default.mean_s
         self._weigh()

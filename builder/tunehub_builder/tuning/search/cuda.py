@@ -27,6 +27,7 @@ from tunehub.relax.traces import export_trace, import_trace
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 from tunehub_builder.tuning.journal import Trial
 from tunehub_builder.tuning.runner.messages import SearchRequest
+from tunehub_builder.tuning.search.knobs import KnobSearch
 from tunehub_builder.tuning.search.split_k import SplitKSearch
 from tunehub_builder.tuning.search.strategy import REGISTRY, trace_id
 from tunehub_builder.tuning.search.tensor_core import TensorCoreSearch
@@ -247,3 +248,23 @@ class SearchSession:
         if matmul is not None:
             return TensorCoreSearch(mod, target, matmul, seed=seed)
         return CudaSearch(mod, target, seed=seed, threads=self._threads)
+
+
+class KnobSearchSession(SearchSession):
+    """As the base, for the tuner ``template``: a workload's search is among its tiles' knobs."""
+
+    def __init__(self, threads: int) -> None:
+        """As the base says."""
+        super().__init__(threads)
+        self._knobs: dict[str, tuple[KnobSearch, list[Trial]]] = {}
+
+    def propose(self, request: SearchRequest) -> list[Seed]:
+        """As the base says."""
+        import tvm
+
+        if request.task not in self._knobs:
+            search = KnobSearch(self._modules[request.task], tvm.target.Target(request.target))
+            self._knobs[request.task] = (search, [])
+        search, trials = self._knobs[request.task]
+        trials += request.news
+        return [Seed(candidate=choice, source=search.name) for choice in search.propose(trials, request.limit)]

@@ -51,6 +51,8 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
     from tunehub.relax.symbols import is_symbolic
     from tunehub.templates import find, machine_of
 
+    if target.kind.name == "cuda":
+        return _tile_space(mod, target)
     if is_symbolic(mod["main"]):
         return _open_space(mod["main"], target)
     match = find(mod)
@@ -61,6 +63,20 @@ def space_of(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
         KnobChoice(template=template.NAME, version=template.VERSION, knobs=msgspec.to_builtins(knobs))
         for knobs in template.knob_space(match.workload, machine_of(target))
     )
+
+
+def _tile_space(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
+    """Tiles of the rules for CUDA."""
+    from tunehub.cuda.knobs import knob_space
+    from tunehub.relax.symbols import is_symbolic
+
+    found = tuple(
+        KnobChoice(template=each.template, version=each.version, knobs=dict(each.knobs))
+        for each in knob_space(mod, target)
+    )
+    if found or not is_symbolic(mod["main"]):
+        return found
+    return (RULE,) if by_rule(mod["main"], target) is not None else ()
 
 
 def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:

@@ -12,9 +12,9 @@ from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.schedule import fewest_for_threads, rewrites_layouts
 from tunehub.relax.schedule.apply import apply_exact
 from tunehub.relax.schedule.guard import check_features, check_function
-from tunehub.relax.schedule.template_fit import NamedKnobs, TemplateFit, machine_for
+from tunehub.relax.schedule.template_fit import TemplateFit, machine_for
 from tunehub.relax.traces import import_trace
-from tunehub.templates import KnobError, Knobs, read_knobs
+from tunehub.templates import KnobError, Knobs, NamedKnobs, read_knobs
 
 
 def by_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:

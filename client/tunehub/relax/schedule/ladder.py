@@ -291,6 +291,8 @@ def _by_cuda_rule(
     try:
         found = rule(request.mod, request.target)
         against = against_borrowing(request.lookup.measured(META_SCHEDULE, request.exact))
+        tuned = request.lookup.measured(TEMPLATE, request.exact)
+        against = against or (None if tuned is None else against_default_knobs(tuned, name))
     except FaultFoundError as error:
         yield StepRejected(step="template", template=name, refusal=Refusal(check="static", reason=_reason(error)))
         return

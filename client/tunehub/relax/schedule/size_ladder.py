@@ -107,13 +107,21 @@ def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
     if step.own is not None:
         found = rule(function) if step.own == "rule" else None
         return function if found is None else found
-    if target.kind.name != "llvm":
-        raise GuardError("steps with knobs or traces are for CPUs")
+    if target.kind.name == "cuda":
+        return _on_cuda(function, target, step)
     from tunehub.relax.open_axes.by_record import by_knobs, by_trace  # static functions need none of it
 
     if step.trace is not None:
         return by_trace(function, target, step.trace)
     return by_knobs(function, target, _NamedStep(step))
+
+
+def _on_cuda(function: Any, target: Any, step: LadderStep) -> Any:
+    from tunehub.cuda.knobs import by_open_knobs  # CPUs need none of it
+
+    if step.trace is not None:
+        raise GuardError("steps with traces are for CPUs: a piece's length goes with knobs")
+    return by_open_knobs(function, target, _NamedStep(step))
 
 
 class _NamedStep:

@@ -8,27 +8,15 @@ top.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from tunehub import templates
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.schedule.guard import check_tiles
-from tunehub.templates import KnobError, Machine, Match
+from tunehub.templates import KnobError, Machine, Match, NamedKnobs
 
 _LONG, _SHORT = ("int64", "uint64"), 2**31
-
-
-class NamedKnobs(Protocol):
-    """The knobs of a template, by name: those of a record, or of a candidate."""
-
-    @property
-    def template(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def knobs(self) -> Mapping[str, Any]: ...
 
 
 @lru_cache(maxsize=8)
@@ -71,7 +59,11 @@ class TemplateFit:
 
     def by_knobs(self, named: NamedKnobs) -> Any:
         """The schedule by given knobs; KnobError when they are not for this function, GuardError when its tiles
-        overrun."""
+        overrun. On CUDA they are a tile of the rules."""
+        if self._target.kind.name == "cuda":
+            from tunehub.cuda.knobs import by_knobs  # CPUs need none of it
+
+            return by_knobs(self._mod, self._target, named)
         match = self.match
         if match is None:
             raise KnobError(f"the template {named.template} does not fit this function")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,16 @@ import tvm
 from tvm import te, topi
 
 from tunehub.cuda.rule import ranked
+from tunehub.cuda.thread_extents import thread_tag
 from tunehub.cuda.tiles import sums_of
 from tunehub.records.lookup import Candidate
-from tunehub_builder.tuning.journal import Trial
+from tunehub.relax.nodes import statements_in
+from tunehub.templates import KnobError
+from tunehub_builder.tuning.journal import KnobChoice, Trial
+from tunehub_builder.tuning.runner.cuda_worker import CudaKnobSession
 from tunehub_builder.tuning.runner.messages import SearchRequest
-from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, SearchSession
+from tunehub_builder.tuning.search.cuda import FIRST, SOURCE, CudaSearch, KnobSearchSession, SearchSession
+from tunehub_builder.tuning.search.knobs import space_of
 from tunehub_builder.tuning.search.strategy import trace_id
 from tunehub_builder.tuning.search.warm_start import KnownCandidates
 from tunehub_builder.tuning.tasks import TuningTask, task_of
@@ -112,3 +119,43 @@ def test_records_come_first_and_the_search_goes_on_around_them() -> None:
     again = SearchSession(1)
     again.task(own.exact, str(tvm.ir.save_json(own.mod)))
     assert {seed.source for seed in again.propose(request(trials, known))} == {SOURCE}
+
+
+def test_the_tuner_of_templates_proposes_the_rules_tiles_and_the_worker_builds_them(tmp_path: Path) -> None:
+    task = convolution(64, 64)
+    searches = KnobSearchSession(threads=1)
+    searches.task(task.exact, str(tvm.ir.save_json(task.mod)))
+    proposed = searches.propose(request(task, []))
+    assert [seed.source for seed in proposed] == ["cuda_tiles 1"] * 16
+    trials = [Trial(task=task.exact, choice=seed.candidate, source=seed.source, run_s=(1e-5,)) for seed in proposed]
+    assert searches.propose(request(task, trials)) == []
+    session = CudaKnobSession(str(tmp_path / "lock"))
+    session.task(task.exact, str(tvm.ir.save_json(task.mod)))
+    made = [session.candidate(task.exact, CONFIG, seed.candidate)["main"] for seed in proposed[:2]]
+    assert all(thread_tag(each) for each in map(first_loop, made))
+
+
+def request(task: TuningTask, news: Sequence[Trial]) -> SearchRequest:
+    return SearchRequest(task=task.exact, target=CONFIG, news=news, limit=32, seed=0)
+
+
+def first_loop(function: Any) -> Any:
+    return next(each for each in statements_in(function.body) if type(each).__name__ == "For")
+
+
+def test_an_open_workload_has_a_choice_for_each_of_some_sizes(tmp_path: Path) -> None:
+    rows = tvm.tirx.Var("rows", "int64")
+    first = te.placeholder([rows, tvm.tirx.IntImm("int64", 64)], name="first")
+    second = te.placeholder([tvm.tirx.IntImm("int64", 64)] * 2, name="second")
+    function = te.create_prim_func([first, second, topi.nn.relu(topi.nn.matmul(first, second))])
+    task = task_of("net", "dense", function.with_attr("global_symbol", "main"), 1, {"rows": (1, 16, 128)})
+    assert task is not None and task.points == ((1,), (16,), (128,))
+    space = space_of(task.mod, TARGET)
+    assert len({choice.knobs["length"] for choice in space}) > 1
+    session = CudaKnobSession(str(tmp_path / "lock"))
+    session.task(task.exact, str(tvm.ir.save_json(task.mod)))
+    built = session.candidate(task.exact, CONFIG, space[-1])["main"]
+    assert thread_tag(first_loop(built)) == "blockIdx.x"
+    refused = KnobChoice(template="cuda_tiles", version=1, knobs={**space[-1].knobs, "length": 0})
+    with pytest.raises(KnobError, match="pieces of 0"):
+        session.candidate(task.exact, CONFIG, refused)

@@ -1,0 +1,174 @@
+"""Tiles of the rules for CUDA as knobs of records: what was measured to be the best of those that the rules find good.
+
+The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`) and ``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`), and
+knobs are the fields of a tile. For a function with open axes the knob ``length`` goes with them: they are those of a
+piece of that length, see :mod:`tunehub.cuda.open_sizes`. What a record says is held to the bounds that the rules have
+for their own tiles; the checks of every schedule come on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from tunehub.cuda import tensor_core
+from tunehub.cuda.limits import limits_of
+from tunehub.cuda.open_sizes import OpenFunction, open_function, piece_problem
+from tunehub.cuda.rule import Tile, is_within, ranked
+from tunehub.cuda.sizes import candidates
+from tunehub.cuda.tensor_core import TensorTile, matmul_of
+from tunehub.cuda.tensor_core_rule import NAME as TENSOR_CORES
+from tunehub.cuda.tensor_core_rule import ranked as ranked_on_tensor_cores
+from tunehub.cuda.tiles import NAME as CUDA_TILES
+from tunehub.cuda.tiles import Sums, checked_tiles, sums_of
+from tunehub.relax.intrinsics import import_intrinsics
+from tunehub.relax.schedule.guard import check_tiles
+from tunehub.relax.symbols import is_symbolic
+from tunehub.templates import CUDA_VERSIONS, KnobError, Knobs, NamedKnobs, read_knobs
+
+_BEST, _FURTHER, _APART = 10, 40, 5  # tiles worth measuring: the best ones, and every fifth of those behind them
+_LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
+_LENGTH, _MOST_LENGTH = "length", 1 << 16
+T = TypeVar("T")
+
+
+class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of :class:`tunehub.cuda.rule.Tile`: a number for each loop."""
+
+    virtual: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+    threads: tuple[Annotated[int, Meta(ge=1, le=1024)], ...]
+    inner: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+    step: tuple[Annotated[int, Meta(ge=1, le=64)], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileChoice:
+    """The knobs of one of the two templates, by name, as records and candidates have them."""
+
+    template: str
+    version: int
+    knobs: Mapping[str, Any]
+
+
+def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
+    """The schedule of ``mod``, an IRModule with one static PrimFunc ``main``, by a tile that a record names.
+
+    Raises KnobError for a tile that is not within the rule's bounds for this function, GuardError for what would be
+    wrong, and what TVM raises; the checks of every schedule are the caller's.
+    """
+    tile = read_tile(named)
+    if isinstance(tile, TensorTile):
+        return _on_tensor_cores(mod, tile)
+    sums, limits = sums_of(mod), limits_of(target)
+    if sums is None or sums.problem is None:
+        raise KnobError(f"the template {CUDA_TILES} does not fit this function")
+    if not is_within(sums.problem, tile, shared_memory=limits.shared_memory, threads=limits.threads):
+        raise KnobError(f"{tile} is out of bounds for {sums.problem.spatial}")
+    return checked_tiles(mod, sums, tile)
+
+
+def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
+    """``function``, a PrimFunc with open axes, in pieces by a tile that a record names. Raises as :func:`by_knobs`, and
+    NotPiecesError."""
+    length, whole = named.knobs.get(_LENGTH), open_function(function)
+    if whole is None or not isinstance(length, int) or not 1 <= length <= _MOST_LENGTH:
+        raise KnobError(f"pieces of {length} do not make up the function")
+    return whole.over(by_knobs(whole.piece(length), target, named).mod["main"], length)
+
+
+def read_tile(named: NamedKnobs) -> Tile | TensorTile:
+    """The tile that a record names. Raises KnobError for another template or version, and for fields of no tile."""
+    if CUDA_VERSIONS.get(named.template) != named.version:
+        raise KnobError(f"version {named.version} of the template {named.template} for CUDA is not known")
+    fields = {name: value for name, value in named.knobs.items() if name != _LENGTH}
+    if named.template == CUDA_TILES:
+        knobs = read_knobs(TileKnobs, fields)
+        return Tile(**msgspec.structs.asdict(knobs), expected_s=0.0)
+    unknown = sorted(fields.keys() - set(TensorTile.__slots__))
+    if unknown:
+        raise KnobError(f"{unknown[0]} is no knob of {TENSOR_CORES}")
+    try:
+        return msgspec.convert(fields, TensorTile)
+    except msgspec.ValidationError as error:
+        raise KnobError(str(error)) from error
+
+
+def knob_space(mod: Any, target: Any) -> list[TileChoice]:
+    """The knobs worth measuring for ``mod``, the rule's first; none for a function that no tile serves. Those of
+    functions with open axes are for pieces."""
+    if is_symbolic(mod["main"]):
+        whole = open_function(mod["main"])
+        return [] if whole is None else _open_space(whole, target)
+    matmul = matmul_of(mod)
+    if matmul is not None:
+        return [_tensor_choice(tile) for tile in _spread(ranked_on_tensor_cores(matmul, _FURTHER))]
+    sums = sums_of(mod)
+    return [] if sums is None else [_tile_choice(tile) for tile in _spread(_ranked(sums, target))]
+
+
+def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
+    """For each size the best tile, as a kernel for all sizes."""
+    found = piece_problem(whole)
+    loop = None if found is None else found[0].open_loop
+    if found is not None and loop is not None:
+        tiles = candidates(found[0], limits_of(target), covering=found[1].einsum)
+        return [_tile_choice(tile, {_LENGTH: tile.lengths[loop]}) for tile in tiles]
+    matmuls = ((length, matmul_of(whole.piece(length))) for length in _LENGTHS)
+    return [
+        _tensor_choice(tile, {_LENGTH: length})
+        for length, matmul in matmuls
+        if matmul is not None
+        for tile in ranked_on_tensor_cores(matmul, _OF_LENGTH)
+    ]
+
+
+def _ranked(sums: Sums, target: Any) -> list[Tile]:
+    if sums.problem is None:
+        return []
+    limits = limits_of(target)
+    found = [
+        tile
+        for covering in ((False, True) if sums.einsum else (False,))
+        for tile in ranked(
+            sums.problem,
+            shared_memory=limits.shared_memory,
+            threads=limits.threads,
+            count=_FURTHER,
+            covering=covering,
+        )
+    ]
+    by_loops = {(tile.virtual, tile.threads, tile.inner, tile.step): tile for tile in found}
+    return sorted(by_loops.values(), key=lambda tile: tile.expected_s)[:_FURTHER]
+
+
+def _spread(tiles: Sequence[T]) -> list[T]:
+    """The best of ``tiles``, and some behind them: neighbours are alike."""
+    return [*tiles[:_BEST], *tiles[_BEST::_APART]]
+
+
+def _on_tensor_cores(mod: Any, tile: TensorTile) -> Any:
+    matmul = matmul_of(mod)
+    if matmul is None or tile not in set(tensor_core.tiles(matmul)):
+        raise KnobError(f"{tile} is none of the tiles of this function on tensor cores")
+    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
+    schedule = tensor_core.apply(mod, matmul, tile)
+    check_tiles(schedule.mod["main"])
+    return schedule
+
+
+def _tile_choice(tile: Tile, more: Mapping[str, int] | None = None) -> TileChoice:
+    knobs = TileKnobs(virtual=tile.virtual, threads=tile.threads, inner=tile.inner, step=tile.step)
+    return _choice(CUDA_TILES, knobs, more)
+
+
+def _tensor_choice(tile: TensorTile, more: Mapping[str, int] | None = None) -> TileChoice:
+    return _choice(TENSOR_CORES, tile, more)
+
+
+def _choice(template: str, tile: Any, more: Mapping[str, int] | None) -> TileChoice:
+    knobs = msgspec.json.decode(msgspec.json.encode(tile))  # lists, as a record that was read has them
+    return TileChoice(template=template, version=CUDA_VERSIONS[template], knobs={**knobs, **(more or {})})

@@ -1,0 +1,173 @@
+"""Tiles for CUDA as knobs of records: static functions, pieces and ladders of open ones, and hostile knobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm_ffi import structural_equal
+
+from tunehub.cuda import tiles
+from tunehub.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
+from tunehub.cuda.rule import tile_for
+from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.relax.keys import workload_key
+from tunehub.relax.nodes import main_module
+from tunehub.relax.schedule.guard import check_function
+from tunehub.relax.schedule.ladder import Scheduling, schedule_function
+from tunehub.templates import KnobError
+from tunehub_registry.evidence import RecordEvidence
+from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
+from tunehub_registry.template_record import TemplateRecord, encode_template_record, parse_template_record
+
+from ..relax.conftest import FakeHub
+from ..relax.outputs import one_after_the_other
+from .test_adapted import convolution
+from .test_open_sizes import TARGET, _largest_error, _rows
+from .test_tensor_core_rule import _conv, _product
+
+pytestmark = pytest.mark.slow
+
+ON_TENSOR_CORES = {
+    "product": _product(1, 197, 768, 768, transposed=(False, True)),
+    "convolution": _conv(14, 128, 128, 3, 1),
+}
+
+
+def record_of(mod: Any, choice: TileChoice, **changes: Any) -> TemplateRecord:
+    """As a package has it: written, and read again."""
+    fields: dict[str, Any] = {"default_s": 1e-3, "run_s": (1e-5,), **changes}
+    record = TemplateRecord(
+        exact=workload_key(mod), op="tuned", source="tuner", template=choice.template, version=choice.version,
+        knobs=dict(choice.knobs), **fields,
+    )  # fmt: skip
+    return parse_template_record(encode_template_record(record)[:-1], "test")
+
+
+def test_the_first_tile_of_the_space_is_the_rules() -> None:
+    mod = main_module(convolution(64, 14, batch=1))
+    sums = tiles.sums_of(mod)
+    assert sums is not None and sums.problem is not None
+    space = knob_space(mod, TARGET)
+    rule = tile_for(sums.problem, shared_memory=49152, threads=1024)
+    assert (space[0].knobs["threads"], space[0].knobs["step"]) == (list(rule.threads), list(rule.step))
+    assert len({str(choice.knobs) for choice in space}) == len(space) == 16
+    own = tiles.checked_tiles(mod, sums, rule)
+    assert structural_equal(by_knobs(mod, TARGET, space[0]).mod["main"], own.mod["main"], map_free_vars=True)
+
+
+def test_a_record_with_a_tile_serves_and_says_so() -> None:
+    function = convolution(64, 14, batch=1)
+    mod = main_module(function)
+    last = knob_space(mod, TARGET)[-1]
+    outcome, scheduled = schedule_function(function, TARGET, FakeHub([record_of(mod, last)]))  # type: ignore[list-item]
+    assert outcome.rung == "exact" and outcome.served is not None and outcome.served.template == "cuda_tiles"
+    expected = by_knobs(mod, TARGET, last).mod["main"].without_attr("global_symbol")
+    assert structural_equal(scheduled.without_attr("global_symbol"), expected, map_free_vars=True)
+
+
+@pytest.mark.parametrize("name", ON_TENSOR_CORES)
+def test_all_tiles_worth_measuring_on_tensor_cores_can_be_launched(name: str) -> None:
+    mod = ON_TENSOR_CORES[name]
+    space = knob_space(mod, TARGET)
+    assert len(space) == 16 and {choice.template for choice in space} == {"tensor_cores"}
+    for choice in (space[0], space[-1]):
+        record = record_of(mod, choice)
+        check_function(by_knobs(mod, TARGET, record).mod["main"], mod["main"], TARGET)
+
+
+def without(choice: TileChoice, **changes: Any) -> TileChoice:
+    knobs = {**choice.knobs, **changes}
+    return TileChoice(template=choice.template, version=choice.version, knobs=knobs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": [64, 64, 1, 1]},
+        {"threads": [4]},
+        {"inner": [8, 8, 8, 8]},
+        {"step": [10**9, 1, 1]},
+        {"step": [64, 3, 3]},
+        {"virtual": [0, 1, 1, 1]},
+        {"virtual": "all"},
+        {"blocks": 4},
+    ],
+    ids=str,
+)
+def test_a_tile_out_of_the_rules_bounds_is_refused(changes: dict[str, Any]) -> None:
+    mod = main_module(convolution(64, 14, batch=1))
+    with pytest.raises(KnobError):
+        by_knobs(mod, TARGET, without(knob_space(mod, TARGET)[0], **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"warps": [64, 64]}, {"warps": [3, 1]}, {"vectors": [16, 16]}, {"k_fragments": 0}, {"lanes": 4}],
+    ids=str,
+)
+def test_a_tile_that_tensor_cores_do_not_have_is_refused(changes: dict[str, Any]) -> None:
+    mod = ON_TENSOR_CORES["product"]
+    with pytest.raises(KnobError):
+        by_knobs(mod, TARGET, without(knob_space(mod, TARGET)[0], **changes))
+
+
+def test_knobs_are_for_their_functions_and_versions() -> None:
+    mod, half = main_module(convolution(64, 14, batch=1)), ON_TENSOR_CORES["product"]
+    own = knob_space(mod, TARGET)[0]
+    with pytest.raises(KnobError, match="does not fit"):
+        by_knobs(half, TARGET, own)
+    with pytest.raises(KnobError, match="none of the tiles"):
+        by_knobs(mod, TARGET, knob_space(half, TARGET)[0])
+    with pytest.raises(KnobError, match="version 7"):
+        read_tile(TileChoice(template="cuda_tiles", version=7, knobs=own.knobs))
+    function, _ = _rows()
+    with pytest.raises(KnobError, match="pieces of"):
+        by_open_knobs(function, TARGET, own)
+
+
+def test_where_the_tiles_were_measured_to_be_no_faster_than_tvms_own_the_rule_is_not_used() -> None:
+    function = convolution(64, 14, batch=1)
+    evidence = RecordEvidence(
+        exact=workload_key(main_module(function)), default_s=1e-5, tuned_s=1.1e-5, speedup=0.9, repeats=5, spread=0.0,
+        output_max_rel_diff=0.0, threads=1, admitted=False, reason="slower", tuner="template", template="cuda_tiles",
+    )  # fmt: skip
+    outcome, _ = schedule_function(function, TARGET, FakeHub(evidence=[evidence]))  # type: ignore[arg-type]
+    assert outcome.served is None
+    assert any("no faster than TVM's default" in str(item.reason) for item in outcome.rejected)
+
+
+def ladder(function: Any, *steps: LadderStep) -> LadderRecord:
+    return LadderRecord(
+        exact=workload_key(main_module(function)), op="tuned", source="template", symbols=1, ladder=steps
+    )
+
+
+def step(up_to: int | None, at: int, choice: TileChoice | None) -> LadderStep:
+    times = (TimesAt(at=(at,), run_s=1e-6, default_s=2 * GUESS_MARGIN * 1e-6),)
+    if choice is None:
+        return LadderStep(up_to=up_to, own="rule", times=times)
+    return LadderStep(
+        up_to=up_to, template=choice.template, version=choice.version, knobs=dict(choice.knobs), times=times
+    )
+
+
+@pytest.mark.no_cover
+def test_a_ladder_of_tiles_is_right_on_both_sides_of_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
+    function, at = _rows()
+    space = knob_space(main_module(function), TARGET)
+    lengths = [choice.knobs["length"] for choice in space]
+    assert len(set(lengths)) > 1
+    record = ladder(function, step(7, 4, space[0]), step(40, 33, space[-1]), step(None, 100, None))
+    found = Scheduling(function, TARGET, FakeHub(of_symbols=[record]))  # type: ignore[arg-type]
+    assert found.outcome.rung == "exact", found.outcome.rejected
+    assert found.served is not None and found.served.sizes == "exact for rows <= 40, rule above"
+    looped = one_after_the_other(main_module(found.function))
+    library = tvm.tirx.build(looped, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    for rows in (1, 7, 8, 33, 40, 41, 130):
+        assert _largest_error(library, *at(rows)) < 1e-4, rows
