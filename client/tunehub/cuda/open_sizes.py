@@ -34,6 +34,10 @@ class Static(Protocol):
         """The function scheduled by a record of its own or of its anchor block, and the seconds that it took there."""
         ...
 
+    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+        """The function scheduled by a record for other shapes, and the seconds that it should take."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenFunction:
@@ -98,7 +102,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     if loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
-    measured = dict(_recorded(whole, problem.grid.recorded, static))
+    measured = dict(_recorded(whole, problem.grid.recorded, problem.grid.moved, static))
     tiles = tiles_by_size(
         problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
     )
@@ -114,10 +118,14 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(function), measured=used)
 
 
-def _recorded(whole: OpenFunction, lengths: Sequence[int], static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
-    """The schedules that records have for pieces of some ``lengths``, where they can be those of pieces."""
-    for length in lengths:
-        found = static.recorded(whole.piece(length)["main"])
+def _recorded(
+    whole: OpenFunction, lengths: Sequence[int], moved: Sequence[int], static: Static
+) -> Iterator[tuple[MeasuredPiece, Any]]:
+    """The schedules that records have for pieces of some ``lengths``, for ``moved`` ones also those for other shapes,
+    where they can be those of pieces."""
+    for length in sorted({*lengths, *moved}):
+        piece = whole.piece(length)["main"]
+        found = static.recorded(piece) or (static.transferred(piece) if length in moved else None)
         if found is None:
             continue
         scheduled, run_s = found

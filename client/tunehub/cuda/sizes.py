@@ -22,13 +22,14 @@ _WORTH_OF_IMAGES = math.log(1.4)  # of one more convolution, which takes long to
 
 class _Grid(NamedTuple):
     """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``kernels`` may
-    be, and those that records are often for (``recorded``). ``weight``: of size 1, that of others is 1;
-    ``worth``: what a kernel more must gain."""
+    be, those that records are often for (``recorded``), and those at which records for other shapes are adapted
+    (``moved``). ``weight``: of size 1, that of others is 1; ``worth``: what a kernel more must gain."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
     kernels: int
     recorded: tuple[int, ...]
+    moved: tuple[int, ...] = ()  # none of images: what they should take there is too short
     weight: float = 1.0
     worth: float = _WORTH
 
@@ -38,8 +39,9 @@ _ROWS = _Grid(
     (1, 4, 16, 33, 64, 96, 128, 200, 256, 512, 1024),
     6,
     (16, 32, 64, 128, 197, 256, 384, 512, 1024),
+    (128,),  # what fewer should take is too short
 )
-_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), 3.0, _WORTH_OF_IMAGES)
+_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), (), 3.0, _WORTH_OF_IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +88,7 @@ class OpenProblem:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPiece:
     """A schedule of a piece of ``length`` along the open loop, a kernel of ``blocks`` blocks of which a record says
-    that it takes ``run_s``."""
+    that it takes ``run_s``, or leads to expect it."""
 
     length: int
     blocks: int

@@ -36,18 +36,25 @@ Array = np.ndarray[Any, Any]
 
 
 class _Pieces:
-    """Static functions: those of ``length`` have a schedule that was measured, others have none."""
+    """Static functions: those of ``length`` have a schedule that was measured, those of ``moved`` one that was measured
+    for other shapes, others have none."""
 
-    def __init__(self, length: int | None = None) -> None:
-        self._length = length
+    def __init__(self, length: int | None = None, moved: int | None = None) -> None:
+        self._length, self._moved = length, moved
 
     def scheduled(self, piece: Any) -> None:
         return None
 
     def recorded(self, piece: Any) -> tuple[Any, float] | None:
+        return self._found(piece, self._length)
+
+    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+        return self._found(piece, self._moved)
+
+    def _found(self, piece: Any, length: int | None) -> tuple[Any, float] | None:
         sums = tiles.sums_of(main_module(piece))
         assert sums is not None and sums.problem is not None
-        if sums.spatial[0] != self._length:
+        if sums.spatial[0] != length:
             return None
         (tile,) = ranked(sums.problem, shared_memory=49152, threads=1024, count=1)
         return tiles.checked_tiles(main_module(piece), sums, tile).mod["main"], 1e-7
@@ -171,10 +178,13 @@ def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.no_cover
-def test_what_a_record_says_of_128_rows_serves_other_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("static", [_Pieces(128), _Pieces(moved=128)], ids=["a record", "one for other shapes"])
+def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
+    static: _Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiles, "UNROLLED", 1)
     function, at = _rows()
-    found = by_size(function, TARGET, _Pieces(128))
+    found = by_size(function, TARGET, static)
     assert found is not None and found.measured == (128,)
     library = tvm.tirx.build(one_after_the_other(found.mod), target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for rows in (1, 2, 33, 127, 128, 129, 300):

@@ -334,6 +334,12 @@ class _Pieces:
             return None
         return served.schedule.mod["main"], served.run_s
 
+    def transferred(self, piece: Any) -> tuple[Any, float] | None:
+        served, _ = walk((_transferred_traces,), replace(self.request, mod=main_module(piece)))
+        if served is None or served.predicted_s is None:
+            return None
+        return served.schedule.mod["main"], served.predicted_s
+
 
 def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
     from tunehub.cuda.open_sizes import by_size  # static functions need none of it
