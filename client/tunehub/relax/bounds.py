@@ -3,32 +3,49 @@
 A slice of a table of 512 positions has ``min(n, 512)`` rows for ``n`` tokens, which TVM does not add to ``n`` rows:
 such a module does not compile. Where the bounds say that ``n`` is at most 512, the slice has ``n`` rows here. TVM does
 not check bounds when a model runs, so here inputs are held to them, before anything else.
+
+A slice that ends at ``n - 1`` may end at a negative number, which counts from the end. TVM writes its extent with
+``if_then_else``, over which its passes stumble (FoldConstant and FuseOps of 0.27). Here the end is a number that is
+never negative, of minima and maxima alone.
+
+The extent of two tensors side by side is ``1 + n`` for TVM's types and ``n + 1`` for its kernels. FuseTIR (0.27) takes
+one for the other's only where they are written alike, so here such a concatenation is a kernel from the beginning.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax.index_expressions import parts_of
+from tunehub.relax.index_expressions import operator_name, parts_of
 from tunehub.relax.nodes import integer, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.relax.symbols import symbol_name, variables_in
 
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # attributes of functions: numbers by names of symbols
 _SLICE = "relax.strided_slice"
-_Bounds = tuple[tuple[Any, int, int], ...]  # symbols, each with its first and its last value
+_CONCAT = "relax.concat"
+_CONDITION = "if_then_else"
+_Bounds = tuple[tuple[Any, int, int | None], ...]  # symbols, each with its first and its last value
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.within_bounds")  # type: ignore[untyped-decorator]
 def within_bounds(mod: Any, _context: Any) -> Any:
     """Module pass: simplify shapes with minima and maxima where the bounds of a function's symbols decide them, and
-    check those bounds when the function runs. Functions without such shapes stay as they are."""
+    check those bounds when the function runs; write shapes, slices and concatenations as TVM's passes can take them.
+    Functions without such shapes stay as they are."""
     graphs = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
-    written = {variable: _BoundedWriter(mod).written(f) for variable, f in graphs.items() if _gains(f)}
-    return tvm.IRModule({**dict(mod.functions.items()), **written}, attrs=mod.attrs) if written else mod
+    checked = {variable: _gains(function) for variable, function in graphs.items()}
+    touched = [v for v, function in graphs.items() if checked[v] or any(map(_is_odd, _bindings(function)))]
+    if not touched:
+        return mod
+    writer = _BoundedWriter(mod)
+    for variable in touched:
+        writer.builder_.update_func(variable, writer.written(graphs[variable], checked[variable]))
+    return writer.builder_.get()
 
 
 def bounds_of(function: Any, name: str) -> tuple[int | None, int | None]:
@@ -42,22 +59,61 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
     _unchecked: tuple[Any, ...] = ()
     _analyzer: Any = None
 
-    def written(self, function: Any) -> Any:
-        """``function`` with simple shapes; its bounds are checked at its beginning."""
-        self._bounds, self._unchecked = _bounds(function), tuple(function.params)
-        self._analyzer = _analyzer(self._bounds)
+    def written(self, function: Any, checked: bool) -> Any:
+        """``function`` with simple shapes; ``checked``: by its bounds, to which it is held at its beginning."""
+        self._bounds = _bounds(function) if checked else ()
+        self._unchecked = tuple(function.params)
+        self._analyzer = _analyzer(function, self._bounds)
         return self.visit_expr(function)
 
     def visit_shape_expr_(self, shape: Any) -> Any:
-        simple = [self._analyzer.simplify(extent) if _has_choice(extent) else extent for extent in shape.values]
+        simple = [self._simple(extent) for extent in shape.values]
         changed = any(new is not old for new, old in zip(simple, shape.values, strict=True))
         return relax.ShapeExpr(simple) if changed else shape
 
     def visit_call_(self, call: Any) -> Any:
-        """A slice that ends inside by the bounds says so: TVM infers its shape anew in every pass."""
-        inside = str(getattr(call.op, "name", "")) == _SLICE and self._is_inside(call)
+        """Slices begin and end inside, and say so: TVM infers their shapes anew in every pass."""
+        if _is_unordered(call):
+            parts = [self.visit_expr(part) for part in call.args[0].fields]
+            return self.builder_.call_te(
+                lambda *tensors: topi.concatenate(tensors, int(call.attrs.axis)),
+                *parts,
+                primfunc_name_hint="concatenate",
+            )
         call = super().visit_call_(call)
-        return relax.op.strided_slice(*call.args, assume_inbound=True) if inside else call
+        ends = self._ends_inside(call) if _name(call) == _SLICE else None
+        if ends is None:
+            return call
+        data, axes, _, _, strides = call.args
+        return relax.op.strided_slice(data, axes, *ends, strides, assume_inbound=True)
+
+    def _simple(self, extent: Any) -> Any:
+        if not _has_choice(extent) or not (self._bounds or _has_condition(extent)):
+            return extent
+        return self._analyzer.simplify(_without_conditions(extent, self._analyzer))
+
+    def _ends_inside(self, call: Any) -> tuple[list[Any], list[Any]] | None:
+        """Where the slices of a call begin and end, counted from the beginning and within the shape; None where all are
+        numbers, and where a slice runs backwards."""
+        shape, slices = shape_of(call.args[0]), _slices(call)
+        if shape is None or slices is None or not any(integer(each) is None for row in slices for each in row):
+            return None
+        begins, ends = [], []
+        for axis, begin, end, step in slices:
+            place = integer(axis)
+            if place is None or (integer(step) or 0) <= 0:
+                return None
+            first = self._inside(begin, shape[place])
+            begins.append(first)
+            ends.append(self._analyzer.simplify(tvm.tirx.max(self._inside(end, shape[place]), first)))
+        return begins, ends
+
+    def _inside(self, place: Any, extent: Any) -> Any:
+        """``place``, which counts from the end of ``extent`` where it is negative, from the beginning and inside."""
+        with self._analyzer.constraint_scope(place < 0):
+            before = self._analyzer.can_prove(place + extent <= 0)
+        counted = place if before else place + extent * _if_negative(place)
+        return self._analyzer.simplify(tvm.tirx.min(tvm.tirx.max(counted, 0), extent))
 
     def visit_var_binding_(self, binding: Any) -> None:
         parameters, self._unchecked = self._unchecked, ()
@@ -73,23 +129,22 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
             cast = [old if new is None else new for new, old in zip(within, shape, strict=True)]
             self.builder_.match_cast(self.visit_expr(parameter), tensor_class()(cast, tensor_type(parameter).dtype))
 
-    def _is_inside(self, call: Any) -> bool:
-        shape = shape_of(call.args[0])
-        fields: list[Any] = [getattr(each, "fields", None) for each in call.args[1:]]
-        if shape is None or len(fields) != 4 or None in fields:
-            return False
-        rows = zip(*([getattr(field, "value", field) for field in each] for each in fields), strict=True)
-        return all(self._ends_inside(shape, *row) for row in rows)
 
-    def _ends_inside(self, shape: tuple[Any, ...], axis: Any, begin: Any, end: Any, step: Any) -> bool:
-        place = integer(axis)
-        if place is None or integer(begin) != 0 or integer(step) != 1 or integer(end) is not None:
-            return False
-        return bool(self._analyzer.can_prove(end >= 0) and self._analyzer.can_prove(end <= shape[place]))
+def _kept(symbol: Any, first: int, last: int | None) -> Any:
+    return tvm.tirx.max(symbol if last is None else tvm.tirx.min(symbol, last), first)
 
 
-def _kept(symbol: Any, first: int, last: int) -> Any:
-    return tvm.tirx.max(tvm.tirx.min(symbol, last), first)
+def _slices(call: Any) -> list[tuple[Any, ...]] | None:
+    """Axis, begin, end and step of each slice of a call; None where they are no tuples of numbers and expressions."""
+    fields: list[Any] = [getattr(each, "fields", None) for each in call.args[1:]]
+    if len(fields) != 4 or None in fields:
+        return None
+    return list(zip(*([_expression(field) for field in each] for each in fields), strict=True))
+
+
+def _expression(field: Any) -> Any:
+    """A number's expression; until 0.26 a PrimValue holds it."""
+    return field.value if type(field).__name__ == "PrimValue" else field
 
 
 def _gains(function: Any) -> bool:
@@ -97,17 +152,44 @@ def _gains(function: Any) -> bool:
     first, bounds = next(iter(function.body.blocks), None), _bounds(function)
     if not bounds or not isinstance(first, relax.DataflowBlock):
         return False
-    analyzer = _analyzer(bounds)
+    analyzer = _analyzer(function, bounds)
     choices = (each for binding in first.bindings for each in shape_of(binding.var) or () if _has_choice(each))
     return any(not _has_choice(analyzer.simplify(extent)) for extent in choices)
 
 
+def _bindings(function: Any) -> list[Any]:
+    """Those outside of branches."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _is_odd(binding: Any) -> bool:
+    """Whether a result has a shape that TVM's passes stumble over."""
+    return any(map(_has_condition, shape_of(binding.var) or ())) or _is_unordered(binding.value)
+
+
+def _is_unordered(value: Any) -> bool:
+    """Whether ``value`` concatenates tensors and TVM would write the extent otherwise once it is simplified."""
+    if _name(value) != _CONCAT or not isinstance(value.args[0], relax.Tuple) or value.attrs.axis is None:
+        return False
+    extents = [extent for extent in shape_of(value) or () if integer(extent) is None]
+    return any(str(symbolic().Analyzer().simplify(extent)) != str(extent) for extent in extents)
+
+
+def _name(value: Any) -> str:
+    return str(getattr(getattr(value, "op", None), "name", ""))
+
+
 def _bounds(function: Any) -> _Bounds:
-    """The symbols of the parameters whose last value is stated."""
+    """The symbols of the parameters with stated bounds."""
     first, last = _numbers(function, _LOWER), _numbers(function, _UPPER)
-    symbols = variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
-    named = ((symbol, symbol_name(symbol)) for symbol in symbols)
-    return tuple((symbol, first.get(name, 0), last[name]) for symbol, name in named if name in last)
+    named = ((symbol, symbol_name(symbol)) for symbol in _symbols(function))
+    return tuple(
+        (symbol, first.get(name, 0), last.get(name)) for symbol, name in named if name in first or name in last
+    )
+
+
+def _symbols(function: Any) -> tuple[Any, ...]:
+    return variables_in(extent for parameter in function.params for extent in shape_of(parameter) or ())
 
 
 def _numbers(function: Any, attribute: str) -> dict[str, int]:
@@ -115,15 +197,53 @@ def _numbers(function: Any, attribute: str) -> dict[str, int]:
     return {str(name): int(value) for name, value in known.items()}
 
 
-def _analyzer(bounds: _Bounds) -> Any:
-    analyzer = symbolic().Analyzer()
-    for symbol, first, last in bounds:
-        analyzer.bind(symbol, tvm.ir.Range(first, last + 1))
+def _analyzer(function: Any, bounds: _Bounds) -> Any:
+    """What knows the bounds of the symbols of ``function``, none of which is negative."""
+    arith = symbolic()
+    analyzer = arith.Analyzer()
+    stated = {hash(symbol): (first, last) for symbol, first, last in bounds}
+    for symbol in _symbols(function):
+        first, last = stated.get(hash(symbol), (0, None))
+        most = arith.ConstIntBound.POS_INF if last is None else last
+        analyzer.update(symbol, arith.ConstIntBound(first, most))
     return analyzer
 
 
+def _without_conditions(extent: Any, analyzer: Any) -> Any:
+    """``extent`` with minima and maxima in place of conditions that are comparisons of integers."""
+    if not _has_condition(extent):
+        return extent
+    if _is_condition(extent):
+        condition, first, other = (_without_conditions(part, analyzer) for part in extent.args)
+        if type(condition).__name__ == "LT":
+            return other + (first - other) * _if_negative(condition.a - condition.b)
+        return tvm.tirx.if_then_else(condition, first, other)
+    parts = [_without_conditions(part, analyzer) for part in (extent.a, extent.b)] if hasattr(extent, "a") else []
+    if type(extent).__name__ == "Max" and integer(extent.b) == 0 and _is_condition(extent.a):
+        condition, first, other = extent.a.args
+        with analyzer.constraint_scope(condition):
+            if analyzer.can_prove(first <= 0) and analyzer.can_prove(other <= 0):
+                return tvm.tirx.max(other, 0)
+    return type(extent)(*parts) if parts else extent
+
+
+def _if_negative(number: Any) -> Any:
+    """1 for a negative integer, else 0."""
+    return tvm.tirx.max(tvm.tirx.min(0 - number, 1), 0)
+
+
+def _is_condition(expression: Any) -> bool:
+    return type(expression).__name__ == "Call" and operator_name(expression) == _CONDITION
+
+
+def _has_condition(extent: Any) -> bool:
+    return _has(extent, _is_condition)
+
+
 def _has_choice(extent: Any) -> bool:
-    """Whether there is a minimum or maximum in an extent."""
-    if type(extent).__name__ in ("Min", "Max"):
-        return True
-    return integer(extent) is None and any(map(_has_choice, parts_of(extent)))
+    """Whether there is a minimum, a maximum or a condition in an extent."""
+    return _has(extent, lambda part: type(part).__name__ in ("Min", "Max") or _is_condition(part))
+
+
+def _has(extent: Any, wanted: Callable[[Any], bool]) -> bool:
+    return integer(extent) is None and (wanted(extent) or any(_has(part, wanted) for part in parts_of(extent)))

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tunehub.relax.bounds import bounds_of, within_bounds
-from tunehub.relax.nodes import shape_of
+from tunehub.relax.nodes import same_extent, shape_of
 from tunehub.relax.pipeline import compile_module
 
 pytestmark = pytest.mark.slow
@@ -89,3 +89,61 @@ def test_a_module_without_choices_stays_as_it_is(nets: Any) -> None:
     main = nets.build(lambda b, x: b.emit(op.exp(x)), (tvm.tirx.Var("n", "int64"), 4))["main"]
     mod = tvm.IRModule({"main": main.with_attr("tir_var_upper_bound", {"n": 8})})
     assert within_bounds(mod).same_as(mod)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, -1), (1, -1), (0, -3), (-2, 2**31 - 1), (0, -2)])
+@pytest.mark.parametrize("step", [1, 2])
+def test_slices_that_may_begin_or_end_at_a_negative_number_are_served(
+    nets: Any, target: Any, run: Any, make_hub: Any, begin: int, end: int, step: int
+) -> None:
+    """``x[begin : n + end]`` as a model writes it, at sizes where the sum is negative, too."""
+    n, weight = tvm.tirx.Var("n", "int64"), nets.array(8, 16)
+    first, last = (n + place if place < 0 else place for place in (begin, end))
+
+    def body(b: Any, x: Any) -> Any:
+        part = b.emit(op.strided_slice(x, [1], [first], [last], [step]))
+        wide = b.emit(op.exp(b.emit(op.clip(part, -3, 3))))
+        return b.emit(op.matmul(b.emit(op.add(wide, part)), relax.const(weight)))
+
+    mod, hub = nets.build(body, (2, n, 8)), make_hub(layout="auto")
+    executable = compile_module(mod, target, hub)
+    assert not hub.failures and not hub.notes
+    for size in (1, 2, 3, 4, 9):
+        data = nets.array(2, size, 8)
+        places = (size + place if place < 0 else place for place in (begin, end))
+        part = data[:, slice(*places, step)]
+        expected = (np.exp(np.clip(part, -3, 3)) + part) @ weight
+        np.testing.assert_allclose(run(executable, data), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("last", [None, 64])
+def test_a_bound_from_below_decides_where_a_slice_ends(last: int | None, nets: Any) -> None:
+    n = tvm.tirx.Var("n", "int64")
+
+    def body(b: Any, x: Any) -> Any:
+        part = b.emit(op.strided_slice(x, [1], [0], [n - 1], [1]))
+        return b.emit(op.add(part, b.emit(op.broadcast_to(part, (2, n - 1, 8)))))
+
+    main = nets.build(body, (2, n, 8))["main"].with_attr("tir_var_lower_bound", {"n": 3})
+    main = main if last is None else main.with_attr("tir_var_upper_bound", {"n": last})
+    written = within_bounds(tvm.IRModule({"main": main}))["main"]
+    extents = [shape_of(binding.var)[1] for block in written.body.blocks for binding in block.bindings]
+    assert all(same_extent(extent, n - 1) for extent in extents[-3:])
+
+
+def test_a_token_in_front_of_an_open_number_of_others_is_one_more_row(
+    nets: Any, target: Any, run: Any, make_hub: Any
+) -> None:
+    n, token, weight = tvm.tirx.Var("n", "int64"), nets.array(2, 1, 8), nets.array(8, 16)
+
+    def body(b: Any, x: Any) -> Any:
+        rows = b.emit(op.nn.relu(b.emit(op.concat([relax.const(token), x], axis=1))))
+        return b.emit(op.add(b.emit(op.matmul(rows, relax.const(weight))), relax.const(weight[0])))
+
+    hub = make_hub(layout="auto")
+    executable = compile_module(nets.build(body, (2, n, 8)), target, hub)
+    assert not hub.failures and not hub.notes
+    for size in (1, 2, 7, 33):
+        data = nets.array(2, size, 8)
+        expected = np.maximum(np.concatenate([token, data], axis=1), 0) @ weight + weight[0]
+        np.testing.assert_allclose(run(executable, data), expected, rtol=1e-4, atol=1e-4)
