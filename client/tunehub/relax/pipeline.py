@@ -434,9 +434,11 @@ def _accuracy_passes(target: Any) -> list[Any]:
     if target.kind.name != "cuda":
         return []
     from tunehub.cuda.accurate_math import accurate_math
+    from tunehub.cuda.attention.joining import join_attention
+    from tunehub.cuda.attention.rule import serves
     from tunehub.cuda.products import gpu_products
 
-    return [accurate_math, gpu_products]
+    return [*([join_attention] if serves(target) else []), accurate_math, gpu_products]
 
 
 def _layout_pass(target: Any) -> Any:

@@ -277,6 +277,13 @@ def _tensor_cores(request: Request) -> _Outcomes:
     return _by_cuda_rule(request, tensor_core_rule.NAME, rule)
 
 
+def _attention(request: Request) -> _Outcomes:
+    """Attention as one kernel."""
+    from tunehub.cuda.attention import rule  # CPUs need none of it
+
+    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
+
+
 def _cuda_rule(request: Request) -> _Outcomes:
     """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; with open axes, for each size."""
     from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
@@ -389,7 +396,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_tensor_cores, _transferred_traces, _cuda_rule)
+_CUDA_RULES = (_attention, _tensor_cores, _transferred_traces, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
 

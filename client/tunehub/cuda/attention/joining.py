@@ -1,0 +1,141 @@
+"""Attention in a graph as one function each, with heads as they are wanted behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.cuda.attention.function import attention
+from tunehub.relax.attention import FoundAttention, found_attention
+from tunehub.relax.expressions import replaced
+from tunehub.relax.kernels import Kernels, rewritten
+from tunehub.relax.nodes import bound_value, integer, plain_extent, same_extents, shape_of, symbolic
+from tunehub.relax.tensor_views import name_of
+
+_WIDTH = 16  # of which depths are multiples: elements of a product of tensor cores
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunehub.join_attention")  # type: ignore[untyped-decorator]
+def join_attention(mod: Any, _context: Any) -> Any:
+    """Module pass for CUDA: attention whose kernel :mod:`tunehub.cuda.attention` can make as one function."""
+    joiner = _Joiner(mod)
+    written = rewritten(joiner, mod)
+    return relax.transform.DeadCodeElimination()(written) if joiner.found else mod
+
+
+@mutator
+class _Joiner(PyExprMutator):  # type: ignore[misc]
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+        self.found: list[tuple[Any, FoundAttention]] = []  # by the calls that are made of them
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = name_of(call)
+        if name == "relax.permute_dims":
+            return self._transposed(call)
+        if name == "relax.reshape":
+            return self._with_heads(call)
+        found = found_attention(self, call)
+        if found is None or not _serves(found):
+            return call
+        rank = len(found.lead) + 2
+        operator = name != "relax.matmul"  # of Relax, whose heads come behind the queries
+        return self._called(found, [0, 2, 1, 3] if operator else range(rank))
+
+    def _called(self, found: FoundAttention, order: Sequence[int]) -> Any:
+        def compute(*tensors: Any) -> Any:
+            return _function(found, tensors, order)
+
+        how = (*found.identity, tuple(order))
+        call = self._kernels.call(compute, *found.tensors, name="attention", how=how)
+        self.found.append((call, found))
+        return call
+
+    def _of(self, expression: Any) -> FoundAttention | None:
+        value = bound_value(self, expression)
+        return next((found for call, found in self.found if call.same_as(value)), None)
+
+    def _with_heads(self, call: Any) -> Any:
+        """Batch and heads that were one axis."""
+        found, shape = self._of(call.args[0]), shape_of(call)
+        if found is None or shape is None or len(found.lead) != 1 or len(shape) < 4:
+            return call
+        *lead, queries, outputs = shape
+        if not same_extents((queries, outputs), (found.queries, found.outputs)):
+            return call
+        return self._called(_split(found, lead), range(len(shape)))
+
+    def _transposed(self, call: Any) -> Any:
+        """Heads behind queries, as the layer that follows takes them."""
+        found = self._of(call.args[0])
+        axes = None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
+        if found is None or axes is None or axes[-1] != len(axes) - 1 or len(axes) != len(found.lead) + 2:
+            return call
+        return self._called(found, axes)
+
+
+def _serves(found: FoundAttention) -> bool:
+    """Whether the kernel can be made."""
+    static = all(integer(extent) is not None for extent in (*found.lead, found.queries, found.keys))
+    sizes = (found.depth, found.outputs)
+    return (
+        static and found.operand in ("float16", "float32") and all(size % _WIDTH == 0 and size <= 256 for size in sizes)
+    )
+
+
+def _split(found: FoundAttention, lead: Sequence[Any]) -> FoundAttention:
+    """With several axes for batch and heads in place of one."""
+    analyzer = symbolic().Analyzer()
+    axes = [tirx.Var(f"h{at}", "int64") for at, _ in enumerate(lead)]
+    for axis, extent in zip(
+        (*axes, *found.axes[1:]), (*lead, found.queries, found.keys, found.depth, found.outputs), strict=True
+    ):
+        analyzer.bind(axis, tvm.ir.Range(0, extent))
+    whole: Any = tirx.const(0, "int64")
+    for axis, extent in zip(axes, lead, strict=True):
+        whole = whole * extent + axis
+
+    def simplified(expression: Any) -> Any:
+        def element(buffer: Any, indices: Sequence[Any]) -> Any:
+            return tirx.BufferLoad(buffer, [analyzer.simplify(index) for index in indices])
+
+        return replaced(expression, {hash(found.axes[0]): whole}, element)
+
+    return replace(
+        found,
+        lead=tuple(map(plain_extent, lead)),
+        axes=(*axes, *found.axes[1:]),
+        query=simplified(found.query),
+        key=simplified(found.key),
+        value=simplified(found.value),
+        masked=simplified(found.masked),
+    )
+
+
+def _function(found: FoundAttention, tensors: Sequence[Any], order: Sequence[int]) -> Any:
+    known = {hash(memory): tensor for memory, tensor in zip(found.memory, tensors, strict=True)}
+    *lead, queries, keys, depth, outputs = found.axes
+
+    def at(expression: Any, axes: Sequence[Any], place: Sequence[Any], **named: Any) -> Any:
+        wide = [index.astype("int64") for index in place]  # TVM's tensor expressions have 32 bits
+        names = {hash(axis): index for axis, index in zip(axes, wide, strict=True)}
+        names |= {hash(found.score): value for value in named.values()}
+        return replaced(expression, names, lambda buffer, indices: known[hash(buffer)][tuple(indices)])
+
+    return attention(
+        (*found.lead, found.queries, found.keys, found.depth, found.outputs),
+        lambda *i: at(found.query, (*lead, queries, depth), i),
+        lambda *i: at(found.key, (*lead, keys, depth), i),
+        lambda *i: at(found.value, (*lead, keys, outputs), i),
+        lambda *i: at(found.masked, (*lead, queries, keys), i[:-1], score=i[-1]),
+        order,
+        found.dtype,
+        found.safe,
+    )
