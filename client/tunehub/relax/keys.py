@@ -4,26 +4,27 @@ TVM's structural hash differs between releases, so it cannot name a workload in 
 once variables and buffers are renamed by first occurrence; block names stay, because traces refer to blocks by name.
 The scheme has a name, :data:`tunehub.records.key_scheme.KEY_SCHEME`: a release whose printer differs needs a new one.
 
-Releases print symbols in different ways. So the key of a symbolic workload is made of those of three of its instances:
-what is equal there has the same static extents, and the same symbols in the same places, whatever they are called.
+Releases print symbols in different ways. So the key of a symbolic workload is that of one of its instances, and of its
+extents in two others: what is equal there has the same static extents, and the same symbols in the same places,
+whatever they are called.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, buffer_of, main_module
-from tunehub.relax.symbols import instance, symbols_of
+from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of, main_module, parameters
+from tunehub.relax.symbols import extent_at, instance, symbols_of
 
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*')
 _DEFINITION = re.compile(r"(?:^|[\s(])(?:([A-Za-z_][\w, ]*?) = T\.|for ([\w, ]+) in |([A-Za-z_]\w*): T\.)")
 _NOT_NAMES = frozenset({"T", "I", "R"})
 _SYNTAX = frozenset({"with", "in", "for", "if", "else", "as", "and", "or", "not", "def", "True", "False", "None"})
 _KEY_LENGTH = 32
-_SIZES = ((11, 2), (211, 6), (10007, 30))  # of the first symbol, and what the next one has more
+_PRINTED, _OTHERS = (10007, 30), ((11, 2), (210, 6))  # of the first symbol, and what the next one has more
 
 
 def workload_key(mod: Any) -> str:
@@ -31,14 +32,14 @@ def workload_key(mod: Any) -> str:
 
     Attributes of the function are left out: they carry names and hints, never the computation.
     """
-    return _of_instances(mod, _static_key) or _static_key(mod)
-
-
-def _static_key(mod: Any) -> str:
-    text: str = mod["main"].script(show_meta=False)
+    printed = _printed(mod)
+    text: str = printed["main"].script(show_meta=False)
     body = text[text.index("def ") :]
     lines = [line for line in body.splitlines() if not line.lstrip().startswith("T.func_attr(")]
-    return _digest(_rename("\n".join(lines), _names(body)))
+    key = _digest(_rename("\n".join(lines), _names(body)))
+    if printed is mod:
+        return key
+    return _of_sizes(key, mod, (extent for buffer in parameters(mod["main"]) for extent in buffer_kind(buffer).shape))
 
 
 def anchor_key(mod: Any) -> str | None:
@@ -48,31 +49,52 @@ def anchor_key(mod: Any) -> str | None:
     the block only refers to are not printed with their shapes, so the extents are added.
     Source of the notion: TVM, ``src/s_tir/analysis/analysis.cc`` (FindAnchorBlock) and ``trace_apply.cc``.
     """
-    return _of_instances(mod, _static_anchor_key) or _static_anchor_key(mod)
-
-
-def _static_anchor_key(mod: Any) -> str | None:
     from tvm.s_tir import analysis
 
-    block = analysis.find_anchor_sblock(mod)
+    printed = _printed(mod)
+    block = analysis.find_anchor_sblock(printed)
     if block is None:
         return None
     text: str = block.script(show_meta=False)
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     extents = [f"{axis.iter_type}:{axis.dom.extent}" for axis in block.iter_vars]
     buffers = [_buffer_text(region) for region in (*block.reads, *block.writes)]
-    return _digest(_rename("\n".join(lines), None) + "|".join([*extents, *buffers]))
+    key = _digest(_rename("\n".join(lines), None) + "|".join([*extents, *buffers]))
+    if printed is mod:
+        return key
+    at = next(at for at, each in enumerate(blocks_in(printed["main"].body)) if each.same_as(block))
+    return _of_sizes(key, mod, _extents(list(blocks_in(mod["main"].body))[at]))
 
 
-def _of_instances(mod: Any, key_of: Callable[[Any], str | None]) -> str | None:
-    """The key that some instances of a symbolic workload make together; None for a static one, or without keys."""
+def _printed(mod: Any) -> Any:
+    """``mod``, or of a symbolic workload the instance that is printed."""
     symbols = symbols_of(mod["main"])
-    if not symbols:
-        return None
-    sizes = [[first + apart * at for at in range(len(symbols))] for first, apart in _SIZES]
-    keys = [key_of(main_module(instance(mod["main"], values))) for values in sizes]
-    known = [key for key in keys if key is not None]
-    return _digest("|".join([f"{len(symbols)} symbols", *known])) if known else None
+    return main_module(instance(mod["main"], _sizes(len(symbols), *_PRINTED))) if symbols else mod
+
+
+def _sizes(symbols: int, first: int, apart: int) -> list[int]:
+    return [first + apart * at for at in range(symbols)]
+
+
+def _of_sizes(key: str, mod: Any, extents: Iterable[Any]) -> str:
+    """The key of a symbolic workload: ``key`` is that of the instance that is printed."""
+    symbols, found = symbols_of(mod["main"]), list(extents)
+    known = [dict(zip(map(hash, symbols), _sizes(len(symbols), *sizes), strict=True)) for sizes in _OTHERS]
+    numbers = [_number(extent, values) for values in known for extent in found]
+    return _digest("|".join([f"{len(symbols)} symbols", key, *numbers]))
+
+
+def _number(extent: Any, values: dict[int, int]) -> str:
+    try:
+        return str(extent_at(extent, values))
+    except KeyError:  # it is read from memory: what is printed says from where
+        return "?"
+
+
+def _extents(block: Any) -> list[Any]:
+    """The extents of the axes of a block, and of the buffers that it reads and writes."""
+    buffers = [buffer_kind(buffer_of(region)) for region in (*block.reads, *block.writes)]
+    return [*(axis.dom.extent for axis in block.iter_vars), *(extent for kind in buffers for extent in kind.shape)]
 
 
 def structural_hash(function: Any) -> int:

@@ -218,7 +218,12 @@ def static_shape(expression: Any) -> tuple[int, ...] | None:
 def shape_of(expression: Any) -> tuple[Any, ...] | None:
     """The shape of a tensor expression of Relax: numbers, and TVM's expressions for symbolic extents. None when it is
     a value of its own, or nothing is known of it."""
-    values = getattr(getattr(tensor_type(expression), "shape", None), "values", None)
+    return shape_of_type(tensor_type(expression))
+
+
+def shape_of_type(kind: Any) -> tuple[Any, ...] | None:
+    """As :func:`shape_of`, by the type of an expression."""
+    values = getattr(getattr(kind, "shape", None), "values", None)
     return None if values is None else tuple(map(plain_extent, values))
 
 
@@ -227,6 +232,8 @@ def same_extent(first: Any, second: Any) -> bool:
     prove it."""
     if None not in (integer(first), integer(second)):
         return integer(first) == integer(second)
+    if hasattr(first, "same_as") and first.same_as(second):
+        return True
     return bool(symbolic().Analyzer().can_prove_equal(first, second))
 
 

@@ -40,6 +40,10 @@ def softmax(_b: Any, x: Any) -> Any:
     return relax.op.nn.softmax(x)
 
 
+def log_softmax(_b: Any, x: Any) -> Any:
+    return relax.op.nn.log_softmax(x)
+
+
 def tanh(_b: Any, x: Any) -> Any:
     return relax.op.tanh(x)
 
@@ -93,16 +97,48 @@ def test_tvm_takes_no_constant_that_kernels_cannot_read(values: Any) -> None:
         tvm.runtime.from_dlpack(values)
 
 
-def test_functions_with_assertions_of_their_own_or_of_unknown_shapes_are_left(nets: Any) -> None:
+def kernel(mod: Any, name: str) -> tuple[Any, Any]:
+    """The PrimFunc for an operator, with its variable."""
+    (variable,) = [v for v in mod.get_global_vars() if v.name_hint.endswith(name)]
+    return variable, mod[variable]
+
+
+def test_functions_with_assertions_of_their_own_are_left(nets: Any) -> None:
     mod = chain(nets, softmax, tanh)
-    (variable,) = [v for v in mod.get_global_vars() if v.name_hint.endswith("tanh")]
-    function = mod[variable]
+    variable, function = kernel(mod, "tanh")
     true, message = tvm.tirx.const(True, "bool"), tvm.ir.StringImm("no")
     asserted = tvm.tirx.SeqStmt([tvm.tirx.AssertStmt(true, message, [message]), function.body])
     mod.update_func(variable, function.with_body(asserted))
     assert marked(mod) == set()
-    n = tvm.tirx.Var("n", "int64")
-    assert marked(chain(nets, softmax, tanh, shape=(n, 6))) == set()
+
+
+def test_kernels_of_open_shapes_are_marked(nets: Any) -> None:
+    batch, rows = tvm.tirx.Var("batch", "int64"), tvm.tirx.Var("rows", "int64")
+    assert marked(chain(nets, softmax, tanh, exp, shape=(batch, rows, 6))) == {"tanh", "exp"}
+
+
+@pytest.mark.parametrize("own", [(5, 6), (4, 6, 1)])
+@pytest.mark.parametrize("rows", [4, None])
+def test_a_kernel_that_is_called_with_other_shapes_than_its_own_is_not_marked(
+    nets: Any, rows: int | None, own: tuple[int, ...]
+) -> None:
+    mod = chain(nets, softmax, tanh, exp, shape=(rows or tvm.tirx.Var("n", "int64"), 6))
+    mod.update_func(kernel(mod, "tanh")[0], kernel(chain(nets, tanh, shape=own), "tanh")[1])
+    assert marked(mod) == {"exp"}
+
+
+def test_a_kernel_whose_open_extents_a_call_makes_two_different_ones_is_not_marked(nets: Any) -> None:
+    n, m = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("m", "int64")
+
+    def make(b: Any, x: Any, y: Any) -> Any:
+        x, y = b.emit(relax.op.nn.softmax(x)), b.emit(relax.op.nn.softmax(y))
+        return b.emit(relax.op.add(x, b.emit(relax.op.tanh(y))))
+
+    mod = relax.transform.LegalizeOps()(nets.build(make, (n, 6), (1, 6)))
+    same = relax.transform.LegalizeOps()(nets.build(lambda b, x, y: b.emit(relax.op.add(x, y)), (m, 6), (m, 6)))
+    assert marked(mod) == {"tanh", "add"}
+    mod.update_func(kernel(mod, "add")[0], kernel(same, "add")[1])  # for n rows and n rows, not for n and 1
+    assert marked(mod) == {"tanh"}
 
 
 def test_a_kernel_that_a_branch_calls_is_not_marked(nets: Any) -> None:
@@ -125,12 +161,15 @@ def kind(variable: Any) -> Any:
     return variable.ty if hasattr(variable, "ty") else variable.struct_info
 
 
+@pytest.mark.parametrize(("is_open", "last"), [(False, exp), (True, log_softmax)])
 def test_code_of_marked_kernels_has_no_checks_and_the_network_is_right(
-    nets: Any, target: Any, make_hub: Any, run: Any
+    nets: Any, target: Any, make_hub: Any, run: Any, is_open: bool, last: Binding
 ) -> None:
-    mod, data = chain(nets, softmax, tanh, exp), nets.array(4, 6)
+    shape = (tvm.tirx.Var("n", "int64") if is_open else 4, 6)
+    mod, data = chain(nets, softmax, tanh, last, shape=shape), nets.array(4, 6)
     found = compile_module(mod, target, make_hub())
-    failures = {name: body.count("label %assert_fail") for name, body in code(found)}
+    kernels = [(name, body) for name, body in code(found) if "shape_func" not in name]  # which the VM calls with shapes
+    failures = {name: body.count("label %assert_fail") for name, body in kernels}
     first, *others = sorted(failures.values(), reverse=True)
     assert first > 20
     assert others
@@ -138,6 +177,7 @@ def test_code_of_marked_kernels_has_no_checks_and_the_network_is_right(
     np.testing.assert_allclose(run(found, data), run(tvm.compile(mod, target), data), rtol=1e-4, atol=1e-4)
     with pytest.raises(Exception, match="shape"):
         run(found, nets.array(4, 5))
+    assert not is_open or run(found, nets.array(9, 6)).shape == (9, 6)
 
 
 def code(executable: Any) -> list[tuple[str, str]]:

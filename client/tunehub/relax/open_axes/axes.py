@@ -226,6 +226,11 @@ def _check_access(access: Any, block: _Block, places: _Places) -> None:
         raise NotSeparateError
     for axis, index in enumerate(access.indices):
         at = own.index(axis) if axis in own else None
+        place = block.axes.get(hash(index)) if is_variable(index) else None
+        if place is not None:  # most are: there is nothing to try
+            if place[0] != at:
+                raise NotSeparateError
+            continue
         try:
             expression = compiled(index)
             found = [np.broadcast_to(expression.value(values), (_SAMPLES,)) for values in block.samples]

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunehub.relax.nodes import integer, parameters
 from tunehub.relax.open_axes.axes import OpenAxes
-from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, sequence, view, wide
+from tunehub.relax.open_axes.views import Extents, block_of, dtype_of, number, places, product, sequence, view, wide
 
 SERIAL, PARALLEL = 0, 1  # tvm::tirx::ForKind
 INDEX = "int64"
@@ -77,61 +77,71 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     extent = int(nests[0].extent)
     if any(int(nest.extent) != extent for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
-    extents = wide(axes.extents)
+    extents, outer, inner = wide(axes.extents), Extents(), Extents()
     joined = axes.are_one and tiles.row == len(extents) - 1
     others = [] if joined else [each for at, each in enumerate(extents) if at != tiles.row]
-    rows = product(extents) if joined else extents[tiles.row]
-    tasks, lead = tirx.max(rows // tiles.sizes.large, number(1)), product(others)
+    whole = product(extents) if joined else extents[tiles.row]
+    count, lead = tirx.max(whole // tiles.sizes.large, number(1)), product(others)
     place = tirx.Var("task", INDEX)
-    task, thread = place % tasks, place // (lead * tasks)
+    rows, tasks = outer.new(whole), outer.new(count)
+    task, thread = inner.new(place % tasks), inner.new(place // (lead * tasks))
     leading = places(place // tasks % lead, others)
     body = []
-    plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes), strict=True)
+    plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes, outer), strict=True)
     for tile, nest, (times, first) in plans:
         step = tirx.Var("tile", INDEX)
         at = first(step)
         starts = places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
         inside = [*_views(function, axes, tile, starts), _inside(tile, [step_at(nest, thread)])]
-        body.append(tirx.For(step, number(0), times, SERIAL, tirx.SeqStmt(inside)))
-    loop = tirx.For(place, number(0), lead * tasks * extent, PARALLEL, tirx.SeqStmt(body))
-    return with_body(function, loop)
+        body.append(tirx.For(step, number(0), inner.new(times), SERIAL, tirx.SeqStmt(inside)))
+    each = inner.around(function.body, tirx.SeqStmt(body))
+    loop = tirx.For(place, number(0), lead * count * extent, PARALLEL, each)
+    return with_body(function, outer.around(function.body, loop))
 
 
-def row_loops(rows: Any, task: Any, tasks: Any, sizes: TileSizes) -> list[tuple[Any, Callable[[Any], Any]]]:
+def row_loops(
+    rows: Any, task: Any, tasks: Any, sizes: TileSizes, known: Extents
+) -> list[tuple[Any, Callable[[Any], Any]]]:
     """For large, small and smallest tiles of a task: how many there are, and where each begins.
 
-    There are ``tasks = max(rows // (sizes.group * sizes.large), 1)``.
+    There are ``tasks = max(rows // (sizes.group * sizes.large), 1)``. What is the same for all tasks is put into
+    ``known``, in small steps: TVM's passes take long for conditions inside of others.
     """
     from tvm import tirx
 
     large, small, least = sizes.large, sizes.small, sizes.least
-    whole, rest = rows // large, rows % large
-    own = whole - (tasks - 1) * sizes.group  # of the last task
+    whole, rest = known.new(rows // large), known.new(rows % large)
     few, single = rows < large, rows < small
-    split = tirx.all(rest > 0, large + rest <= 2 * small)  # the last large tile and the rest are two small ones
+    split = known.new(_count(tirx.all(rest > 0, rest <= 2 * small - large)))  # two small ones for the last large, rest
+    own = whole - (tasks - 1) * sizes.group  # of the last task
+    larges = known.new(_where(few, number(0), own - split + _count(rest > small)))
+    fits = known.new(_count(tirx.all(rest > 0, rest <= small)))
+    of_few = known.new(_where(single, number(0), (rows + (small - 1)) // small))
+    smalls = known.new(_where(few, of_few, fits + split))
+    leasts = known.new(_where(single, (rows + (least - 1)) // least, number(0)))
+    first_small = known.new(_where(few, number(0), (whole - split) * large))
 
-    def last(*cases: tuple[Any, Any], other: Any, before: int) -> Any:
-        value = number(other)
-        for condition, result in reversed(cases):
-            value = tirx.Select(condition, number(result), value)
-        return tirx.Select(task == tasks - 1, value, number(before))
+    def of_task(last: Any, before: int) -> Any:
+        return _where(task == tasks - 1, last, number(before))
 
-    first_small = tirx.Select(few, number(0), (whole - tirx.Select(split, number(1), number(0))) * large)
-    larges = last((few, 0), (split, own - 1), (rest > small, own + 1), other=own, before=sizes.group)
-    fits = tirx.all(rest > 0, rest <= small)
-    smalls = last(
-        (single, 0),
-        (few, (rows + (small - 1)) // small),
-        (split, 2),
-        other=tirx.Select(fits, number(1), number(0)),
-        before=0,
-    )
-    leasts = last((single, (rows + (least - 1)) // least), other=0, before=0)
     return [
-        (larges, lambda i: tirx.min((task * sizes.group + i) * large, rows - large)),
-        (smalls, lambda i: tirx.min(first_small + i * small, rows - small)),
-        (leasts, lambda i: tirx.min(i * least, rows - least)),
+        (of_task(larges, sizes.group), lambda i: tirx.min((task * sizes.group + i) * large, rows - large)),
+        (of_task(smalls, 0), lambda i: tirx.min(first_small + i * small, rows - small)),
+        (of_task(leasts, 0), lambda i: tirx.min(i * least, rows - least)),
     ]
+
+
+def _count(condition: Any) -> Any:
+    """1 where a condition holds, else 0."""
+    from tvm import tirx
+
+    return tirx.Cast(INDEX, condition)
+
+
+def _where(condition: Any, value: Any, other: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.Select(condition, value, other)
 
 
 def tile_counts(rows: int, sizes: TileSizes) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -113,19 +113,24 @@ def _dense_tile(piece: Any | None, lanes: int, blocks: int) -> Any | None:
     return schedule.mod["main"]
 
 
+@cache
+def _counts(rows: int, large: int, small: int) -> tuple[int, int, int]:
+    return tile_counts(rows, TileSizes(large=large, small=small))
+
+
 @lru_cache(maxsize=256)
 def _choices(outer: int, lanes: int, machine: Machine) -> tuple[RowKnobs, ...]:
     """Knobs whose tiles fit registers: those with the fewest cycles over likely numbers of rows, then those with the
     fewest at some numbers, then all others in their order."""
 
+    @cache
     def step(rows: int, blocks: int) -> float:
-        return cost((rows, rows, blocks), lanes, machine) * blocks * rows
+        return cost((rows, rows, blocks), lanes, machine) * rows
 
     def cycles(knobs: RowKnobs, rows: int) -> float:
-        counts = tile_counts(rows, TileSizes(large=knobs.large, small=knobs.small))
-        tiles = (knobs.large, knobs.small, 1)
-        each = (count * step(tile, knobs.blocks) for count, tile in zip(counts, tiles, strict=True))
-        return sum(each) / (rows * knobs.blocks)
+        first, second, third = _counts(rows, knobs.large, knobs.small)
+        large, small, single = (step(tile, knobs.blocks) for tile in (knobs.large, knobs.small, 1))
+        return (first * large + second * small + third * single) / rows
 
     vectors = -(-lanes // machine.vector)
     fitting = [

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind
+from tunehub.relax.nodes import buffer_kind, integer, same_extent
 
 _INDEX = "int64"
 
@@ -45,6 +45,48 @@ def match(part: Any, whole: Any) -> Any:
     ranges = [ir.Range.from_min_extent(tirx.const(0, dtype_of(extent)), extent) for extent in extents]
     matched = getattr(s_tir, "MatchBufferRegion", None) or tirx.MatchBufferRegion
     return matched(part, tirx.BufferRegion(whole, ranges))
+
+
+class Extents:
+    """Numbers that are not known when code is made, as variables: what is computed with them stays short.
+
+    The variables are loaded from memory (which LLVM makes registers of): any other value TVM would put into each
+    expression.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Any]] = []
+
+    def of(self, value: Any) -> Any:
+        """The variable for ``value``; a number as it is."""
+        known = integer(value)
+        if known is not None:
+            return number(known)
+        for other, variable in self._known:
+            if same_extent(other, value):
+                return variable
+        return self.new(value)
+
+    def new(self, value: Any) -> Any:
+        """A variable of its own for ``value``."""
+        from tvm import tirx
+
+        self._known.append((value, tirx.Var("n", _INDEX)))
+        return self._known[-1][1]
+
+    def around(self, realize: Any, body: Any) -> Any:
+        """``body`` where the variables have their values; ``realize``: of the class of blocks."""
+        from tvm import tirx
+
+        if not self._known:
+            return body
+        memory, seen = (tirx.decl_buffer([len(self._known)], _INDEX, "extents") for _ in range(2))
+        statements = view(memory, seen, {})  # TVM makes buffers of blocks smaller, and forgets what is read from them
+        for at, (value, variable) in enumerate(self._known):
+            (whole,) = wide([value])
+            statements.append(tirx.BufferStore(memory, whole, [number(at)]))
+            statements.append(tirx.Bind(variable, tirx.BufferLoad(seen, [number(at)])))
+        return block_of(realize, sequence([*statements, body]), "extents", [memory])
 
 
 def places(piece: Any, extents: Sequence[Any]) -> list[Any]:

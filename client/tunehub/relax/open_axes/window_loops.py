@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent, same_extent
+from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent
 from tunehub.relax.open_axes.borders import Borders, border_values
 from tunehub.relax.open_axes.loops import (
     INDEX,
@@ -27,7 +27,7 @@ from tunehub.relax.open_axes.loops import (
     with_body,
     with_own_data,
 )
-from tunehub.relax.open_axes.views import block_of, match, number, sequence, view, wide
+from tunehub.relax.open_axes.views import Extents, block_of, match, number, sequence, view
 from tunehub.relax.open_axes.windows import BATCH, COLUMNS, ROWS, Windows
 
 
@@ -75,7 +75,7 @@ def over_windows(
     block, task = tirx.Var("block", INDEX), tirx.Var("task", INDEX)
     row = task // column_tasks % row_tasks
     body = wholes.declarations()
-    plan = _plan(windows, tiles, task % column_tasks, column_tasks)
+    plan = _plan(windows, tiles, (task % column_tasks, column_tasks), outer)
     for tile, nest, (times, first) in zip(functions, nests, plan, strict=True):
         step = tirx.Var("tile", INDEX)
         starts = {BATCH: task // (column_tasks * row_tasks), ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
@@ -102,44 +102,6 @@ def _located(tile: Any, body: Any, windows: Windows, padding: Padding | Borders 
     own = list(tile.params)[-len(values) :]
     bound = [tirx.Bind(variable, known.of(value)) for variable, value in zip(own, values, strict=True)]
     return known.around(tile.body, sequence([*bound, body]))
-
-
-class Extents:
-    """Numbers that are not known when code is made, as variables: what is computed with them stays short.
-
-    The variables are loaded from memory (which LLVM makes registers of): any other value TVM would put into each
-    expression.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[Any, Any]] = []
-
-    def of(self, value: Any) -> Any:
-        """The variable for ``value``; a number as it is."""
-        from tvm import tirx
-
-        known = integer(value)
-        if known is not None:
-            return number(known)
-        for other, variable in self._known:
-            if same_extent(other, value):
-                return variable
-        self._known.append((value, tirx.Var("n", INDEX)))
-        return self._known[-1][1]
-
-    def around(self, realize: Any, body: Any) -> Any:
-        """``body`` where the variables have their values; ``realize``: of the class of blocks."""
-        from tvm import tirx
-
-        if not self._known:
-            return body
-        memory = tirx.decl_buffer([len(self._known)], INDEX, "extents")
-        statements = []
-        for at, (value, variable) in enumerate(self._known):
-            (whole,) = wide([value])
-            statements.append(tirx.BufferStore(memory, whole, [number(at)]))
-            statements.append(tirx.Bind(variable, tirx.BufferLoad(memory, [number(at)])))
-        return block_of(realize, sequence([*statements, body]), "extents", [memory])
 
 
 def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: int) -> Any:
@@ -185,10 +147,13 @@ def _along(windows: Windows, tiles: WindowTiles) -> Any:
     return number(rows) * number(columns) if tiles.pixels else columns
 
 
-def _plan(windows: Windows, tiles: WindowTiles, task: Any, tasks: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
+def _plan(
+    windows: Windows, tiles: WindowTiles, task: tuple[Any, Any], extents: Extents
+) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """As of :func:`row_loops`; ``task``: which of how many along the columns."""
     if tiles.sizes is None:
         return [(number(1), lambda _: number(0))]
-    return row_loops(_along(windows, tiles), task, tasks, tiles.sizes)
+    return row_loops(_along(windows, tiles), *task, tiles.sizes, extents)
 
 
 def _row(windows: Windows, tiles: WindowTiles, task: Any) -> Any:
