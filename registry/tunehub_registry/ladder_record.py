@@ -56,6 +56,14 @@ class TimesAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return math.prod(self.at)
 
 
+class StepKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The knobs of a template of some version, by name."""
+
+    template: str
+    version: int
+    knobs: dict[str, KnobValue]
+
+
 class LadderStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The schedule for sizes above the step below and up to `up_to` (None: all above), and what was measured there.
 
@@ -79,6 +87,13 @@ class LadderStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise FieldError("own", "a step has either knobs of a template, or a trace, or this")
         if self.own is None and not self.times:
             raise FieldError("times", "a schedule was measured somewhere")
+
+    @property
+    def named(self) -> StepKnobs | None:
+        """The knobs with their template and its version; None for a step without."""
+        if self.template is None or self.version is None or self.knobs is None:
+            return None
+        return StepKnobs(template=self.template, version=self.version, knobs=self.knobs)
 
 
 class LadderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

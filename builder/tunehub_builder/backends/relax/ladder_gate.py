@@ -191,16 +191,17 @@ def _step_reason(step: LadderStep) -> str | None:
 
     if step.trace is not None:
         return static_reason(step.trace)
-    if step.template is None or step.version is None or step.knobs is None:
+    named = step.named
+    if named is None:
         return None
-    if step.template != rows.NAME:
-        return static_reason(KnobChoice(template=step.template, version=step.version, knobs=step.knobs))
+    if named.template != rows.NAME:
+        return static_reason(KnobChoice(template=named.template, version=named.version, knobs=named.knobs))
     try:
-        read_knobs(rows.RowKnobs, step.knobs)
+        read_knobs(rows.RowKnobs, named.knobs)
     except KnobError as error:
         return f"the knobs are not allowed: {error}"
-    known = step.version == rows.VERSION
-    return None if known else f"the knobs are for version {step.version} of {rows.NAME}, which is {rows.VERSION} here"
+    known = named.version == rows.VERSION
+    return None if known else f"the knobs are for version {named.version} of {rows.NAME}, which is {rows.VERSION} here"
 
 
 def _newest(trials: Sequence[Trial]) -> list[Trial]:

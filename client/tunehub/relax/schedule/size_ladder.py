@@ -18,7 +18,7 @@ from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
     from tunehub.relax.schedule.template_fit import TemplateFit
-    from tunehub_registry.ladder_record import LadderRecord, LadderStep
+    from tunehub_registry.ladder_record import LadderRecord, LadderStep, StepKnobs
 
 Rule = Callable[[Any], Any | None]
 
@@ -74,13 +74,12 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
     where there are none such.
     """
     times = next(times for times in record.times if times.exact == exact)
-    step = record.step_for(times.size)
-    if step.template is None or step.version is None or step.knobs is None or fit.match is None:
+    named = record.step_for(times.size).named
+    if named is None or fit.match is None:
         return None
-    template, knobs = fit.match.template, step.knobs
-    version = step.version
-    if step.template == rows.NAME:
-        like = (step.knobs.get("large"), step.knobs.get("blocks"))
+    template, version, knobs = fit.match.template, named.version, named.knobs
+    if named.template == rows.NAME:
+        like = (knobs.get("large"), knobs.get("blocks"))
         space = [to_builtins(choice) for choice in fit.knob_space(fit.match)] if template.NAME == dense.NAME else []
         same = [choice for choice in space if (choice["columns"], choice["blocks"]) == like]
         if not same:
@@ -92,7 +91,7 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
         run_s=(times.run_s,),
         default_s=times.default_s,
         source=record.source,
-        template=template.NAME if step.template == rows.NAME else step.template,
+        template=template.NAME if named.template == rows.NAME else named.template,
         version=version,
         knobs=knobs,
     )
@@ -107,26 +106,17 @@ def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
     if step.own is not None:
         found = rule(function) if step.own == "rule" else None
         return function if found is None else found
+    named = step.named
     if target.kind.name == "cuda":
-        return _on_cuda(function, target, step)
+        return _on_cuda(function, target, named)
     from tunehub.relax.open_axes.by_record import by_knobs, by_trace  # static functions need none of it
 
-    if step.trace is not None:
-        return by_trace(function, target, step.trace)
-    return by_knobs(function, target, _NamedStep(step))
+    return by_trace(function, target, step.trace) if named is None else by_knobs(function, target, named)
 
 
-def _on_cuda(function: Any, target: Any, step: LadderStep) -> Any:
+def _on_cuda(function: Any, target: Any, named: StepKnobs | None) -> Any:
     from tunehub.cuda.knobs import by_open_knobs  # CPUs need none of it
 
-    if step.trace is not None:
+    if named is None:
         raise GuardError("steps with traces are for CPUs: a piece's length goes with knobs")
-    return by_open_knobs(function, target, _NamedStep(step))
-
-
-class _NamedStep:
-    """The knobs of a step that has some."""
-
-    def __init__(self, step: LadderStep) -> None:
-        assert step.template is not None and step.version is not None and step.knobs is not None
-        self.template, self.version, self.knobs = step.template, step.version, step.knobs
+    return by_open_knobs(function, target, named)
