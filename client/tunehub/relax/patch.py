@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from tunehub.cuda.side_by_side import SideBySide
 from tunehub.relax.lowering import PIPELINE, Factory, without_cleaning
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class DefaultPipelinePatch:
         self._lock = threading.Lock()
         self._originals: tuple[Any, Any] | None = None
         self._lowering: Factory | None = None
+        self._kernels = SideBySide()
 
     @contextmanager
     def activate(self, hub: Hub) -> Iterator[None]:
@@ -79,6 +81,7 @@ class DefaultPipelinePatch:
             if self._users == 0 and self._originals is not None:
                 relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline = self._originals
                 PIPELINE_MAP[PIPELINE] = self._lowering
+                self._kernels.close()
                 self._originals = self._lowering = None
 
     def originals(self) -> tuple[Any, Any]:
@@ -94,7 +97,7 @@ class DefaultPipelinePatch:
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
         self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
-        PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors)
+        PIPELINE_MAP[PIPELINE] = self._kernels.lowering(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
 
         def hub_or_default() -> Any:
             @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]

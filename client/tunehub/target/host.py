@@ -84,7 +84,7 @@ def gpu_descriptor() -> TargetDescriptor | None:
 
 def physical_cores() -> int:
     """Physical cores that this process may use: /proc/cpuinfo's, else psutil's count, else all logical CPUs."""
-    usable = _usable_threads()
+    usable = usable_threads()
     return max(1, min(len(_linux_cores()) or _psutil_cores() or usable, usable))
 
 
@@ -96,7 +96,7 @@ def small_pool(environ: Mapping[str, str] | None = None) -> str | None:
     env = os.environ if environ is None else environ
     if env.get("TVM_NUM_THREADS") or env.get("OMP_NUM_THREADS") or machine_arch() != "x86_64":
         return None
-    pool, cores = max(1, _usable_threads() // 2), physical_cores()
+    pool, cores = max(1, usable_threads() // 2), physical_cores()
     if pool >= cores:
         return None
     return (
@@ -115,7 +115,8 @@ def _psutil_cores() -> int | None:
     return cores
 
 
-def _usable_threads() -> int:
+def usable_threads() -> int:
+    """The hardware threads that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -79,10 +79,10 @@ def test_physical_cores_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_pool_is_named_without_asking_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(host, "physical_cores", lambda: 4)
-    monkeypatch.setattr(host, "_usable_threads", lambda: 4)
+    monkeypatch.setattr(host, "usable_threads", lambda: 4)
     assert "TVM_NUM_THREADS=4" in str(host.small_pool({}))
     assert host.small_pool({"TVM_NUM_THREADS": "4"}) is None
-    monkeypatch.setattr(host, "_usable_threads", lambda: 8)
+    monkeypatch.setattr(host, "usable_threads", lambda: 8)
     assert host.small_pool({}) is None
     monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
     assert host.small_pool({}) is None

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fast
 @pytest.fixture
 def without_hyper_threading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "machine_arch", lambda: "x86_64")
-    monkeypatch.setattr(host, "_usable_threads", lambda: 4)
+    monkeypatch.setattr(host, "usable_threads", lambda: 4)
     monkeypatch.setattr(host, "physical_cores", lambda: 4)
     monkeypatch.setattr("tunehub.target.threads.physical_cores", lambda: 4)
 

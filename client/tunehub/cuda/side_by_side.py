@@ -1,0 +1,149 @@
+"""The kernels of a module compiled to machine code by several threads: NVRTC takes most of a compile for CUDA, for one
+kernel after the other.
+
+TVM makes a runtime module for each target, and asks ``tvm_callback_cuda_compile`` for the machine code of one when it
+makes it. So kernels are dealt to targets that differ in their tag alone, the source of each is asked for before TVM
+does, and threads compile it by the very callback, whosever that is; TVM then gets what they have made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import local
+from typing import Any
+
+from tunehub.target.host import usable_threads
+
+_CALLBACK = "tvm_callback_cuda_compile"
+_MOST_MODULES = 16
+_FEWEST_KERNELS = 2  # of a module
+_TAG = "tunehub."
+
+Factory = Callable[[], tuple[Any, Any, Any]]
+
+
+class _SourceSeen(Exception):
+    """Ends making a module whose source was asked for."""
+
+
+class SideBySide:
+    """Compiles ahead in ``threads`` threads (None: as many as there are processors)."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        """Nothing is started, and TVM is as it is, until a module for CUDA is compiled."""
+        self._threads = min(threads or usable_threads(), _MOST_MODULES)
+        self._pool: ThreadPoolExecutor | None = None
+        self._original: Any = None
+        self._made: dict[str, Future[Any]] = {}
+        self._seen = local()
+
+    def lowering(self, factory: Factory) -> Factory:
+        """``factory`` of a lowering pipeline, with one that deals kernels to modules and begins to compile them."""
+
+        def apart() -> tuple[Any, Any, Any]:
+            import tvm
+
+            lower, finalize_host, finalize_device = factory()
+
+            @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
+            def deal(mod: Any, _context: Any) -> Any:
+                return dealt(lower(mod), self._threads)
+
+            def finalize() -> Any:
+                passes = finalize_device()
+
+                @tvm.transform.module_pass(opt_level=0, name="tunehub.BeginKernels")  # type: ignore[untyped-decorator]
+                def begin(mod: Any, _context: Any) -> Any:
+                    finished = passes(mod)
+                    with suppress(Exception):  # TVM then says itself what is wrong
+                        self._begin(finished)
+                    return finished
+
+                return begin
+
+            return deal, finalize_host, finalize
+
+        return apart
+
+    def close(self) -> None:
+        """End the threads, and leave TVM as it was."""
+        if self._pool is not None:
+            _register(self._original)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool, self._original = None, None
+        self._made.clear()
+
+    def _begin(self, mod: Any) -> None:
+        """Compile what TVM will ask for when it makes a runtime module of ``mod``, finished device functions."""
+        import tvm_ffi
+
+        target = next(iter(mod.functions.values())).attrs["target"]
+        if not str(target.tag).startswith(_TAG):
+            return
+        if self._pool is None:
+            self._original = tvm_ffi.get_global_func(_CALLBACK)
+            self._pool = ThreadPoolExecutor(self._threads)
+            _register(self._compile)
+        arguments = self._source(mod, target)
+        if arguments is not None:
+            self._made[str(arguments[0])] = self._pool.submit(_under, target, self._original, arguments)
+
+    def _source(self, mod: Any, target: Any) -> tuple[Any, ...] | None:
+        """What TVM asks the callback; None where it does not, as without CUDA."""
+        import tvm_ffi
+
+        self._seen.arguments, self._seen.asked = None, True
+        try:
+            tvm_ffi.get_global_func("target.build.cuda")(mod, target)
+        except Exception:
+            if self._seen.arguments is None:
+                raise
+        finally:
+            self._seen.asked = False
+        found: tuple[Any, ...] | None = self._seen.arguments
+        return found
+
+    def _compile(self, *arguments: Any) -> Any:
+        """The callback."""
+        if getattr(self._seen, "asked", False):
+            self._seen.arguments = arguments
+            raise _SourceSeen
+        made = self._made.pop(str(arguments[0]), None)
+        return self._original(*arguments) if made is None else made.result()
+
+
+def dealt(mod: Any, modules: int) -> Any:
+    """``mod``, lowered, with its kernels for CUDA dealt to at most ``modules`` targets of their own, where these are
+    for one target and so many that it pays."""
+    import tvm
+
+    kernels = [(variable, function) for variable, function in mod.functions.items() if _is_kernel(function)]
+    count = min(modules, len(kernels) // _FEWEST_KERNELS)
+    targets = {str(function.attrs["target"]) for _, function in kernels}
+    if count < _FEWEST_KERNELS or len(targets) > 1:
+        return mod
+    config = json.loads(targets.pop())
+    tagged = [tvm.target.Target({**config, "tag": f"{_TAG}{number}"}) for number in range(count)]
+    found = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+    for number, (variable, function) in enumerate(kernels):
+        found.update_func(variable, function.with_attr("target", tagged[number % count]))
+    return found
+
+
+def _is_kernel(function: Any) -> bool:
+    target = function.attrs.get("target") if function.attrs else None
+    return target is not None and str(target.kind.name) == "cuda"
+
+
+def _under(target: Any, compile_source: Any, arguments: tuple[Any, ...]) -> Any:
+    with target:
+        return compile_source(*arguments)
+
+
+def _register(function: Any) -> None:
+    import tvm_ffi
+
+    tvm_ffi.register_global_func(_CALLBACK, function, override=True)

@@ -1,0 +1,116 @@
+"""Kernels compiled ahead by threads. No GPU: TVM's runtime for CUDA, which would ask for machine code, is played."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+import tvm_ffi
+from tvm import te
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+from tunehub.cuda.side_by_side import SideBySide, dealt
+from tunehub.relax.lowering import PIPELINE
+from tunehub.relax.nodes import main_module
+
+pytestmark = pytest.mark.slow
+
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+CALLBACK, BUILD = "tvm_callback_cuda_compile", "target.build.cuda"
+
+
+def _module(kernels: int) -> Any:
+    return tvm.IRModule({f"f{number}": _function(number) for number in range(kernels)})
+
+
+def _function(number: int) -> Any:
+    data = te.placeholder((64,), name="data")
+    result = te.compute((64,), lambda i: data[i] + float(number), name="result")
+    schedule = tvm.s_tir.Schedule(main_module(te.create_prim_func([data, result])))
+    blocks, threads = schedule.split(schedule.get_loops(schedule.get_sblock("result"))[0], [None, 32])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    return schedule.mod["main"].with_attr("global_symbol", f"f{number}")
+
+
+class _Cuda:
+    """As TVM with CUDA: when a runtime module is made the callback is asked for its machine code."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []  # source and the thread
+        self.got: list[bytes] = []
+        self._build = tvm_ffi.get_global_func(BUILD)
+
+    def compile(self, source: Any) -> bytes:
+        self.asked.append((str(source), threading.current_thread().name))
+        target = tvm.target.Target.current(allow_none=True)
+        return f"{target.attrs['arch']} {len(str(source))}".encode()
+
+    def build(self, mod: Any, target: Any) -> Any:
+        made = self._build(mod, target)
+        with target:
+            self.got.append(bytes(tvm_ffi.get_global_func(CALLBACK)(made.inspect_source())))
+        return made
+
+
+@pytest.fixture
+def cuda() -> Iterator[_Cuda]:
+    found, callback, build = _Cuda(), tvm_ffi.get_global_func(CALLBACK), tvm_ffi.get_global_func(BUILD)
+    tvm_ffi.register_global_func(CALLBACK, found.compile, override=True)
+    tvm_ffi.register_global_func(BUILD, found.build, override=True)
+    try:
+        yield found
+    finally:
+        tvm_ffi.register_global_func(CALLBACK, callback, override=True)
+        tvm_ffi.register_global_func(BUILD, build, override=True)
+
+
+def _built(kernels: int, monkeypatch: pytest.MonkeyPatch, compiler: SideBySide) -> Any:
+    monkeypatch.setitem(PIPELINE_MAP, PIPELINE, compiler.lowering(PIPELINE_MAP[PIPELINE]))
+    return tvm.tirx.build(_module(kernels), target=TARGET)
+
+
+def test_each_kernel_is_compiled_once_by_a_thread(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = SideBySide(3)
+    library = _built(7, monkeypatch, compiler)
+    compiler.close()
+    assert len(library.imports) == len(cuda.asked) == 3
+    assert cuda.got == [f"sm_80 {len(part.inspect_source())}".encode() for part in library.imports]
+    assert threading.current_thread().name not in {thread for _, thread in cuda.asked}
+    defined = "".join(source for source, _ in cuda.asked)
+    assert all(f"f{number}_kernel" in defined for number in range(7))
+
+
+def test_tvm_asks_its_own_callback_again_afterwards(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = SideBySide(2)
+    _built(4, monkeypatch, compiler)
+    compiler.close()
+    before = len(cuda.asked)
+    with TARGET:
+        tvm_ffi.get_global_func(CALLBACK)("source of another")
+    assert cuda.asked[before:] == [("source of another", threading.current_thread().name)]
+
+
+def test_what_does_not_compile_raises_what_the_callback_raises(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> bytes:
+        raise ValueError("a kernel that NVRTC refuses")
+
+    tvm_ffi.register_global_func(CALLBACK, refuse, override=True)
+    with pytest.raises(Exception, match="a kernel that NVRTC refuses"):
+        _built(4, monkeypatch, SideBySide(2))
+
+
+def test_few_kernels_are_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(_built(3, monkeypatch, SideBySide(8)).imports) == 1
+
+
+def test_a_module_for_a_cpu_is_left_alone() -> None:
+    target = tvm.target.Target("llvm")
+    mod = tvm.IRModule({v: f.with_attr("target", target) for v, f in _module(8).functions.items()})
+    assert dealt(mod, 8).same_as(mod)
