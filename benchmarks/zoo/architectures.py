@@ -7,7 +7,7 @@ networks, depths are cut where a network of this kind repeats one block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Form = Literal["onnx", "program"]
@@ -27,7 +27,8 @@ class Feed:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     """One network. ``form``: how TVM gets it, as an ONNX file or a program of ``torch.export``; ``make`` gives the
-    module of PyTorch, whose arguments are ``feeds`` by name, in order. ``note`` says what is special about it."""
+    module of PyTorch, whose arguments are ``feeds`` by name, in order. ``note`` says what is special about it. In
+    ``half`` precision weights and inputs are float16."""
 
     name: str
     kind: str
@@ -36,6 +37,7 @@ class Architecture:
     make: Callable[[], Any]
     feeds: Mapping[str, Feed]
     note: str = ""
+    half: bool = False
 
 
 KINDS = ("cnn", "mobile", "vision transformer", "encoder", "decoder", "dense prediction", "audio")
@@ -44,6 +46,20 @@ KINDS = ("cnn", "mobile", "vision transformer", "encoder", "decoder", "dense pre
 def architectures() -> tuple[Architecture, ...]:
     """All of them, by kind."""
     return _ALL
+
+
+def in_half(item: Architecture, batch: int) -> Architecture:
+    """``item`` in half precision, ``batch`` inputs at once; it is called ``NAME.halfBATCH``. As ONNX: TVM's importer of
+    programs gives convolutions in half precision results in float32, and then fails."""
+    feeds = {name: replace(feed, shape=(batch, *feed.shape[1:])) for name, feed in item.feeds.items()}
+    return replace(item, name=f"{item.name}.half{batch}", form="onnx", feeds=feeds, half=True)
+
+
+def architecture(name: str) -> Architecture:
+    """The one of this name, in half precision when that says so. Raises StopIteration for a name that none has."""
+    base, _, batch = name.partition(".half")
+    found = next(item for item in architectures() if item.name == base)
+    return in_half(found, int(batch)) if batch else found
 
 
 def _vision(kind: str, library: str, names: str) -> Iterator[Architecture]:

@@ -118,9 +118,10 @@ def export(architecture: Architecture, folder: Path, *, with_onnx: bool = True) 
     model = seeded_model(architecture)
     values, others = feeds_of(architecture, _SEED), feeds_of(architecture, _SEED + 1)
     with torch.inference_mode():
-        expected, changed = ([as_array(v) for v in model(*map(torch.from_numpy, given))] for given in (values, others))
+        expected, changed = ([as_array(v) for v in model(*map(_wide, given))] for given in (values, others))
     if not difference(changed, expected) > _LEAST_ALIVE:
         raise ValueError("its outputs do not depend on its inputs")
+    model = model.half() if architecture.half else model
     facts = _write_forms(architecture, model, [torch.from_numpy(value) for value in values], folder, with_onnx)
     parameters = sum(weight.numel() for weight in model.parameters())
     named = dict(zip(architecture.feeds, values, strict=True))
@@ -143,9 +144,9 @@ class ExportSession:
 
     def export(self, name: str, folder: Path, with_onnx: bool) -> None:
         """See :func:`export`. Raises StopIteration for a name that no architecture has."""
-        from benchmarks.zoo.architectures import architectures
+        from benchmarks.zoo.architectures import architecture
 
-        export(next(item for item in architectures() if item.name == name), folder, with_onnx=with_onnx)
+        export(architecture(name), folder, with_onnx=with_onnx)
 
 
 def _write_forms(
@@ -235,17 +236,24 @@ def _tuple_module(whole: Any, names: Sequence[str]) -> Any:
 def feeds_of(architecture: Architecture, seed: int) -> Arrays:
     """Arrays for all inputs."""
     rng = np.random.default_rng(seed)
-    return [_feed(feed, rng) for feed in architecture.feeds.values()]
+    return [_feed(feed, rng, "float16" if architecture.half else "float32") for feed in architecture.feeds.values()]
 
 
-def _feed(feed: Feed, rng: np.random.Generator) -> Any:
+def _wide(value: Any) -> Any:
+    """An input as a tensor of float32: what is computed in half precision is compared with that."""
+    import torch
+
+    return torch.from_numpy(value.astype("float32") if value.dtype == "float16" else value)
+
+
+def _feed(feed: Feed, rng: np.random.Generator, dtype: str) -> Any:
     if feed.mask:
         mask = np.ones(feed.shape, "int64")
         mask[..., feed.shape[-1] * 3 // 4 :] = 0
         return mask
     if feed.below:
         return rng.integers(1, feed.below, feed.shape)
-    return rng.standard_normal(feed.shape, dtype="float32")
+    return rng.standard_normal(feed.shape, dtype="float32").astype(dtype)
 
 
 def as_array(tensor: Any) -> Any:

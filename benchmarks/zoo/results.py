@@ -13,14 +13,15 @@ from tunehub._files.atomic import write_file
 from tunehub._files.lines import append_lines
 from tunehub.measure.difference import tolerance
 
-RIGHT = tolerance()
+RIGHT, RIGHT_IN_HALF = tolerance(), tolerance(("float16",))
 MOST_OF_ONNXRUNTIME = 1.3
 
 
 class ZooResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One network on one device. By runtime: ``differences`` from PyTorch's outputs, relative to the largest value
     (None: infinite), ``ms`` (medians), ``compile_s``, ``errors``. Of tunehub: ``others_share``, the part of a run in
-    calls of no workload, and the number of workloads by rung. ``failed``: why there is nothing else."""
+    calls of no workload, and the number of workloads by rung. ``failed``: why there is nothing else. ``half``: in half
+    precision, compared with PyTorch's outputs in float32."""
 
     name: str
     kind: str
@@ -34,11 +35,12 @@ class ZooResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     others_share: float | None = None
     rungs: dict[str, int] = {}
     notes: tuple[str, ...] = ()
+    half: bool = False
 
     def is_right(self, runtime: str = "tunehub") -> bool:
         """Whether the outputs of ``runtime`` are PyTorch's."""
         found = self.differences.get(runtime)
-        return found is not None and found <= RIGHT
+        return found is not None and found <= (RIGHT_IN_HALF if self.half else RIGHT)
 
     def ratio(self, runtime: str, other: str) -> float | None:
         """The time with ``runtime`` over that with ``other``; None when one is not known."""

@@ -98,7 +98,7 @@ class ZooRun:
         return "" if kind == "ok" else f"the export failed: {value}"
 
     def _result(self, item: Architecture, workers: Workers, lock: str) -> ZooResult:
-        whole = ZooResult(name=item.name, kind=item.kind, form=item.form, library=item.library)
+        whole = ZooResult(name=item.name, kind=item.kind, form=item.form, library=item.library, half=item.half)
         runners = {name: worker for name, worker in workers.items() if name != "export"}
         failed = self._exported(item, workers["export"])
         if failed:

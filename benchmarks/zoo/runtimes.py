@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu_network import GpuRunner, alone, launched_seconds, this_gpu
-from benchmarks.zoo.architectures import architectures
+from benchmarks.zoo.architectures import architecture
 from benchmarks.zoo.export import ExportedNetwork, seeded_model
 from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
@@ -165,7 +165,8 @@ class TorchGraphs:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         began = time.perf_counter()
-        model = seeded_model(next(item for item in architectures() if item.name == network.name))
+        item = architecture(network.name)
+        model = seeded_model(item).half() if item.half else seeded_model(item)
         with alone(self.lock):
             arguments = [torch.from_numpy(value).cuda() for value in network.sample_inputs().values()]
             graph, recorded = recorded_graph(model.cuda(), arguments)

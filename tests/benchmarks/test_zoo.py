@@ -7,15 +7,16 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.gpu_network import GpuRunner
 from benchmarks.table import Row
 from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
-from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architectures
+from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architecture, architectures, in_half
 from benchmarks.zoo.document import keep, write_document
-from benchmarks.zoo.export import MODEL, export, is_exported, read_exported, seeded_model, write_network
+from benchmarks.zoo.export import MODEL, export, feeds_of, is_exported, read_exported, seeded_model, write_network
 from benchmarks.zoo.results import ZooJournal, ZooResult, rows, summarize
 from benchmarks.zoo.running import ZooRun
 from click.testing import CliRunner
@@ -87,6 +88,19 @@ def test_networks_are_selected_by_patterns() -> None:
     result = CliRunner().invoke(main, ["zoo", "--only", "nobody*"])
     assert result.exit_code == 1
     assert "--only 'nobody*' matches none of resnet18, " in result.output
+
+
+@pytest.mark.fast
+def test_a_network_in_half_precision_has_a_name_and_inputs_of_its_own() -> None:
+    own = in_half(architecture("bert"), 8)
+    assert own.name == "bert.half8" and architecture("bert.half8").feeds == own.feeds
+    words, mask = feeds_of(own, 0)
+    assert (words.shape, words.dtype, mask.dtype) == ((8, 128), "int64", "int64")
+    (image,) = feeds_of(architecture("resnet18.half8"), 0)
+    assert (image.shape, image.dtype) == ((8, 3, 224, 224), "float16")
+    near = {"tunehub": 1e-3}
+    wide = ZooResult(name="resnet18", kind="cnn", form="onnx", library="torchvision", differences=near)
+    assert not wide.is_right() and msgspec.structs.replace(wide, half=True).is_right()
 
 
 @pytest.mark.fast

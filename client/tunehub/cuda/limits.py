@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.relax.nodes import buffer_kind, extent_or_one, statements_in
-from tunehub.target.gpu_architectures import ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES, SM_80, LaunchLimits
+from tunehub.target.gpu_architectures import ASKED_BYTES, FEWEST_ASKED_BYTES, SM_80, LaunchLimits
 
 _PREFIX = {"threadIdx": "block", "blockIdx": "grid"}
 
@@ -29,6 +29,7 @@ def limits_of(target: Any) -> LaunchLimits:
     return LaunchLimits(
         threads=min([SM_80.threads, *threads]),
         shared_memory=min(SM_80.shared_memory, int(shared)) if shared else SM_80.shared_memory,
+        asked_shared_memory=ASKED_BYTES.get(str(attrs.get("arch", "")).rstrip("af"), SM_80.asked_shared_memory),
     )
 
 
@@ -53,7 +54,7 @@ def excess_shared_memory(lowered: Any, limits: LaunchLimits) -> str | None:
     shows only once TVM has cut every buffer down to the part that a block uses. Where so much of it is dynamic that TVM
     asks for it at the launch, there may be more.
     """
-    most = ASKED_SHARED_BYTES if _dynamic_bytes(lowered) >= FEWEST_ASKED_BYTES else limits.shared_memory
+    most = limits.asked_shared_memory if _dynamic_bytes(lowered) >= FEWEST_ASKED_BYTES else limits.shared_memory
     if _verify_gpu_code()(lowered, {"max_shared_memory_per_block": most}):
         return None
     return f"a block takes more than {most} bytes of shared memory"

@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tunehub.cuda.hopper.ptx import WARPGROUPS
+
 _FIRST_KERNEL = 'extern "C"'
 _OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|mma)\.h>)")
 _KEPT = 512  # compiled kernels that are kept, as TVM asks again when it loads one
@@ -78,13 +80,18 @@ class Compiler:
     def _compile(self, source: str) -> bytes:
         if source == self._given[0]:
             return self._given[1]
-        own = own_part(source, self._plain)
+        own, arch = own_part(source, self._plain), own_architecture(source, self._arch)
         if own is not None:
             try:
-                return _without_headers(_TYPES + own, self._arch)
+                return _without_headers(_TYPES + own, arch)
             except NvrtcError:
                 pass  # something of the header is used after all
-        return _as_tvm(source, self._arch)
+        return _as_tvm(source, arch)
+
+
+def own_architecture(source: str, arch: str) -> str:
+    """``arch``, or that with its own instructions (``sm_90a``) where ``source`` uses these."""
+    return f"{arch}a" if WARPGROUPS in source and not arch.endswith("a") else arch
 
 
 def own_part(source: str, plain: str) -> str | None:

@@ -4,9 +4,11 @@ least, where that promises to beat TVM's own schedule."""
 
 from __future__ import annotations
 
+import math
 from heapq import nsmallest
 from typing import Any
 
+from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.nvrtc import missing_tensor_core_header
 from tunehub.cuda.rule import NoTileError
@@ -63,6 +65,19 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     schedule = apply(mod, matmul, tile)
     check_tiles(schedule.mod["main"])
     return schedule
+
+
+def fastest(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """As :func:`by_rule`, by warpgroups where the GPU has them and they should take less."""
+    matmul = matmul_of(mod)
+    own = None if matmul is None else warpgroups.expected_s(matmul, target)
+    if matmul is None or own is None or own >= min((seconds(matmul, t) for t in ranked(matmul, 1)), default=math.inf):
+        return by_rule(mod, target)
+    try:
+        found = warpgroups.by_rule(mod, matmul, target)
+    except Exception:  # TVM raises many kinds; the other sketch may do
+        found = None
+    return found or by_rule(mod, target)
 
 
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:

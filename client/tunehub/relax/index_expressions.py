@@ -36,6 +36,7 @@ _BINARY: dict[str, Any] = {
     "NE": np.not_equal,
     "And": np.logical_and,
     "Or": np.logical_or,
+    "BitwiseXor": np.bitwise_xor,  # a node since 0.27
 }
 _CALLS: dict[str, Any] = {
     "shift_left": np.left_shift,

@@ -33,14 +33,14 @@ _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 
 
-def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
+def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = False) -> Any:
     """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
 
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
     constant arguments are marked as free to change their layout (weights are packed at compile time), and
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax.layout.planning`), packs the weights of
     matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
-    targets that are no CPUs keep theirs.
+    targets that are no CPUs keep theirs. ``turned``: channels are last (:mod:`tunehub.cuda.channels_last`).
     """
     import tvm
     from tvm import relax
@@ -54,6 +54,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep") -> Any:
         within_bounds,
         keep_effects,
         *simplify,
+        *_turning_passes(turned=turned),
         *_accuracy_passes(target),
         *planning,
         *relax.pipeline.library_dispatch_passes(target),
@@ -176,7 +177,29 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
             return prepare(mod, target, layout="auto")
         except Exception as error:
             hub.failed("planning layouts", error)
-    return prepare(mod, target)
+    prepared = prepare(mod, target)
+    return _turned(prepared, mod, target, hub) if target.kind.name == "cuda" else prepared
+
+
+def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
+    """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that."""
+    from tunehub.cuda.channels_last import turns
+    from tunehub.cuda.tensor_core import matmul_of
+    from tunehub.relax.keys import workload_key
+    from tunehub.relax.nodes import main_module
+
+    if not turns(mod, target):
+        return prepared
+    for _, function in _workloads(prepared):
+        single = main_module(function)
+        matmul = None if symbols_of(function) else matmul_of(single)
+        if matmul is not None and matmul.window > 1 and hub.lookup.by_exact(workload_key(single)) is not None:
+            return prepared
+    try:
+        return prepare(mod, target, turned=True)
+    except Exception as error:
+        hub.failed("turning images", error)
+        return prepared
 
 
 def compile_module(
@@ -427,6 +450,22 @@ def _legalizing_passes(target: Any) -> list[Any]:
         found += [evaluate_constants] if name == "FoldConstant" else []
         found += [] if _DEFAULT_SCHEDULE in name else [each]
     return found
+
+
+def _turning_passes(*, turned: bool) -> list[Any]:
+    """Images in the order that the GPU computes best, with what was turned twice taken out."""
+    import tvm
+    from tvm import relax
+
+    if not turned:
+        return []
+    from tunehub.cuda.channels_last import channels_last
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.channels_last")  # type: ignore[untyped-decorator]
+    def turn(mod: Any, _context: Any) -> Any:
+        return channels_last(mod)
+
+    return [turn, relax.transform.CanonicalizeBindings()]
 
 
 def _accuracy_passes(target: Any) -> list[Any]:

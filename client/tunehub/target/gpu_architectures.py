@@ -23,12 +23,15 @@ ASKED_SHARED_BYTES, FEWEST_ASKED_BYTES = 99 << 10, 48 << 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchLimits:
-    """The most of everything in one launch: threads of a block, bytes of its static shared memory, extents by axis."""
+    """The most of everything in one launch: threads of a block, bytes of its static shared memory, and with what it
+    asks for, extents by axis."""
 
     threads: int = 1024
     shared_memory: int = 48 << 10
+    asked_shared_memory: int = ASKED_SHARED_BYTES
     block: tuple[int, int, int] = (1024, 1024, 64)
     grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 
 
 SM_80 = LaunchLimits()
+ASKED_BYTES = {"sm_90": 227 << 10}  # by architecture, where it is more

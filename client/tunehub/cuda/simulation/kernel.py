@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tunehub.cuda.fault import FaultError, NotSimulatedError
+from tunehub.cuda.hopper import ptx
 from tunehub.relax.index_expressions import (
     LANES,
     Expression,
@@ -287,6 +288,8 @@ class _Reader:
             memory, start = _known(buffer_of(load), self.memories), self.start_of(buffer_of(load), load.indices[0])
         elif hash(value) in self.starts:
             memory, start = self.memories[hash(value)], self.starts[hash(value)]
+        elif _called(value) == ptx.shared_address().name:
+            return self.points(name, value.args[1])
         else:
             return False
         self.memories[hash(name)], self.starts[hash(name)] = memory, start
@@ -468,6 +471,8 @@ class _Reader:
             self.mixes = True
             yield Barrier(of_warp=True)
             yield from self.matrix(name, call.args, path)
+        elif _called(call):
+            yield from self.warpgroup(ptx.Effect.of(_called(call)), call.args[1:-1], path)
         else:
             raise NotSimulatedError(f"a call of {name or type(call).__name__}")
 
@@ -485,6 +490,60 @@ class _Reader:
         else:
             yield self.fragment(args[0], args[4], path, writes=False)
             yield self.matrix_in_memory(args, path, writes=True)
+
+    def warpgroup(self, effect: ptx.Effect | None, args: Any, path: _Surroundings) -> Iterator[Node]:
+        """What a function of :mod:`tunehub.cuda.hopper.ptx` reads and writes. Copies count as done where they are
+        started: the barrier after they are waited for comes later than that."""
+        if effect is None:
+            raise NotSimulatedError("a function of CUDA C++")
+        if effect.waits:
+            yield Barrier()
+        if effect.kind == "copy":
+            (load,) = args[1].args
+            inside = path.under(self.expression(args[2]))
+            source, first = _known(buffer_of(load), self.memories), self.expression(load.indices[0])
+            whole = combined(np.add, first, variable(LANES), lanes=ptx.COPIED)
+            yield self.made(source, hash(buffer_of(load)), whole, inside, writes=False)
+            yield self.words(args[0], ptx.COPIED // 2, path, writes=True)
+        elif effect.kind == "multiply":
+            yield Barrier(of_warp=True)
+            for operand, words in zip(args[1:], effect.words, strict=True):
+                yield self.words(operand, words // ptx.WARPGROUP, path, writes=False, shared=True)
+            yield from self.registers(args[0], effect.sums, path)
+        elif effect.kind == "finish":
+            yield from self.registers(args[0], effect.sums, path)
+        elif effect.kind == "cluster_sum":
+            yield self.words(args[1], effect.sums, path, writes=False)
+            yield from self.registers(args[0], effect.sums, path, reads=False)
+
+    def words(
+        self, address: Any, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
+    ) -> MemoryAccess:
+        """``count`` numbers of 4 bytes from an address on, which is a pointer and a number of bytes. ``shared``: each
+        thread of a warpgroup has its own so many; which of them has which does not matter between barriers."""
+        pointer, distance = (address.a, address.b) if type(address).__name__ == "Add" else (address, None)
+        if hash(pointer) not in self.starts:
+            raise NotSimulatedError("an address of unknown form")
+        offset = constant(0) if distance is None else self.expression(distance)
+        thread = next(
+            (variable(name) for name, tag in self.tags.items() if tag == "threadIdx.x" and shared), constant(0)
+        )
+        index = combined(
+            lambda at, thread, lane: at // 4 + thread % ptx.WARPGROUP * count + lane,
+            offset,
+            thread,
+            variable(LANES),
+            lanes=count,
+        )
+        return self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
+
+    def registers(self, pointer: Any, count: int, path: _Surroundings, *, reads: bool = True) -> Iterator[MemoryAccess]:
+        """A thread's own ``count`` numbers, read and written."""
+        (load,) = pointer.args
+        index = combined(np.add, self.expression(load.indices[0]), variable(LANES), lanes=count)
+        for writes in (False, True) if reads else (True,):
+            memory, buffer = _known(buffer_of(load), self.memories), hash(buffer_of(load))
+            yield self.made(memory, buffer, index, path, writes=writes)
 
     def fragment(self, data: Any, index: Any, path: _Surroundings, *, writes: bool) -> MemoryAccess:
         memory = _known(data, self.memories)
@@ -509,6 +568,12 @@ class _Reader:
             lanes=rows * columns,
         )
         return self.made(memory, ANY, index, path, writes=writes, by_warp=True)
+
+
+def _called(value: Any) -> str:
+    """The name of the function of CUDA C++ that a call is of."""
+    is_call = type(value).__name__ == "Call" and operator_name(value) == "func_call"
+    return str(value.args[0].value) if is_call else ""
 
 
 def _is_itself(store: Any) -> bool:

@@ -273,7 +273,7 @@ def _tensor_cores(request: Request) -> _Outcomes:
     """Tiles for tensor cores by rule, where these promise to beat TVM's own schedule; with open rows, for each size."""
     from tunehub.cuda import open_tensor_cores, tensor_core_rule  # CPUs need none of it
 
-    rule = open_tensor_cores.by_size if request.is_symbolic else tensor_core_rule.by_rule
+    rule = open_tensor_cores.by_size if request.is_symbolic else tensor_core_rule.fastest
     return _by_cuda_rule(request, tensor_core_rule.NAME, rule)
 
 

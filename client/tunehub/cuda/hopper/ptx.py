@@ -1,0 +1,191 @@
+"""What CUDA C++ a kernel for warpgroups calls: copies past the registers, products of shared memory, and waiting.
+
+Source: PTX ISA 8.0 and later, "Asynchronous Warpgroup Level Matrix Instructions" (shared memory in the canonical
+layouts with swizzling of 128 bytes) and "Data Movement and Conversion Instructions: cp.async". Each function is
+inlined, and named by all that its source depends on, as TVM writes each name once into a source.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, NamedTuple
+
+WARPGROUPS = "tunehub_wgmma"  # in each source that has instructions of sm_90a
+_INLINED = "__forceinline__ __device__"
+K_STEP = 16  # of one instruction
+ROWS = 64  # of a warpgroup's instruction
+WARPGROUP = 128  # threads
+COPIED = 8  # numbers of half precision in a copy
+_ROW_WORDS = 32  # of 4 bytes, in a row of 128 bytes
+
+
+class Function(NamedTuple):
+    """A function of CUDA C++."""
+
+    name: str
+    source: str
+
+    def __call__(self, *args: Any, result: str = "") -> Any:
+        """A call as a statement of TIR, or as an expression of the type ``result``."""
+        from tvm.backend.cuda.op import cuda_func_call
+        from tvm.tirx import Evaluate
+
+        call = cuda_func_call(self.name, *args, source_code=self.source, return_type=result or "void")
+        return call if result else Evaluate(call)
+
+
+class Effect(NamedTuple):
+    """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``sums`` that each thread
+    has in registers. ``waits``: all threads of a block wait in it."""
+
+    kind: Literal["copy", "multiply", "finish", "cluster_sum", "none"]
+    waits: bool = False
+    words: tuple[int, ...] = ()
+    sums: int = 0
+
+    @staticmethod
+    def of(name: str) -> Effect | None:
+        """Of one of these functions; None for another one."""
+        found = re.fullmatch(r"tunehub_([a-z_]+)(?:_(\d+))?(?:_(\d+))?(?:_[\d_]+)?", name)
+        if found is None:
+            return None
+        kind, first, second = found[1].rstrip("_"), int(found[2] or 0), int(found[3] or 0)
+        known = {
+            "copy": Effect("copy"),
+            "copies_end": Effect("none"),
+            "copies_arrived": Effect("none", waits=True),
+            "wgmma": Effect("multiply", words=(first * _ROW_WORDS, second * _ROW_WORDS), sums=first * second // 128),
+            "wgmma_done": Effect("none"),
+            "wgmma_finished": Effect("finish", sums=first),
+            "cluster_waited": Effect("none", waits=True),
+            "cluster_sum": Effect("cluster_sum", sums=4),
+        }
+        return known.get(kind)
+
+
+def shared_address() -> Function:
+    """The 32-bit address of shared memory, whose first and last element are named: TVM cuts a buffer down to what lies
+    between the elements that it sees in use."""
+    name = "tunehub_shared_address"
+    return Function(
+        name, f"{_INLINED} unsigned {name}(void* p, void*) {{ return (unsigned)__cvta_generic_to_shared(p); }}\n"
+    )
+
+
+def copy() -> Function:
+    """Bring 16 bytes from global to shared memory, zeros where a condition does not hold."""
+    name = "tunehub_copy_16"
+    return Function(
+        name,
+        f"""{_INLINED} void {name}(unsigned to, const void* from, bool holds) {{
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :: "r"(to), "l"(from), "r"(holds ? 16 : 0) : "memory");
+}}
+""",
+    )
+
+
+def committed() -> Function:
+    """End a group of copies."""
+    name = "tunehub_copies_end"
+    return Function(name, f'{_INLINED} void {name}() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}\n')
+
+
+def arrived(under_way: int) -> Function:
+    """Wait until all but the last ``under_way`` groups of copies of all threads are there for products."""
+    name = f"tunehub_copies_arrived_{under_way}"
+    return Function(
+        name,
+        f"""{_INLINED} void {name}() {{
+  asm volatile("cp.async.wait_group {under_way};" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+}}
+""",
+    )
+
+
+def multiplied(columns: int, rows: int, depth: int, b_turned: bool, a_apart: int, b_apart: int) -> Function:
+    """Start the products of a warpgroup: ``rows`` (64 or 128) by ``columns`` by ``depth``.
+
+    A is K-major, as is B unless ``b_turned``. ``a_apart``, ``b_apart``: bytes between 64 rows of A, and between 64
+    columns of B that is turned.
+    """
+    name = f"{WARPGROUPS}_{rows}_{columns}_{depth}_{int(b_turned)}_{a_apart}_{b_apart}"
+    body = [f"{_INLINED} void {name}(float* d, unsigned a, unsigned b) {{"]
+    body.append('  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
+    count = columns // 2
+    for step in range(depth // K_STEP):
+        for part in range(rows // ROWS):
+            held = ", ".join(f"%{i}" for i in range(count))
+            operands = ", ".join(f'"+f"(d[{part * count + i}])' for i in range(count))
+            a = f"{step * K_STEP * 2 + part * a_apart}u"
+            b = f"{step * K_STEP * (128 if b_turned else 2)}u"
+            body.append(
+                f"""  {{
+    unsigned long long da = {_descriptor(f"a + {a}", 16, 1024)};
+    unsigned long long db = {_descriptor(f"b + {b}", b_apart if b_turned else 16, 1024)};
+    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{held}}}, "
+      "%{count}, %{count + 1}, p, 1, 1, 0, {int(b_turned)};\\n}}\\n"
+      : {operands} : "l"(da), "l"(db));
+  }}"""
+            )
+    body.append('  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");\n}\n')
+    return Function(name, "\n".join(body))
+
+
+def _descriptor(address: str, leading: int, stride: int) -> str:
+    constant = (1 << 62) | ((stride >> 4) << 32) | ((leading >> 4) << 16)
+    return f"{constant:#x}ull | ((({address}) & 0x3FFFFu) >> 4)"
+
+
+def waited(under_way: int) -> Function:
+    """Wait for all products of a warpgroup but the last ``under_way`` that were started."""
+    name = f"{WARPGROUPS}_done_{under_way}"
+    return Function(
+        name,
+        f'{_INLINED} void {name}() {{ asm volatile("wgmma.wait_group.sync.aligned {under_way};" ::: "memory"); }}\n',
+    )
+
+
+def finished(count: int) -> Function:
+    """Wait for all products of a warpgroup, whose ``count`` sums can be used from then on."""
+    name = f"{WARPGROUPS}_finished_{count}"
+    lines = [f"{_INLINED} void {name}(float* d) {{", '  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");']
+    lines += [f'  asm volatile("" : "+f"(d[{i}]) :: "memory");' for i in range(count)]
+    return Function(name, "\n".join([*lines, "}\n"]))
+
+
+def cluster_waited() -> Function:
+    """Wait for all threads of a cluster of blocks, whose shared memory can be read from then on."""
+    name = "tunehub_cluster_waited"
+    return Function(
+        name,
+        f"""{_INLINED} void {name}() {{
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}}
+""",
+    )
+
+
+def cluster_sum(blocks: int) -> Function:
+    """The sums of four numbers at one address of the shared memory of ``blocks`` blocks of a cluster."""
+    name = f"tunehub_cluster_sum_{blocks}"
+    return Function(
+        name,
+        f"""{_INLINED} void {name}(float* to, unsigned from) {{
+  to[0] = to[1] = to[2] = to[3] = 0.0f;
+#pragma unroll
+  for (int i = 0; i < {blocks}; ++i) {{
+    float x, y, z, w;
+    unsigned address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(from), "r"(i));
+    asm volatile("ld.shared::cluster.v4.f32 {{%0, %1, %2, %3}}, [%4];"
+                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address) : "memory");
+    to[0] += x; to[1] += y; to[2] += z; to[3] += w;
+  }}
+}}
+""",
+    )

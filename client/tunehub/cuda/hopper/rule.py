@@ -1,0 +1,101 @@
+"""Kernels of current TVM for the warpgroups of GPUs of compute capability 9.0, by rule: products and convolutions of
+operands in half precision, where these promise to beat what tensor cores do otherwise, and TVM's own schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from heapq import nsmallest
+from importlib.util import find_spec
+from typing import Any
+
+from tunehub.cuda.hopper.cost import seconds
+from tunehub.cuda.hopper.ptx import WARPGROUPS
+from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
+from tunehub.cuda.matmul import Matmul
+from tunehub.cuda.tensor_core_cost import default_s
+from tunehub.records.never_worse import against_guess
+from tunehub.relax.nodes import main_module
+from tunehub.relax.schedule.guard import check_function
+
+ARCHITECTURE = "sm_90a"  # of which alone these instructions are
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupSchedule:
+    """A kernel as a module with one PrimFunc ``main``, as a schedule of TVM has it."""
+
+    mod: Any
+
+
+def serves(target: Any) -> bool:
+    """Whether ``target`` has warpgroups, and this TVM (0.27 and newer) functions of CUDA C++ in its kernels."""
+    return str(target.attrs.get("arch", "")).rstrip("a") == "sm_90" and _has_functions()
+
+
+@cache
+def _has_functions() -> bool:
+    import tvm  # noqa: F401  # without it the next finds nothing
+
+    try:
+        return find_spec("tvm.backend.cuda.op") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:
+    """The ``count`` tiles that should take least, the best first."""
+    return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))
+
+
+def expected_s(matmul: Matmul, target: Any) -> float | None:
+    """What the best kernel should take; None where there is none for ``target``."""
+    best = ranked(matmul, 1) if serves(target) and suits(matmul) else []
+    return seconds(matmul, best[0]) if best else None
+
+
+def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, float] | None:
+    """A schedule of ``mod``, one PrimFunc ``main`` whose anchor block is ``matmul``, and the seconds that it should
+    take; None where none is or where TVM's own schedule should take as little, within the margin of every guess.
+
+    Raises GuardError for what would be wrong, ValueError where operands cannot be copied as they lie, or what TVM
+    raises.
+    """
+    if not (serves(target) and suits(matmul)):
+        return None
+    best = ranked(matmul, 1)
+    if not best or against_guess(seconds(matmul, best[0]), default_s(matmul)) is not None:
+        return None
+    from tunehub.cuda.hopper.kernel import kernel, product_of
+
+    function = kernel(product_of(mod, matmul), best[0])
+    check_function(function, mod["main"], target)
+    _compile_for_warpgroups()
+    return WarpgroupSchedule(main_module(function.with_attr("target", own_target(target)))), seconds(matmul, best[0])
+
+
+@cache
+def _compile_for_warpgroups() -> None:
+    """Let TVM compile these kernels, which name their architecture as their target, for that, in this process: it asks
+    for the target around a compile, which is ``sm_90`` where a caller set one."""
+    import tvm
+    import tvm_ffi
+
+    name = "tvm_callback_cuda_compile"
+    real = tvm_ffi.get_global_func(name)
+
+    def compiled(code: Any, *rest: Any) -> Any:
+        if WARPGROUPS not in str(code):
+            return real(code, *rest)
+        with tvm.target.Target({"kind": "cuda", "arch": ARCHITECTURE}):
+            return real(code, *rest)
+
+    tvm_ffi.register_global_func(name, compiled, override=True)
+
+
+def own_target(target: Any) -> Any:
+    """``target`` with the instructions of its architecture alone."""
+    import tvm
+
+    config = dict(target.attrs.items())
+    return tvm.target.Target({"kind": target.kind.name, **config, "arch": ARCHITECTURE})

@@ -1,0 +1,215 @@
+"""A GPU of compute capability 9.0 for kernels of :mod:`tunehub.cuda.hopper`: all threads of a block at once, by NumPy.
+
+Copies into shared memory arrive when they are waited for, and not before; operands are read from shared memory where
+PTX says that a swizzled operand lies; sums are in registers as PTX says. What is not there yet is NaN. Source: PTX ISA
+8.5, 9.7.15.5 "Asynchronous wgmma: matrix fragments, shared memory layouts", 9.7.9.25 "cp.async".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from tunehub.relax.nodes import parameters
+
+_BINARY = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "BitwiseXor": np.bitwise_xor,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
+_BASE = 1024  # where shared memory begins
+
+
+def run(function: Any, *arrays: Any) -> None:
+    """Run ``function`` on ``arrays``, the last of which it writes."""
+    named = {hash(buffer): np.asarray(array) for buffer, array in zip(parameters(function), arrays, strict=True)}
+    body, order = function.body, []
+    while type(body).__name__ == "For" and body.thread_binding is not None:
+        order.append((str(body.thread_binding.thread_tag), hash(body.loop_var), int(body.extent.value)))
+        body = body.body
+    extents = {tag: (name, extent) for tag, name, extent in order}
+    thread, threads = extents["threadIdx.x"]
+    ranks = extents.get("clusterCtaIdx.x", (0, 1))
+    for batch in range(extents.get("blockIdx.y", (0, 1))[1]):
+        for first in range(0, extents["blockIdx.x"][1], ranks[1]):
+            blocks = []
+            for rank in range(ranks[1]):
+                values = {thread: np.arange(threads), extents["blockIdx.x"][0]: first + rank, ranks[0]: rank}
+                values[extents.get("blockIdx.y", (1, 1))[0]] = batch
+                blocks.append(_Block(values, dict(named), threads))
+            cluster = [block.run(body) for block in blocks]
+            for block in blocks:
+                block.cluster = blocks
+            while cluster:  # each up to where it waits for the others
+                cluster = [one for one in cluster if next(one, None) is not None]
+
+
+class _Block:
+    cluster: list[_Block]
+
+    def __init__(self, values: dict[int, Any], buffers: dict[int, Any], threads: int) -> None:
+        self.values, self.buffers, self.threads = values, buffers, threads
+        self.all = np.arange(threads)
+        self.own: set[int] = set()  # buffers that each thread has
+        self.groups: list[list[Any]] = [[]]
+        self.started: list[list[Any]] = [[]]
+        self.shared = np.zeros(0, "uint8")
+
+    def run(self, node: Any, mask: Any = True) -> Any:
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for each in node.seq:
+                yield from self.run(each, mask)
+        elif kind == "For":
+            for value in range(int(node.extent.value)):
+                self.values[hash(node.loop_var)] = value
+                yield from self.run(node.body, mask)
+        elif kind == "IfThenElse":
+            yield from self.run(node.then_case, np.logical_and(mask, self.value(node.condition)))
+        elif kind == "AllocBuffer":
+            size, dtype = int(node.buffer.ty.shape[0].value), str(node.buffer.ty.dtype)
+            if node.buffer.scope() == "local":
+                self.own.add(hash(node.buffer))
+                self.buffers[hash(node.buffer)] = np.full((self.threads, size), np.nan, dtype)
+            else:
+                self.buffers[hash(node.buffer)] = np.full(size, np.nan, dtype)
+                self.shared = self.buffers[hash(node.buffer)].view("uint8")
+        elif kind == "Bind":
+            self.values[hash(node.var)] = self.value(node.value)
+        elif kind == "BufferStore":
+            self.store(node, mask)
+        elif kind == "Evaluate":
+            yield from self.call(node.value, mask)
+        else:
+            raise NotImplementedError(kind)
+
+    def store(self, node: Any, mask: Any) -> None:
+        held = np.broadcast_to(mask, self.threads)
+        indices = [np.broadcast_to(self.value(index), self.threads)[held] for index in node.indices]
+        value = np.broadcast_to(self.value(node.value), self.threads)[held]
+        buffer = self.buffers[hash(node.buffer)]
+        if hash(node.buffer) in self.own:
+            indices = [self.all[held], *indices]
+        buffer[tuple(indices)] = value
+
+    def place(self, load: Any) -> tuple[Any, tuple[Any, ...]]:
+        indices = tuple(np.broadcast_to(self.value(index), self.threads) for index in load.indices)
+        if hash(load.source) in self.own:
+            indices = (self.all, *indices)
+        return self.buffers[hash(load.source)], indices
+
+    def value(self, node: Any) -> Any:
+        kind = type(node).__name__
+        if kind in ("IntImm", "FloatImm"):
+            return node.value
+        if kind == "Var":
+            return self.values[hash(node)]
+        if kind in _BINARY:
+            return _BINARY[kind](self.value(node.a), self.value(node.b))
+        if kind == "Not":
+            return np.logical_not(self.value(node.a))
+        if kind == "Cast":
+            return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
+        if kind in ("BufferLoad", "TensorLoad"):
+            buffer, indices = self.place(node)
+            inside = tuple(np.clip(i, 0, n - 1) for i, n in zip(indices, buffer.shape, strict=True))
+            return buffer[inside]
+        name = str(node.op.name).split(".")[-1]
+        if name == "if_then_else":
+            return np.where(*map(self.value, node.args))
+        if name == "func_call":
+            return _BASE
+        raise NotImplementedError(name)
+
+    def call(self, node: Any, mask: Any) -> Any:
+        name = str(node.args[0].value) if str(node.op.name).endswith("func_call") else str(node.op.name)
+        args = node.args[1:-1]
+        if name == "tunehub_copy_16":
+            self.copy(args, np.broadcast_to(mask, self.threads))
+        elif name == "tunehub_copies_end":
+            self.groups.append([])
+        elif name.startswith("tunehub_copies_arrived_"):
+            self.arrive(int(name.split("_")[-1]))
+        elif name.startswith("tunehub_wgmma_done_"):
+            self.finish(int(name.split("_")[-1]))
+        elif name.startswith("tunehub_wgmma_finished_"):
+            self.finish(0)
+        elif name.startswith("tunehub_wgmma_"):
+            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d+)_(\d)_(\d+)_(\d+)", name)
+            assert found is not None
+            self.multiply(args, *map(int, found.groups()))
+        elif name == "tunehub_cluster_waited":
+            yield True
+        elif name.startswith("tunehub_cluster_sum_"):
+            sums, _ = self.place(args[0].args[0])
+            start = np.broadcast_to(np.asarray(self.value(args[1])).astype(int) - _BASE, self.threads) // 4
+            for v in range(4):
+                parts = [block.shared.view("float32")[start + v] for block in self.cluster]
+                sums[self.all, v] = np.sum(parts, axis=0)
+        elif not name.endswith("tvm_storage_sync"):
+            raise NotImplementedError(name)
+
+    def copy(self, args: Any, mask: Any) -> None:
+        to = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)
+        buffer, indices = self.place(args[1].args[0])
+        holds = np.broadcast_to(self.value(args[2]), self.threads)
+        flat = np.zeros(self.threads, int)
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            flat = flat * extent + index
+        for thread in self.all[mask]:
+            assert to[thread] % 16 == 0 and (not holds[thread] or flat[thread] % 8 == 0), "an address is not aligned"
+            data = buffer.reshape(-1)[flat[thread] : flat[thread] + 8] if holds[thread] else np.zeros(8, buffer.dtype)
+            assert data.size == 8, "a copy leaves its buffer"
+            self.groups[-1].append((to[thread], data.view("uint8")))
+
+    def arrive(self, under_way: int) -> None:
+        """The groups of copies that are waited for are there; the others may arrive at any time, so they are not."""
+        ended = len(self.groups) - 1
+        for group in self.groups[: ended - under_way]:
+            for to, data in group:
+                self.shared[to : to + 16] = data
+            group.clear()
+
+    def multiply(self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int) -> None:
+        sums = self.place(args[0].args[0])[0]
+        a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
+        for first in range(0, self.threads, 128):
+            k, column = np.arange(depth), np.arange(columns)
+            for part in range(rows // 64):
+                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * 2)
+                at = column[:, None] * 128 + k * 2
+                if turned:
+                    at = column[:, None] // 64 * b_apart + column[:, None] % 64 * 2 + k * 128
+                product = left @ self.operand(b[first] + at).T
+                self.started[-1].append((sums, first, part, columns, product))
+        self.started.append([])
+
+    def operand(self, address: Any) -> Any:
+        absolute = address + _BASE
+        swizzled = absolute ^ (absolute >> 7 & 7) << 4
+        return self.shared.view("float16")[(swizzled - _BASE) // 2].astype("float32")
+
+    def finish(self, under_way: int) -> None:
+        ended = len(self.started) - 1
+        for group in self.started[: ended - under_way]:
+            for sums, first, part, columns, product in group:
+                thread, j = np.arange(128)[:, None], np.arange(columns // 2)
+                row = thread // 32 * 16 + thread % 32 // 4 + 8 * (j // 2 % 2)
+                column = j // 4 * 8 + thread % 4 * 2 + j % 2
+                sums[first + thread, part * columns // 2 + j] += product[row, column]
+            group.clear()

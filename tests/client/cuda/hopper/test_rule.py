@@ -1,0 +1,126 @@
+"""Which products get a kernel for warpgroups, and how TVM compiles it. No GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+import tvm
+import tvm_ffi
+
+from tunehub.cuda import nvrtc
+from tunehub.cuda.check import fault
+from tunehub.cuda.hopper import rule
+from tunehub.cuda.hopper.cost import counts, seconds
+from tunehub.cuda.hopper.ptx import WARPGROUPS, Effect
+from tunehub.cuda.hopper.tiles import suits, tiles
+from tunehub.cuda.tensor_core import matmul_of
+from tunehub.cuda.tensor_core_rule import fastest
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.schedule.ladder import schedule_function
+
+from ..scheduled import H200
+from ..test_tensor_core_rule import _conv, _product
+
+pytestmark = pytest.mark.slow
+_CALLBACK = "tvm_callback_cuda_compile"
+
+
+def _linear(rows: int, columns: int, depth: int) -> Any:
+    return _product(1, rows, columns, depth, transposed=(False, True))
+
+
+def _is_of_warpgroups(found: Any) -> bool:
+    return isinstance(found[0], rule.WarpgroupSchedule)
+
+
+def test_a_large_product_is_served_by_warpgroups_and_compiled_for_their_architecture() -> None:
+    mod = _linear(1024, 6144, 4096)
+    outcome, scheduled = schedule_function(mod["main"], H200, EmptyLookup())
+    served = outcome.served
+    assert served is not None and (served.rung, served.template) == ("template", "tensor_cores")
+    assert str(scheduled.attrs["target"].attrs["arch"]) == rule.ARCHITECTURE
+    assert served.predicted_s == min(seconds(matmul_of(mod), tile) for tile in tiles(matmul_of(mod)))
+    source = nvrtc.source_of(tvm.tirx.build(tvm.IRModule({"main": scheduled}), target=H200))
+    assert "wgmma.mma_async" in source and "cp.async" in source
+
+
+def test_what_serves_has_been_checked() -> None:
+    found = fastest(_nhwc_of(64), H200)
+    assert found is not None and _is_of_warpgroups(found)
+    assert fault(found[0].mod["main"].without_attr("target"), H200) is None
+
+
+def _nhwc_of(channels: int) -> Any:
+    from tvm import te, topi
+
+    x = te.placeholder((8, 28, 28, channels), "float16", name="x")
+    w = te.placeholder((3, 3, channels, 128), "float16", name="w")
+    y = topi.nn.conv2d_nhwc(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: y(*i).astype("float16"), name="half")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
+
+
+def test_other_gpus_and_tvms_are_served_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = _linear(1024, 1024, 1024)
+    matmul = matmul_of(mod)
+    assert rule.expected_s(matmul, tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) is None
+    assert rule.expected_s(matmul, H200) is not None
+    monkeypatch.setattr(rule, "_has_functions", lambda: False)
+    assert rule.expected_s(matmul, H200) is None
+    assert not _is_of_warpgroups(fastest(mod, H200))
+
+
+@pytest.mark.parametrize("mod", [_conv(14, 64, 64, 3, 1), _product(1, 64, 64, 60, transposed=(False, True))])
+def test_operands_without_rows_of_16_bytes_do_not_suit(mod: Any) -> None:
+    matmul = matmul_of(mod)
+    assert matmul is not None and not suits(matmul)
+
+
+def test_a_kernel_that_would_be_wrong_leaves_the_function_to_the_other_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(rule, "check_function", refused)
+    assert not _is_of_warpgroups(fastest(_linear(1024, 1024, 1024), H200))
+
+
+def test_waves_and_waiting_are_counted() -> None:
+    matmul = matmul_of(_linear(1024, 6144, 4096))
+    assert matmul is not None
+    tile = next(t for t in tiles(matmul) if t.block == (128, 256) and t.stages == 4 and t.groups == (2, 1))
+    found = counts(matmul, tile)
+    assert (found["rounds"], found["steps"], found["waits"]) == (2, 128, 64)  # 192 blocks on 132 multiprocessors
+
+
+def test_effects_are_known_by_the_names_of_functions() -> None:
+    assert Effect.of("tunehub_wgmma_128_64_64_0_8192_8192") == Effect("multiply", words=(4096, 2048), sums=64)
+    assert Effect.of("tunehub_copies_arrived_2") == Effect("none", waits=True)
+    assert Effect.of("tunehub_cluster_sum_4") == Effect("cluster_sum", sums=4)
+    assert Effect.of("tunehub_other") is None and Effect.of("printf") is None
+
+
+def test_their_source_is_compiled_for_their_architecture_whatever_target_is_around() -> None:
+    seen = []
+
+    def compiled(_code: Any, *_rest: Any) -> bytearray:
+        seen.append(str(tvm.target.Target.current().attrs["arch"]))
+        return bytearray()
+
+    before = tvm_ffi.get_global_func(_CALLBACK)
+    rule._compile_for_warpgroups.cache_clear()
+    try:
+        tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
+        rule._compile_for_warpgroups()
+        with H200:
+            for code in (f"void {WARPGROUPS}_1() {{}}", "void other() {}"):
+                tvm_ffi.get_global_func(_CALLBACK)(code)
+    finally:
+        tvm_ffi.register_global_func(_CALLBACK, before, override=True)
+        rule._compile_for_warpgroups.cache_clear()
+    assert seen == [rule.ARCHITECTURE, "sm_90"]
+    assert nvrtc.own_architecture(f"{WARPGROUPS}_1", "sm_90") == "sm_90a"
+    assert nvrtc.own_architecture("other", "sm_90") == "sm_90"

@@ -1,0 +1,94 @@
+"""Convolutions in half precision with channels last: which modules are turned, that they compute the same, and how they
+are served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
+
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import tunehub
+from tunehub.cuda.channels_last import channels_last, turns
+from tunehub.relax.nodes import shape_of, tensor_class
+from tunehub.relax.pipeline import prepare
+
+from .scheduled import H200, ROOT
+
+pytestmark = pytest.mark.slow
+_Tensor = tensor_class()
+
+
+def _network(dtype: str = "float16", channels: int = 64) -> Any:
+    """A photograph, a strided convolution, a pooling, one that adds what came before, and a mean."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> Any:
+        return relax.const((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(dtype))
+
+    image = relax.Var("image", _Tensor((2, 3, 32, 32), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            first = builder.emit(op.nn.conv2d(image, weight(channels, 3, 7, 7), strides=2, padding=3))
+            first = builder.emit(op.nn.max_pool2d(op.nn.relu(first), (3, 3), strides=2, padding=1))
+            second = builder.emit(op.nn.conv2d(first, weight(channels, channels, 3, 3), padding=1))
+            second = builder.emit(op.nn.relu(op.add(op.add(second, first), weight(1, channels, 1, 1))))
+            result = builder.emit_output(op.mean(second, axis=[2, 3]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _outputs(mod: Any) -> Any:
+    image = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype("float16")
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(image)).numpy().astype("float32")
+
+
+def test_a_turned_network_computes_the_same_with_one_transposition() -> None:
+    mod = _network()
+    turned = channels_last(mod)
+    expected = _outputs(mod)
+    assert np.abs(_outputs(turned) - expected).max() <= 1e-2 * np.abs(expected).max()  # TVM's sums are in float16 here
+    convolutions = [call for call in _calls(turned) if call.op.name == "relax.nn.conv2d"]
+    assert [str(call.attrs.data_layout) for call in convolutions] == ["NHWC"] * 2
+    assert [shape_of(call.args[0])[-1] for call in convolutions] == [8, 64]
+
+
+def _calls(mod: Any) -> list[Any]:
+    return [b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+
+
+def test_all_of_it_is_one_transposition_and_kernels_for_rows_of_channels() -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    with H200:
+        tunehub.pipeline(H200, hub=hub)(_network())
+    found = {each.name: each for each in hub.report().workloads}
+    assert sum("transpose" in name for name in found) == 1
+    assert [each.template for name, each in found.items() if "conv2d" in name] == ["tensor_cores"] * 2
+
+
+@pytest.mark.parametrize(
+    "dtype,channels,arch", [("float32", 64, "sm_90"), ("float16", 20, "sm_90"), ("float16", 64, "sm_80")]
+)
+def test_other_networks_and_gpus_keep_their_order(dtype: str, channels: int, arch: str) -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})
+    assert not turns(_network(dtype, channels), target)
+
+
+def test_convolutions_that_have_a_record_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    monkeypatch.setattr(type(hub.lookup), "by_exact", lambda *_: object())
+    with H200:
+        from tunehub.relax.pipeline import _prepare_for
+
+        kept, plain = _prepare_for(hub, _network(), H200), prepare(_network(), H200)
+    assert [v.name_hint for v in kept.functions] == [v.name_hint for v in plain.functions]
