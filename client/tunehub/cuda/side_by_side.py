@@ -116,20 +116,23 @@ class SideBySide:
 
 
 def dealt(mod: Any, modules: int) -> Any:
-    """``mod``, lowered, with its kernels for CUDA dealt to at most ``modules`` targets of their own, where these are
-    for one target and so many that it pays."""
+    """``mod``, lowered, with the kernels for each target of CUDA dealt to at most ``modules`` targets of their own,
+    where there are so many that it pays."""
     import tvm
 
-    kernels = [(variable, function) for variable, function in mod.functions.items() if _is_kernel(function)]
-    count = min(modules, len(kernels) // _FEWEST_KERNELS)
-    targets = {str(function.attrs["target"]) for _, function in kernels}
-    if count < _FEWEST_KERNELS or len(targets) > 1:
+    groups: dict[str, list[tuple[Any, Any]]] = {}
+    for variable, function in mod.functions.items():
+        if _is_kernel(function):
+            groups.setdefault(str(function.attrs["target"]), []).append((variable, function))
+    counts = {text: max(1, min(modules, len(group) // _FEWEST_KERNELS)) for text, group in groups.items()}
+    if sum(counts.values()) < _FEWEST_KERNELS:
         return mod
-    config = json.loads(targets.pop())
-    tagged = [tvm.target.Target({**config, "tag": f"{_TAG}{number}"}) for number in range(count)]
     found = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-    for number, (variable, function) in enumerate(kernels):
-        found.update_func(variable, function.with_attr("target", tagged[number % count]))
+    for kind, (text, group) in enumerate(groups.items()):
+        config = json.loads(text)
+        tagged = [tvm.target.Target({**config, "tag": f"{_TAG}{kind}.{n}"}) for n in range(counts[text])]
+        for number, (variable, function) in enumerate(group):
+            found.update_func(variable, function.with_attr("target", tagged[number % counts[text]]))
     return found
 
 

@@ -111,16 +111,17 @@ def test_their_source_is_compiled_for_their_architecture_whatever_target_is_arou
         return bytearray()
 
     before = tvm_ffi.get_global_func(_CALLBACK)
-    rule._compile_for_warpgroups.cache_clear()
     try:
         tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
-        rule._compile_for_warpgroups()
+        rule.compile_for_warpgroups()
+        once = tvm_ffi.get_global_func(_CALLBACK)
+        rule.compile_for_warpgroups()
+        assert tvm_ffi.get_global_func(_CALLBACK).same_as(once)
         with H200:
             for code in (f"void {WARPGROUPS}_1() {{}}", "void other() {}"):
                 tvm_ffi.get_global_func(_CALLBACK)(code)
     finally:
         tvm_ffi.register_global_func(_CALLBACK, before, override=True)
-        rule._compile_for_warpgroups.cache_clear()
     assert seen == [rule.ARCHITECTURE, "sm_90"]
     assert nvrtc.own_architecture(f"{WARPGROUPS}_1", "sm_90") == "sm_90a"
     assert nvrtc.own_architecture("other", "sm_90") == "sm_90"
