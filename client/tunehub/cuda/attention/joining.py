@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.cuda.attention.function import attention
+from tunehub.cuda.attention.merging import with_one_product
 from tunehub.relax.attention import FoundAttention, found_attention
 from tunehub.relax.expressions import replaced
 from tunehub.relax.kernels import Kernels, rewritten
@@ -47,7 +48,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
             return call
         rank = len(found.lead) + 2
         operator = name != "relax.matmul"  # of Relax, whose heads come behind the queries
-        return self._called(found, [0, 2, 1, 3] if operator else range(rank))
+        return self._called(with_one_product(self, found), [0, 2, 1, 3] if operator else range(rank))
 
     def _called(self, found: FoundAttention, order: Sequence[int]) -> Any:
         def compute(*tensors: Any) -> Any:

@@ -103,3 +103,40 @@ def _hidden_by_weights(g: Graph) -> Any:
 def test_what_is_no_such_attention_stays(make: Any) -> None:
     mod = module(make, "float32")
     assert structural_equal(join_attention(mod), mod)
+
+
+def _layer(same_rows: bool, biases: bool, transposed: bool) -> Any:
+    """A layer whose queries, keys and values are products of its input with constants."""
+
+    def make(g: Graph) -> Any:
+        rng, width = np.random.default_rng(1), HEADS * DEPTH
+        rows = [g.parameter(1, LENGTH, width)]
+        rows += [rows[0] if same_rows else g.parameter(1, LENGTH, width) for _ in range(2)]
+        parts = []
+        for source in rows:
+            array = rng.uniform(-0.2, 0.2, (width, width)).astype(g.dtype)
+            weight = relax.const(array.T.copy() if transposed else array)
+            product = g(op.matmul(source, g(op.permute_dims(weight)) if transposed else weight))
+            bias = relax.const(rng.uniform(-1, 1, width).astype(g.dtype))
+            parts.append(g(op.add(bias, product)) if biases else product)
+        q, k, v = parts
+        scores = g(op.matmul(g.heads(q, 0, 2, 1, 3), g.heads(k, 0, 2, 3, 1)))
+        return g.merged(g(op.matmul(g(op.nn.softmax(scores, axis=-1)), g.heads(v, 0, 2, 1, 3))))
+
+    return make
+
+
+@pytest.mark.parametrize(("biases", "transposed"), [(True, False), (True, True), (False, False)])
+def test_queries_keys_and_values_of_the_same_rows_are_one_product(biases: bool, transposed: bool) -> None:
+    mod = module(_layer(True, biases, transposed), "float16")
+    joined = join_attention(mod)
+    assert operators(joined).count("matmul") == 1
+    (function,) = kernels(joined)
+    assert buffer_shapes(function)[0][0] == (1, LENGTH, 3 * HEADS * DEPTH)
+    given, target = inputs(mod), tvm.target.Target(UNOPTIMISED)
+    np.testing.assert_allclose(run(joined, given, target), run(mod, given, target), rtol=2e-2, atol=2e-2)
+
+
+def test_products_of_other_rows_and_of_float32_stay_apart() -> None:
+    assert operators(join_attention(module(_layer(False, True, False), "float16"))).count("matmul") == 3
+    assert operators(join_attention(module(_layer(True, True, False), "float32"))).count("matmul") == 3
