@@ -15,9 +15,12 @@ from tunehub.cuda.attention.merging import with_one_product
 from tunehub.relax.attention import FoundAttention, found_attention
 from tunehub.relax.expressions import replaced
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, integer, plain_extent, same_extents, shape_of, symbolic
+from tunehub.relax.nodes import bound_value, buffer_kind, plain_extent, same_extents, shape_of, symbolic
+from tunehub.relax.symbols import variables_in
 from tunehub.relax.tensor_views import name_of
 
+_TYPES = ("float16", "float32")
+_LARGEST = 256  # depth: what a warp keeps in registers
 _WIDTH = 16  # of which depths are multiples: elements of a product of tensor cores
 
 
@@ -84,10 +87,11 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
 
 def _serves(found: FoundAttention) -> bool:
     """Whether the kernel can be made."""
-    static = all(integer(extent) is not None for extent in (*found.lead, found.queries, found.keys))
     sizes = (found.depth, found.outputs)
     return (
-        static and found.operand in ("float16", "float32") and all(size % _WIDTH == 0 and size <= 256 for size in sizes)
+        _has_symbols(found)
+        and found.operand in _TYPES
+        and all(size % _WIDTH == 0 and size <= _LARGEST for size in sizes)
     )
 
 
@@ -123,20 +127,43 @@ def _split(found: FoundAttention, lead: Sequence[Any]) -> FoundAttention:
 def _function(found: FoundAttention, tensors: Sequence[Any], order: Sequence[int]) -> Any:
     known = {hash(memory): tensor for memory, tensor in zip(found.memory, tensors, strict=True)}
     *lead, queries, keys, depth, outputs = found.axes
+    symbols = _symbols(found, tensors)
 
-    def at(expression: Any, axes: Sequence[Any], place: Sequence[Any], **named: Any) -> Any:
+    def at(expression: Any, axes: Sequence[Any], place: Sequence[Any], score: Any = None) -> Any:
         wide = [index.astype("int64") for index in place]  # TVM's tensor expressions have 32 bits
         names = {hash(axis): index for axis, index in zip(axes, wide, strict=True)}
-        names |= {hash(found.score): value for value in named.values()}
+        names |= symbols if score is None else {**symbols, hash(found.score): score}
         return replaced(expression, names, lambda buffer, indices: known[hash(buffer)][tuple(indices)])
 
+    extents = [each if isinstance(each, int) else replaced(each, symbols) for each in _extents(found)]
     return attention(
-        (*found.lead, found.queries, found.keys, found.depth, found.outputs),
+        (*extents, found.depth, found.outputs),
         lambda *i: at(found.query, (*lead, queries, depth), i),
         lambda *i: at(found.key, (*lead, keys, depth), i),
         lambda *i: at(found.value, (*lead, keys, outputs), i),
-        lambda *i: at(found.masked, (*lead, queries, keys), i[:-1], score=i[-1]),
+        lambda *i: at(found.masked, (*lead, queries, keys), i[:-1], i[-1]),
         order,
         found.dtype,
         found.safe,
     )
+
+
+def _extents(found: FoundAttention) -> tuple[Any, ...]:
+    return (*found.lead, found.queries, found.keys)
+
+
+def _symbols(found: FoundAttention, tensors: Sequence[Any]) -> dict[int, Any]:
+    """What the symbols of the graph are called in tensor expressions: TVM gives these names of their own."""
+    pairs = [
+        pair
+        for memory, tensor in zip(found.memory, tensors, strict=True)
+        for pair in zip(buffer_kind(memory).shape, tensor.shape, strict=True)
+    ]
+    return {hash(outer): inner for outer, inner in pairs if type(outer).__name__ in ("Var", "SizeVar")}
+
+
+def _has_symbols(found: FoundAttention) -> bool:
+    """Whether each symbol is the extent of a tensor."""
+    named = {hash(extent) for memory in found.memory for extent in buffer_kind(memory).shape}
+    used = variables_in([each for each in _extents(found) if not isinstance(each, int)])
+    return all(hash(each) in named for each in used)

@@ -10,9 +10,16 @@ from typing import Any
 
 from tunehub.cuda.attention import device_code as device
 from tunehub.cuda.attention.nodes import (
+    LOWEST,
+    WARP,
+    Body,
     SharedTile,
     barrier,
+    const,
+    divides,
+    f32,
     load,
+    narrow,
     nest,
     pointer,
     run,
@@ -20,15 +27,17 @@ from tunehub.cuda.attention.nodes import (
     steps,
     store,
     threads,
+    vectorized,
     when,
 )
+from tunehub.cuda.attention.register_products import Singles
 from tunehub.cuda.attention.spec import Attention
-from tunehub.relax.open_axes.views import block_of
+from tunehub.cuda.attention.tensor_core_products import Halves
+from tunehub.relax.nodes import buffer_kind
+from tunehub.relax.open_axes.views import block_of, product
 
-WARP = 32
 LOG2_E = math.log2(math.e)
 _F32 = "float32"
-LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -62,34 +71,22 @@ def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
     return _AttentionKernel(attention, tile).function()
 
 
-def const(value: int) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, "int32")
-
-
-def f32(value: float) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, _F32)
-
-
 class _AttentionKernel:
     def __init__(self, attention: Attention, tile: AttentionTile) -> None:
         self.a, self.t = attention, tile
         self.buffers: list[Any] = []
-        self.keys, self.queries = attention.keys, attention.queries
-        self.single = isinstance(self.keys, int) and self.keys <= tile.step
+        self.keys, self.queries = narrow(attention.keys), narrow(attention.queries)
+        self.single = isinstance(attention.keys, int) and attention.keys <= tile.step
         self.stages = 1 if self.single else tile.stages
         self.engine: Any = (Halves if attention.dtype == "float16" else Singles)(self)
-        width = 16 // self.engine.bytes  # elements of one copy
-        self.width = width
-        self.shared_bytes = 0
+        self.width = width = 16 // self.engine.bytes  # elements of one copy
         self.k_tile = self.shared("keys", (self.stages, tile.step, attention.depth + width), attention.dtype)
         self.v_tile = self.shared("values", (self.stages, tile.step, attention.outputs + width), attention.dtype)
         self.engine.allocate()
         rows = self.engine.rows
         self.most, self.total = self.local("most", (rows,)), self.local("total", (rows,))
+        side_by_side = 4 if tile.warps[1] > 1 else self.engine.neighbours  # results that are written at once
+        self.out = self.local("out", (side_by_side,), str(buffer_kind(attention.result).dtype))
         self.one = [self.local(name, (1,)) for name in ("new", "factor", "weight")]
 
     # -- memory
@@ -98,39 +95,34 @@ class _AttentionKernel:
         return self._buffer(name, shape, dtype, "local")
 
     def shared(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
-        self.shared_bytes += math.prod(shape) * (2 if dtype == "float16" else 4)
         return SharedTile(self._buffer(name, (math.prod(shape),), dtype, "shared.dyn"), shape)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: str, scope: str) -> Any:
         from tvm import tirx
 
-        buffer = tirx.decl_buffer([const(each) for each in shape], dtype, f"{name}", scope=scope, layout=None)
+        buffer = tirx.decl_buffer([const(each) for each in shape], dtype, name, scope=scope, layout=None)
         self.buffers.append(buffer)
         return buffer
 
     # -- the function
 
     def function(self) -> Any:
-        tiles = -(-self.queries // self.t.queries)
-        heads = math.prod(self.a.lead)
-        body = threads("blockIdx.x", heads * tiles, lambda block: self.block(block, heads, tiles))
+        rows, queries = self.t.queries, self.a.queries
+        tiles, heads = (queries + (rows - 1)) // rows, product(self.a.lead)
+        body = threads("blockIdx.x", heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
         own = self.a.function
         return own.with_body(block_of(own.body, body, "root", []))
 
-    def block(self, block: Any, heads: int, tiles: int) -> Any:
+    def block(self, block: Any, heads: Any, tiles: Any) -> Any:
         self.lead = self.places(block % heads)
         at = block // heads
         self.first = ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
-        body = threads(
-            "threadIdx.y",
-            self.t.warps[0] * self.t.warps[1],
-            lambda warp: threads("threadIdx.x", WARP, lambda lane: self.thread(warp, lane)),
-        )
-        return block_of(self.a.function.body, body, "attention", self.buffers) if False else body
+        warps = self.t.warps[0] * self.t.warps[1]
+        return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
 
     def places(self, head: Any) -> list[Any]:
         found = []
-        for extent in reversed(self.a.lead):
+        for extent in map(narrow, reversed(self.a.lead)):
             found.append(head % extent)
             head = head // extent
         return found[::-1]
@@ -138,14 +130,14 @@ class _AttentionKernel:
     def thread(self, warp: Any, lane: Any) -> Any:
         self.warp, self.lane = warp, lane
         self.row_warp, self.key_warp = warp // self.t.warps[1], warp % self.t.warps[1]
+
+        def clear(h: Any) -> Any:
+            return steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
+
         body = steps(
             self.copy_tile(0, 0),
             self.engine.load_query(),
-            nest(
-                "h",
-                [self.engine.rows],
-                lambda h: steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0))),
-            ),
+            nest("h", [self.engine.rows], clear),
             self.engine.clear_outputs(),
             self.loop(),
             self.finish(),
@@ -156,12 +148,12 @@ class _AttentionKernel:
         if self.single:
             return self.tile_of_keys(const(0), const(0), None)
         step = self.t.step
-        count = -(-self.keys // step)
+        count = (self.keys + (step - 1)) // step
         if self.a.causal is not None:
             from tvm import tirx
 
             last = self.first + self.t.queries + self.a.causal  # keys that the last query sees
-            count = tirx.min(const(count), (last + (step - 1)) // step)
+            count = tirx.min(count, (last + (step - 1)) // step)
 
         def body(at: Any) -> Any:
             following = when(at + 1 < count, self.copy_tile(at + 1, (at + 1) % self.stages))
@@ -193,7 +185,7 @@ class _AttentionKernel:
             row, part = at // parts, at % parts * self.width
             key = tile * self.t.step + row
             inside = key < self.keys
-            place = source(*self.lead, tirx.min(key, const(self.keys - 1)), part)
+            place = source(*self.lead, tirx.min(key, self.keys - 1), part)
             size = tirx.Select(inside, const(16), const(0))
             copied = run(device.call(device.COPY, pointer(target, stage, row, part), tirx.address_of(place), size))
             return copied if total % own == 0 else when(at < total, copied)
@@ -224,38 +216,23 @@ class _AttentionKernel:
     @property
     def hides(self) -> bool:
         """Whether there are keys that count nothing for some query: behind the end, or behind the query."""
-        return self.keys % self.t.step != 0 or self.a.causal is not None
+        return self.a.causal is not None or not divides(self.t.step, self.a.keys)
 
     def end_of(self, row: Any) -> Any:
         """The first key behind those that a query has."""
         from tvm import tirx
 
         if self.a.causal is None:
-            return const(self.keys)
-        return tirx.min(const(self.keys), row + (self.a.causal + 1))
+            return self.keys
+        return tirx.min(self.keys, row + (self.a.causal + 1))
 
     def softmax(self, tile: Any, h: Any) -> Any:
+        """Scores of a row become weights; what was added up with a smaller maximum is made smaller."""
         from tvm import tirx
 
-        e = self.engine
-        new, factor, weight = self.one
+        e, (new, _, weight) = self.engine, self.one
         start = tile * self.t.step + self.key_warp * self.t.keys
-        columns = e.columns
-
-        def masked(c: Any) -> Any:
-            row, key = (
-                tirx.min(place, const(end - 1))
-                for place, end in ((self.row(h), self.queries), (start + e.column(c), self.keys))
-            )
-            return store(e.sums, e.score_at(h, c), self.a.masked(*self.lead, row, key, load(e.sums, *e.score_at(h, c))))
-
-        def hidden(c: Any) -> Any:
-            shown = start + e.column(c) < self.end_of(self.row(h))
-            return store(
-                e.sums,
-                e.score_at(h, c),
-                tirx.Select(shown, load(e.sums, *e.score_at(h, c)), device.call(device.NOTHING)),
-            )
+        behind = start + self.t.keys > self.end_of(self.row_of_warp)
 
         def largest(c: Any) -> Any:
             return store(new, [0], tirx.max(load(new, 0), load(e.sums, *e.score_at(h, c))))
@@ -268,28 +245,55 @@ class _AttentionKernel:
             value = tirx.exp2(self.exponent(load(e.sums, *at), load(weight, 0)))
             return steps(store(e.sums, at, value), store(self.total, [h], load(self.total, h) + load(e.sums, *at)))
 
-        rescale = [
+        return steps(
+            nest("c", [e.columns], lambda c: self.masked(start, h, c)) if self.pure is None else None,
+            when(behind, nest("c", [e.columns], lambda c: self.hidden(start, h, c))) if self.hides else None,
+            store(new, [0], load(self.most, h)),
+            nest("c", [e.columns], largest),
+            [exchanged(mask) for mask in e.masks],
+            store(weight, [0], self.finite(load(new, 0))),
+            None if self.single else self.rescaled(h),
+            store(self.most, [h], load(new, 0)),
+            nest("c", [e.columns], power),
+        )
+
+    def masked(self, start: Any, h: Any, c: Any) -> Any:
+        """A score becomes what the softmax takes."""
+        from tvm import tirx
+
+        e, row, key = self.engine, self.row(h), start + self.engine.column(c)
+        score = load(e.sums, *e.score_at(h, c))
+        inside = tirx.min(row, self.queries - 1), tirx.min(key, self.keys - 1)
+        return store(e.sums, e.score_at(h, c), self.a.masked(*self.lead, *inside, score))
+
+    def hidden(self, start: Any, h: Any, c: Any) -> Any:
+        """Minus infinity for a key that a query does not have."""
+        from tvm import tirx
+
+        e = self.engine
+        shown, score = start + e.column(c) < self.end_of(self.row(h)), load(e.sums, *e.score_at(h, c))
+        return store(e.sums, e.score_at(h, c), tirx.Select(shown, score, device.call(device.NOTHING)))
+
+    def rescaled(self, h: Any) -> Any:
+        from tvm import tirx
+
+        e, (_, factor, weight) = self.engine, self.one
+
+        def smaller(u: Any) -> Any:
+            at = e.output_at(h, u)
+            return store(e.results, at, load(e.results, *at) * load(factor, 0))
+
+        return steps(
             store(factor, [0], tirx.exp2(self.exponent(load(self.most, h), load(weight, 0)))),
             store(self.total, [h], load(self.total, h) * load(factor, 0)),
-            nest(
-                "u",
-                [e.outputs],
-                lambda u: store(e.results, e.output_at(h, u), load(e.results, *e.output_at(h, u)) * load(factor, 0)),
-            ),
-        ]
-        return steps(
-            nest("c", [columns], masked) if self.pure is None else None,
-            when(start + self.t.keys > self.end_of(self.row_of_warp), nest("c", [columns], hidden))
-            if self.hides
-            else None,
-            store(new, [0], load(self.most, h)),
-            nest("c", [columns], largest),
-            [exchanged(mask) for mask in e.masks],
-            store(weight, [0], tirx.Select(load(new, 0) < f32(LOWEST), f32(0), self.subtracted(load(new, 0)))),
-            None if self.single else rescale,
-            store(self.most, [h], load(new, 0)),
-            nest("c", [columns], power),
+            nest("u", [e.outputs], smaller),
         )
+
+    def finite(self, most: Any) -> Any:
+        """What is subtracted from scores; 0 without any, so that their weights are 0 and not NaN."""
+        from tvm import tirx
+
+        return tirx.Select(most < f32(LOWEST), f32(0), self.subtracted(most))
 
     def subtracted(self, most: Any) -> Any:
         """What is subtracted from scores, in the terms of :meth:`exponent`."""
@@ -310,20 +314,12 @@ class _AttentionKernel:
 
     def finish(self) -> Any:
         e = self.engine
-        summed = nest(
-            "h",
-            [e.rows],
-            lambda h: steps(
-                *[
-                    store(
-                        self.total,
-                        [h],
-                        load(self.total, h) + device.call(device.EXCHANGE, load(self.total, h), const(mask)),
-                    )
-                    for mask in e.masks
-                ]
-            ),
-        )
+
+        def added(h: Any, mask: int) -> Any:
+            total = load(self.total, h)
+            return store(self.total, [h], total + device.call(device.EXCHANGE, total, const(mask)))
+
+        summed = nest("h", [e.rows], lambda h: steps(*[added(h, mask) for mask in e.masks]))
         if self.t.warps[1] == 1:
             return steps(summed, nest("h", [e.rows], self.write_row))
         return steps(summed, self.merge())
@@ -331,341 +327,87 @@ class _AttentionKernel:
     def write_row(self, h: Any) -> Any:
         row, e = self.row(h), self.engine
 
-        def put(u: Any) -> Any:
-            value = self.a.finished(load(e.results, *e.output_at(h, u)), load(self.total, h))
-            return store(self.a.result, self.a.written(*self.lead, row, e.output_column(u)), value)
+        def neighbours(u: Any) -> Any:
+            first = u * e.neighbours
+            return self.write(
+                row,
+                e.neighbours,
+                lambda x: e.output_column(first + x),
+                lambda x: self.a.finished(load(e.results, *e.output_at(h, first + x)), load(self.total, h)),
+            )
 
-        body = e.write(h, put)
-        return body if self.queries % self.t.queries == 0 else when(row < self.queries, body)
+        body = nest("u", [e.outputs // e.neighbours], neighbours)
+        return body if divides(self.t.queries, self.a.queries) else when(row < self.queries, body)
+
+    def write(self, row: Any, count: int, column: Body, value: Body) -> Any:
+        """Results side by side, as one vector. They are computed before: of vectors TVM selects none rightly."""
+        return steps(
+            nest("x", [count], lambda x: store(self.out, [x], value(x))),
+            vectorized(
+                "x",
+                count,
+                lambda x: store(self.a.result, self.a.written(*self.lead, row, column(x)), load(self.out, x)),
+            ),
+        )
 
     def merge(self) -> Any:
         """Parts of different keys are added, each weighted by what its maximum is less than the largest."""
         from tvm import tirx
 
-        e, count = self.engine, self.t.warps[1]
-        width = self.a.outputs + 4
-        sums = self.shared("sums", (count, self.t.queries, width))
-        tops = self.shared("tops", (count, self.t.queries, 2))
+        e, count, rows = self.engine, self.t.warps[1], self.t.queries
+        sums, tops = self.shared("sums", (count, rows, self.a.outputs + 4)), self.shared("tops", (count, rows, 2))
 
         def keep(h: Any) -> Any:
             own = self.row_warp * (16 * self.t.rows) + e.row(h)
+
+            def part(u: Any) -> Any:
+                return store(sums, [self.key_warp, own, e.output_column(u)], load(e.results, *e.output_at(h, u)))
+
             return steps(
-                nest(
-                    "u",
-                    [e.outputs],
-                    lambda u: store(
-                        sums, [self.key_warp, own, e.output_column(u)], load(e.results, *e.output_at(h, u))
-                    ),
-                ),
+                nest("u", [e.outputs], part),
                 store(tops, [self.key_warp, own, 0], load(self.most, h)),
                 store(tops, [self.key_warp, own, 1], load(self.total, h)),
             )
 
         parts = self.a.outputs // 4
-        total, threads_ = self.t.queries * parts, self.t.threads
-        thread = self.warp * WARP + self.lane
-        most, scale, whole = self.one
-        acc = self.local("part", (4,))
+        total, acc = rows * parts, self.local("part", (4,))
 
         def joined(i: Any) -> Any:
-            at = i * threads_ + thread
-            own, column = at // parts, at % parts * 4
-            row = self.first + own
-            body = steps(
-                store(most, [0], load(tops, 0, own, 0)),
-                nest("w", [count - 1], lambda w: store(most, [0], tirx.max(load(most, 0), load(tops, w + 1, own, 0)))),
-                store(most, [0], tirx.Select(load(most, 0) < f32(LOWEST), f32(0), self.subtracted(load(most, 0)))),
-                store(whole, [0], f32(0)),
-                nest("x", [4], lambda x: store(acc, [x], f32(0))),
-                nest(
-                    "w",
-                    [count],
-                    lambda w: steps(
-                        store(scale, [0], tirx.exp2(self.exponent(load(tops, w, own, 0), load(most, 0)))),
-                        store(whole, [0], load(whole, 0) + load(scale, 0) * load(tops, w, own, 1)),
-                        nest(
-                            "x",
-                            [4],
-                            lambda x: store(acc, [x], load(acc, x) + load(scale, 0) * load(sums, w, own, column + x)),
-                        ),
-                    ),
-                ),
-                self.four(acc, whole, row, column),
+            at = i * self.t.threads + self.warp * WARP + self.lane
+            row = self.first + at // parts
+            body = self.joined(sums, tops, acc, at // parts, at % parts * 4)
+            inside = [] if total % self.t.threads == 0 else [at < total]
+            inside += [] if divides(rows, self.a.queries) else [row < self.queries]
+            return when(tirx.all(*inside), body) if inside else body
+
+        turns = -(-total // self.t.threads)
+        return steps(barrier(), nest("h", [e.rows], keep), barrier(), nest("i", [turns], joined))
+
+    def joined(self, sums: Any, tops: Any, acc: Any, own: Any, column: Any) -> Any:
+        """Four neighbours of a row: their parts added, and written."""
+        from tvm import tirx
+
+        count, (most, scale, whole) = self.t.warps[1], self.one
+
+        def larger(w: Any) -> Any:
+            return store(most, [0], tirx.max(load(most, 0), load(tops, w + 1, own, 0)))
+
+        def added(w: Any) -> Any:
+            weight = load(scale, 0)
+            return steps(
+                store(scale, [0], tirx.exp2(self.exponent(load(tops, w, own, 0), load(most, 0)))),
+                store(whole, [0], load(whole, 0) + weight * load(tops, w, own, 1)),
+                nest("x", [4], lambda x: store(acc, [x], load(acc, x) + weight * load(sums, w, own, column + x))),
             )
-            inside = []
-            if total % threads_:
-                inside.append(at < total)
-            if self.queries % self.t.queries:
-                inside.append(row < self.queries)
-            return body if not inside else when(tirx.all(*inside), body)
 
-        return steps(barrier(), nest("h", [e.rows], keep), barrier(), nest("i", [-(-total // threads_)], joined))
-
-    def four(self, acc: Any, whole: Any, row: Any, column: Any) -> Any:
-        from tunehub.cuda.attention.nodes import vectorized
-
-        return vectorized(
-            "x",
-            4,
-            lambda x: store(
-                self.a.result,
-                self.a.written(*self.lead, row, column + x),
-                self.a.finished(load(acc, x), load(whole, 0)),
+        return steps(
+            store(most, [0], load(tops, 0, own, 0)),
+            nest("w", [count - 1], larger),
+            store(most, [0], self.finite(load(most, 0))),
+            store(whole, [0], f32(0)),
+            nest("x", [4], lambda x: store(acc, [x], f32(0))),
+            nest("w", [count], added),
+            self.write(
+                self.first + own, 4, lambda x: column + x, lambda x: self.a.finished(load(acc, x), load(whole, 0))
             ),
         )
-
-
-class Halves:
-    """Products on tensor cores: fragments of 16 × 8 sums, of which a lane has two rows of two neighbours."""
-
-    bytes = 2
-    masks = (1, 2)
-
-    def __init__(self, kernel: _AttentionKernel) -> None:
-        self.k, self.t, self.a = kernel, kernel.t, kernel.a
-        self.rows = 2 * self.t.rows
-        self.columns, self.outputs = self.t.keys // 4, self.a.outputs // 4
-
-    def allocate(self) -> None:
-        k, rows = self.k, self.t.rows
-        self.query = k.local("query", (rows, self.a.depth // 16, 4), "uint32")
-        self.sums = k.local("scores", (rows, self.t.keys // 8, 4))
-        self.results = k.local("results", (rows, self.a.outputs // 8, 4))
-        self.part = k.local("operand", (4,), "uint32")
-        self.weights = k.local("weights", (4,), "uint32")
-
-    def row(self, h: Any) -> Any:
-        return h // 2 * 16 + h % 2 * 8 + self.k.lane // 4
-
-    def column(self, c: Any) -> Any:
-        return c // 2 * 8 + self.k.lane % 4 * 2 + c % 2
-
-    output_column = column
-
-    def score_at(self, h: Any, c: Any) -> list[Any]:
-        return [h // 2, c // 2, h % 2 * 2 + c % 2]
-
-    output_at = score_at
-
-    def write(self, h: Any, put: Any) -> Any:
-        from tunehub.cuda.attention.nodes import unrolled, vectorized
-
-        return unrolled("u", self.outputs // 2, lambda u: vectorized("x", 2, lambda x: put(u * 2 + x)))
-
-    def load_query(self) -> Any:
-        from tvm import tirx
-
-        k = self.k
-
-        def one(r: Any, kk: Any, e: Any) -> Any:
-            row = tirx.min(k.row(r * 2 + e % 2), const(k.queries - 1))
-            column = kk * 16 + e // 2 * 8 + k.lane % 4 * 2
-            place = self.a.query(*k.lead, row, column)
-            return run(device.call(device.TWO, pointer(self.query, r, kk, e), tirx.address_of(place)))
-
-        return nest("r d e", [self.t.rows, self.a.depth // 16, 4], one)
-
-    def clear_outputs(self) -> Any:
-        return nest("r n e", [self.t.rows, self.a.outputs // 8, 4], lambda *at: store(self.results, at, f32(0)))
-
-    def scores(self, stage: Any) -> Any:
-        k, lane = self.k, self.k.lane
-        first = k.key_warp * self.t.keys
-
-        def step(d: Any, n: Any) -> Any:
-            source = pointer(k.k_tile, stage, first + n * 16 + lane % 8 + lane // 16 * 8, d * 16 + lane // 8 % 2 * 8)
-            return steps(
-                run(device.call(device.LOAD, pointer(self.part, 0), source)),
-                nest(
-                    "r x",
-                    [self.t.rows, 2],
-                    lambda r, x: self.multiply(self.sums, r, n * 2 + x, pointer(self.query, r, d, 0), x),
-                ),
-            )
-
-        clear = nest("r n e", [self.t.rows, self.t.keys // 8, 4], lambda *at: store(self.sums, at, f32(0)))
-        return steps(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
-
-    def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
-        return run(device.call(device.MULTIPLY, pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
-
-    def weighted(self, stage: Any) -> Any:
-        k, lane = self.k, self.k.lane
-        first = k.key_warp * self.t.keys
-
-        def pack(r: Any, j: Any, e: Any) -> Any:
-            at = [r, j * 2 + e // 2, e % 2 * 2]
-            low, high = load(self.sums, *at), load(self.sums, *at[:2], at[2] + 1)
-            return run(device.call(device.PAIR, pointer(self.all_weights, r, e), low, high))
-
-        self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
-
-        def along(j: Any) -> Any:
-            return steps(
-                nest("r e", [self.t.rows, 4], lambda r, e: pack(r, j, e)),
-                nest("n", [self.a.outputs // 16], lambda n: column(j, n)),
-            )
-
-        def column(j: Any, n: Any) -> Any:
-            source = pointer(k.v_tile, stage, first + j * 16 + lane % 16, n * 16 + lane // 16 * 8)
-            return steps(
-                run(device.call(device.LOAD_TRANSPOSED, pointer(self.part, 0), source)),
-                nest(
-                    "r x",
-                    [self.t.rows, 2],
-                    lambda r, x: self.multiply(self.results, r, n * 2 + x, pointer(self.all_weights, r, 0), x),
-                ),
-            )
-
-        return nest("j", [self.t.keys // 16], along)
-
-
-class Singles:
-    """Products in float32: a lane has rows 4 apart, of keys 8 apart."""
-
-    bytes = 4
-    masks = (1, 2, 4)
-
-    def __init__(self, kernel: _AttentionKernel) -> None:
-        self.k, self.t, self.a = kernel, kernel.t, kernel.a
-        self.rows = 4 * self.t.rows
-        self.columns, self.outputs = self.t.keys // 8, self.a.outputs // 8
-        self.lanes = next(v for v in (4, 2, 1) if self.outputs % v == 0)
-
-    def allocate(self) -> None:
-        k, t = self.k, self.t
-        self.q_tile = k.shared("queries", (t.queries, self.a.depth + 4))
-        self.w_tile = k.shared("weights", (t.warps[0] * t.warps[1], 16 * t.rows, t.keys + 4))
-        self.sums = k.local("scores", (self.rows, self.columns))
-        self.results = k.local("results", (self.rows, self.outputs // self.lanes, self.lanes))
-        self.first, self.second = k.local("first", (self.rows, 4)), k.local("second", (self.columns, 4))
-        self.wide = k.local("wide", (self.outputs // self.lanes, self.lanes))
-
-    def row(self, h: Any) -> Any:
-        return h * 4 + self.k.lane // 8
-
-    def column(self, c: Any) -> Any:
-        return c * 8 + self.k.lane % 8
-
-    def output_column(self, u: Any) -> Any:
-        return u // self.lanes * (8 * self.lanes) + self.k.lane % 8 * self.lanes + u % self.lanes
-
-    def score_at(self, h: Any, c: Any) -> list[Any]:
-        return [h, c]
-
-    def output_at(self, h: Any, u: Any) -> list[Any]:
-        return [h, u // self.lanes, u % self.lanes]
-
-    def write(self, h: Any, put: Any) -> Any:
-        from tunehub.cuda.attention.nodes import unrolled, vectorized
-
-        return unrolled(
-            "u", self.outputs // self.lanes, lambda u: vectorized("x", self.lanes, lambda x: put(u * self.lanes + x))
-        )
-
-    def load_query(self) -> Any:
-        from tvm import tirx
-
-        k, parts = self.k, self.a.depth // 4
-        total, own = self.t.queries * parts, self.t.threads
-        thread = k.warp * WARP + k.lane
-
-        def one(i: Any) -> Any:
-            at = i * own + thread
-            row, part = at // parts, at % parts * 4
-            place = self.a.query(*k.lead, tirx.min(k.first + row, const(k.queries - 1)), part)
-            copied = run(device.call(device.COPY, pointer(self.q_tile, row, part), tirx.address_of(place), const(16)))
-            return copied if total % own == 0 else when(at < total, copied)
-
-        return steps(nest("i", [-(-total // own)], one), run(device.call(device.COMMIT)))
-
-    def clear_outputs(self) -> Any:
-        return nest(
-            "r n e", [self.rows, self.outputs // self.lanes, self.lanes], lambda *at: store(self.results, at, f32(0))
-        )
-
-    def scores(self, stage: Any) -> Any:
-        from tunehub.cuda.attention.nodes import vectorized
-
-        k = self.k
-        own = k.row_warp * (16 * self.t.rows)
-        first = k.key_warp * self.t.keys
-
-        def step(d: Any) -> Any:
-            def queries(h: Any) -> Any:
-                return vectorized(
-                    "x", 4, lambda x: store(self.first, [h, x], load(k.engine.q_tile, own + self.row(h), d * 4 + x))
-                )
-
-            def keys(c: Any) -> Any:
-                return vectorized(
-                    "x",
-                    4,
-                    lambda x: store(self.second, [c, x], load(k.k_tile, stage, first + self.column(c), d * 4 + x)),
-                )
-
-            def add(h: Any, c: Any, x: Any) -> Any:
-                return store(
-                    self.sums, [h, c], load(self.sums, h, c) + load(self.first, h, x) * load(self.second, c, x)
-                )
-
-            return steps(
-                nest("h", [self.rows], queries),
-                nest("c", [self.columns], keys),
-                nest("h c x", [self.rows, self.columns, 4], add),
-            )
-
-        clear = nest("h c", [self.rows, self.columns], lambda *at: store(self.sums, at, f32(0)))
-        return steps(clear, serial("d", self.a.depth // 4, step))
-
-    def weighted(self, stage: Any) -> Any:
-        from tvm import tirx
-
-        from tunehub.cuda.attention.nodes import vectorized
-
-        k = self.k
-        first = k.key_warp * self.t.keys
-        put = nest(
-            "h c",
-            [self.rows, self.columns],
-            lambda h, c: store(self.w_tile, [k.warp, self.row(h), self.column(c)], load(self.sums, h, c)),
-        )
-
-        def along(j: Any) -> Any:
-            read = nest(
-                "h",
-                [self.rows],
-                lambda h: vectorized(
-                    "x", 4, lambda x: store(self.first, [h, x], load(self.w_tile, k.warp, self.row(h), j * 4 + x))
-                ),
-            )
-            return steps(read, nest("y", [4], lambda y: one(j, y)))
-
-        def one(j: Any, y: Any) -> Any:
-            key = first + j * 4 + y
-            groups = self.outputs // self.lanes
-            read = nest(
-                "n",
-                [groups],
-                lambda n: vectorized(
-                    "x",
-                    self.lanes,
-                    lambda x: store(
-                        self.wide,
-                        [n, x],
-                        load(k.v_tile, stage, key, n * (8 * self.lanes) + k.lane % 8 * self.lanes + x),
-                    ),
-                ),
-            )
-
-            def add(h: Any, n: Any, x: Any) -> Any:
-                return store(
-                    self.results,
-                    [h, n, x],
-                    load(self.results, h, n, x) + load(self.first, h, y) * load(self.wide, n, x),
-                )
-
-            return steps(read, nest("h n x", [self.rows, groups, self.lanes], add))
-
-        sync = run(tirx.op.tvm_storage_sync("warp"))
-        return steps(put, sync, serial("j", self.t.keys // 4, along), sync)

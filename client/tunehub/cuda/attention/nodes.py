@@ -9,6 +9,8 @@ from typing import Any
 from tunehub.relax.nodes import buffer_kind
 from tunehub.relax.open_axes.views import sequence
 
+WARP = 32
+LOWEST = -3.4028234663852886e38  # of float32; less is minus infinity, which TVM cannot write without a header
 _SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
 _THREAD_INDEX = 1  # tvm::tirx::IterVarType
 Body = Callable[[Any], Any]
@@ -135,3 +137,29 @@ def barrier() -> Any:
     from tvm import tirx
 
     return run(tirx.op.tvm_storage_sync("shared"))
+
+
+def const(value: int) -> Any:
+    """A number of 32 bits."""
+    from tvm import tirx
+
+    return tirx.const(value, "int32")
+
+
+def narrow(extent: Any) -> Any:
+    """An extent in 32 bits, an expression."""
+    from tvm import tirx
+
+    return const(extent) if isinstance(extent, int) else tirx.Cast("int32", extent)
+
+
+def divides(part: int, extent: Any) -> bool:
+    """Whether it is known that an extent has whole parts."""
+    return isinstance(extent, int) and extent % part == 0
+
+
+def f32(value: float) -> Any:
+    """A number in float32."""
+    from tvm import tirx
+
+    return tirx.const(value, "float32")

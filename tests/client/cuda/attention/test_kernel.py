@@ -218,6 +218,22 @@ def test_registers_of_a_thread_are_all_there(dtype: str, rows: int) -> None:
     assert all(have.get(name, size) == size for name, size in wanted.items())
 
 
+@pytest.mark.parametrize("warps", [(4, 1), (1, 4)])
+def test_vectors_copy_and_compute_nothing(warps: tuple[int, int]) -> None:
+    """TVM writes a selection in a vector as code that no compiler takes."""
+    (function,) = (
+        each
+        for each in join_attention(module(GRAPHS["bert"], "float16")).functions.values()
+        if isinstance(each, tirx.PrimFunc)
+    )
+    found = attention_of(function)
+    assert found is not None
+    kernel = kernel_of(found, AttentionTile(warps=warps, rows=1, keys=16))
+    vectors = [node for node in statements_in(kernel.body) if type(node).__name__ == "For" and int(node.kind) == 2]
+    assert vectors
+    assert {type(loop.body.value).__name__ for loop in vectors} <= {"BufferLoad", "TensorLoad"}
+
+
 def test_tiles_that_take_too_much_shared_memory_are_refused() -> None:
     tile = AttentionTile(warps=(8, 1), rows=2, keys=64)
     function = function_of(Case("float32", 1, 1, 512, 512, 128, 128, tile))

@@ -1,0 +1,121 @@
+"""Which tiles attention gets, and kernels for several numbers of queries in one function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+pytest.importorskip("tvm.backend.cuda.ptx", reason="needs TVM 0.27")
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op
+
+from tunehub.cuda.attention.joining import join_attention
+from tunehub.cuda.attention.rule import by_rule, serves
+from tunehub.cuda.attention.spec import attention_of
+from tunehub.relax.nodes import buffer_shapes, main_module, tensor_class
+from tunehub.relax.schedule.guard import GuardError
+from tunehub.relax.symbols import instance, symbol_name, symbols_of
+
+from ....sweeps import swept
+from .lockstep import run as run_in_lockstep
+
+pytestmark = pytest.mark.slow
+
+HEADS, DEPTH = 2, 32
+H200 = {
+    "kind": "cuda",
+    "arch": "sm_90",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+
+
+def function_of(batch: Any, length: Any, dtype: str, depth: int = DEPTH) -> Any:
+    """Attention with a mask for each key, of heads that lie behind queries and keys."""
+    kind, builder, width = tensor_class(), relax.BlockBuilder(), HEADS * depth
+    tensors = [relax.Var(name, kind((batch, length, width), dtype)) for name in "qkv"]
+    mask = relax.Var("mask", kind((batch, 1, 1, length), dtype))
+    with builder.function("main", [*tensors, mask]):
+        with builder.dataflow():
+            emit, shape = builder.emit, (batch, length, HEADS, depth)
+            q, k, v = (emit(op.permute_dims(emit(op.reshape(each, shape)), [0, 2, 1, 3])) for each in tensors)
+            scores = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
+            scaled = emit(op.multiply(scores, relax.const(np.array(0.25, dtype))))
+            weights = emit(op.nn.softmax(emit(op.add(scaled, mask)), axis=-1))
+            behind = emit(op.permute_dims(emit(op.matmul(weights, v)), [0, 2, 1, 3]))
+            result = builder.emit_output(op.reshape(behind, (batch, length, width)))
+        builder.emit_func_output(result)
+    joined = join_attention(builder.get())
+    (found,) = (each for each in joined.functions.values() if isinstance(each, tirx.PrimFunc))
+    return found
+
+
+def _expected(arrays: list[Any]) -> Any:
+    mask, *tensors = (array.astype("float64") for array in arrays)
+    q, k, v = (x.reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3) for x in tensors)
+    scores = np.einsum("bhid,bhjd->bhij", q, k) * 0.25 + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjd->bihd", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("dtype", swept(["float16"], ["float32"]))
+def test_attention_of_open_length_is_right_at_every_size(dtype: str) -> None:
+    function = function_of(tirx.Var("n", "int64"), tirx.Var("s", "int64"), dtype)
+    assert list(map(symbol_name, symbols_of(function))) == ["n", "s"]
+    found = by_rule(main_module(function), tvm.target.Target(H200))
+    assert found is not None
+    scheduled, rng = found[0].mod["main"], np.random.default_rng(0)
+    for size in ((1, 1), (2, 20), (1, 70), (3, 90)):
+        static = instance(scheduled, size)
+        *given, (shape, _) = buffer_shapes(static)
+        arrays = [rng.uniform(-1, 1, each).astype(kind) for each, kind in given]
+        out = np.full(shape, np.nan, dtype)
+        run_in_lockstep(static, *arrays, out)
+        want = _expected(arrays)
+        bound = {"float16": 1e-3, "float32": 2e-6}[dtype]
+        assert np.abs(out.reshape(want.shape) - want).max() <= bound * np.abs(want).max(), size
+
+
+def test_another_tile_serves_where_the_first_takes_too_much_shared_memory() -> None:
+    function = function_of(1, 128, "float16", depth=256)
+    found = by_rule(main_module(function), tvm.target.Target(H200))
+    assert found is not None
+    loops = {str(each.thread_binding.thread_tag): int(each.extent) for each in _bound(found[0].mod["main"].body)}
+    assert loops["threadIdx.y"] == 4
+
+
+def _bound(node: Any) -> list[Any]:
+    from tunehub.relax.nodes import statements_in
+
+    return [each for each in statements_in(node) if type(each).__name__ == "For" and each.thread_binding is not None]
+
+
+def test_other_functions_are_left() -> None:
+    from tvm import te
+
+    source = te.placeholder((4,), name="x")
+    function = te.create_prim_func([source, te.compute((4,), lambda i: source[i] * 2.0)])
+    assert attention_of(function) is None
+    assert by_rule(main_module(function), tvm.target.Target(H200)) is None
+
+
+def test_tiles_of_which_none_can_be_launched_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunehub.cuda.attention import rule
+
+    def refuse(*_: Any) -> None:
+        raise GuardError("no")
+
+    monkeypatch.setattr(rule, "check_function", refuse)
+    with pytest.raises(GuardError, match="no"):
+        by_rule(main_module(function_of(1, 32, "float16")), tvm.target.Target(H200))
+
+
+@pytest.mark.parametrize(("arch", "expected"), [("sm_90", True), ("sm_80", True), ("sm_90a", True), ("sm_75", False)])
+def test_only_architectures_with_the_instructions_are_served(arch: str, expected: bool) -> None:
+    assert serves(tvm.target.Target({"kind": "cuda", "arch": arch})) is expected
