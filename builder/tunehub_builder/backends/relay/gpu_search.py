@@ -152,6 +152,10 @@ class _ProgramSearch:
     def propose(self, news: Sequence[Trial], limit: int) -> list[str]:
         self._learn(news)
         population = list(self._policy.sample_initial_population())
+        if not self._inputs:
+            found = self._fresh(self._ranked(population), limit)
+            self._inputs.update(found)
+            return list(found)
         fastest = sorted(self._times, key=self._times.__getitem__)[: self._parents]
         parents = [self._inputs[text].state for text in fastest]
         found = self._fresh(self._policy.evolutionary_search([*population, *parents], limit + len(self._inputs)), limit)
@@ -160,6 +164,12 @@ class _ProgramSearch:
         texts = list(dict.fromkeys([*list(found)[: limit - len(drawn)], *drawn, *found]))[:limit]
         self._inputs.update({text: (found | drawn)[text] for text in texts})
         return texts
+
+    def _ranked(self, states: list[Any]) -> list[Any]:
+        """``states``, the most promising first by what other tasks taught. A task's first batch is chosen so: evolving
+        programs of which none is measured takes three times as long as to draw them, and teaches nothing."""
+        scores = self._model.predict(self._task, states)
+        return [states[number] for number in (-scores).argsort(kind="stable")]
 
     def _fresh(self, states: Any, most: int) -> dict[str, Any]:
         """Of ``states``, the best first, those that were not tried, as inputs of a measurement by their text."""
