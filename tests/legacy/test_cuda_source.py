@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import pytest
 import tvm
 from tvm import auto_scheduler, autotvm, relay
 
+from tunehub.cuda.headers import HALF, TENSOR_CORES, missing_headers
 from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 from tunehub.relay.coverage import gpu_hardware
 from tunehub_builder.backends.relay import nvrtc
@@ -21,6 +21,7 @@ from tunehub_builder.backends.relay.gpu_session import HARDWARE, MOST_STACK, Sea
 from .cuda_plugin import TARGET, needs_cuda
 
 pytestmark = [pytest.mark.legacy, needs_cuda]
+MISSING = missing_headers((HALF, *TENSOR_CORES))
 
 CONV = TaskSource(
     task="conv2d_nchw.cuda",
@@ -148,26 +149,8 @@ def test_a_kernel_that_would_fill_the_gpu_with_its_stack_is_refused_before_it_ru
     built_from(task, config_with(task, greedy))  # the gate runs TVM's default, whatever it takes
 
 
-def test_headers_of_tensor_cores_are_found_where_each_of_them_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVIDIA's wheels and a toolkit can each have a part of them."""
-    for place, name in (("old", "cuda_fp16.h"), ("new", "cuda_fp16.h"), ("new", "mma.h"), ("crt", "crt/mma.h")):
-        (tmp_path / place / "include" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place / "include" / name).touch()
-    monkeypatch.setattr(nvrtc, "_cuda_folders", lambda: (tmp_path / place for place in ("none", "old", "new", "crt")))
-    nvrtc.header_folders.cache_clear()
-    try:
-        assert nvrtc.header_folders() == tuple(str(tmp_path / place / "include") for place in ("old", "new", "crt"))
-    finally:
-        nvrtc.header_folders.cache_clear()
-
-
 @needs_nvrtc
-@pytest.mark.skipif(
-    not any((Path(folder) / "crt/mma.h").is_file() for folder in nvrtc.header_folders()),
-    reason="needs CUDA's headers for tensor cores: pip install nvidia-cuda-runtime nvidia-cuda-crt",
-)
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_a_template_for_tensor_cores_compiles() -> None:
     shapes = (("TENSOR", (128, 768), "float16"), ("TENSOR", (768, 768), "float16"))
     source = TaskSource(task="dense_tensorcore.cuda", args=(*shapes, None, "float16"), target=TARGET)

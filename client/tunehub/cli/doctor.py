@@ -103,6 +103,7 @@ def _examine_tvm() -> list[Finding]:
         Finding(name="tvm", state="ok", text=text),
         _describe_cpu(probe["cpu"], "by LLVM"),
         _describe_gpu(probe["gpu"]),
+        *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
     ]
 
@@ -142,6 +143,16 @@ def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:
     return Finding(
         name="gpu", state="ok", text="none that TVM can use" if gpu is None else f"{gpu['name']} ({gpu['arch']})"
     )
+
+
+def _describe_headers() -> Finding:
+    from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
+
+    missing = missing_headers((HALF, *TENSOR_CORES))
+    if missing is None:
+        return Finding(name="CUDA headers", state="ok", text=" and ".join(header_folders()))
+    text = f"{missing.reason}; kernels in half precision and for tensor cores need them"
+    return Finding(name="CUDA headers", state="warning", text=text, remedy=missing.remedy)
 
 
 def _describe_threads(threads: int, cores: int) -> Finding:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
 from tunehub.cuda.hopper.ptx import WARPGROUPS
 
 _FIRST_KERNEL = 'extern "C"'
@@ -201,7 +201,13 @@ def _as_tvm(source: str, arch: str) -> bytes:
     try:
         return bytes(nvcc.compile_cuda(source, target_format="cubin", compiler="nvrtc", arch=arch))
     except RuntimeError as error:
-        raise NvrtcError(str(error)) from error
+        raise NvrtcError(str(missing_headers(_included(source)) or error)) from error
+
+
+def _included(source: str) -> Sequence[str]:
+    """The headers of half precision and tensor cores that a source needs."""
+    half = (HALF,) if HALF in source else ()
+    return (HALF, *TENSOR_CORES) if "<mma.h>" in source else half
 
 
 def _without_headers(source: str, arch: str) -> bytes:
@@ -210,7 +216,7 @@ def _without_headers(source: str, arch: str) -> bytes:
 
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128", "--use_fast_math"]
     options += [f"--ptxas-options={flag}" for flag in nvcc._ptxas_option_flags() if flag != "-v"]
-    options += [f"-I{folder}" for folder in _header_folders()] if "#include" in source else []
+    options += [f"-I{folder}" for folder in header_folders()] if "#include" in source else []
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"tvm_kernels.cu", 0, None, None))
     try:
         encoded = [option.encode() for option in options]
@@ -221,38 +227,6 @@ def _without_headers(source: str, arch: str) -> bytes:
         return bytes(binary)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-@lru_cache(maxsize=1)
-def _header_folders() -> tuple[str, ...]:
-    """Where CUDA's headers are, as TVM finds them."""
-    from tvm.support import nvcc
-
-    try:
-        path = nvcc.find_cuda_path()
-    except RuntimeError as error:
-        raise NvrtcError(f"{error}: pip install nvidia-cuda-runtime nvidia-cuda-crt, and set CUDA_PATH") from error
-    of_target = getattr(nvcc, "_find_cuda_target_include", lambda _: None)  # since 0.27
-    folders = (Path(path) / "include", of_target(path))
-    return tuple(str(folder) for folder in folders if folder and Path(folder).is_dir())
-
-
-def missing_tensor_core_header() -> str | None:
-    """Which of CUDA's headers for tensor cores is missing, and what to do; None where they are, and where there are
-    none at all: there no kernel in half precision compiles, whoever schedules it."""
-    try:
-        folders = _header_folders()
-    except NvrtcError:
-        return None
-    if not _has_header(folders, "cuda_fp16.h"):
-        return None
-    missing = next((name for name in ("mma.h", "crt/mma.h") if not _has_header(folders, name)), None)
-    where = " or ".join(folders)
-    return missing and f"CUDA's header {missing} is not in {where}: pip install nvidia-cuda-crt, or the CUDA toolkit"
-
-
-def _has_header(folders: Iterable[str], name: str) -> bool:
-    return any((Path(folder) / name).is_file() for folder in folders)
 
 
 def _log(nvrtc: Any, program: Any) -> str:

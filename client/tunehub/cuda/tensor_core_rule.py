@@ -8,9 +8,9 @@ import math
 from heapq import nsmallest
 from typing import Any
 
+from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.nvrtc import missing_tensor_core_header
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tiles
 from tunehub.cuda.tensor_core_cost import default_s, seconds
@@ -53,9 +53,9 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
 
 def check_headers() -> None:
     """Raise NoTileError when CUDA's headers for tensor cores are missing."""
-    missing = missing_tensor_core_header()
+    missing = missing_for_tensor_cores()
     if missing is not None:
-        raise NoTileError(missing)
+        raise NoTileError(str(missing))
 
 
 def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:

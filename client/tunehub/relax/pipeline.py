@@ -13,6 +13,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tunehub.cuda.headers import missing_for_tensor_cores
+from tunehub.exceptions import CompileStepError
 from tunehub.records.ladder import StepRejected
 from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
@@ -294,6 +296,19 @@ class _ModuleRecords:
             for rejected in report.refused:
                 if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
                     self._hub.refused(name, rejection_text(rejected))
+        self._tell_of_missing_headers()
+
+    def _tell_of_missing_headers(self) -> None:
+        """A module that would be several times as fast should not be left so without a word."""
+        missing = missing_for_tensor_cores() if self._remaining == "dlight" else None
+        if missing is None:
+            return
+        outcomes = [item.scheduling.outcome for item in self.verified.items]
+        without = sum(any(str(missing).startswith(r.reason or "-") for r in found.rejected) for found in outcomes)
+        if without:
+            reason = f"{without} functions do without tensor cores: {missing.reason}"
+            problem = CompileStepError(reason, remedy=missing.remedy, cause="CUDA's headers")
+            self._hub.failed("scheduling for tensor cores", problem)
 
 
 def _verifying(hub: Hub, target: Any, *, explaining: bool = False) -> Any:

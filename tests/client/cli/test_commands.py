@@ -8,6 +8,7 @@ import pytest
 
 from tunehub.cli import doctor as doctor_module
 from tunehub.cli.doctor import examine
+from tunehub.cuda import headers
 from tunehub.options import read_options
 from tunehub_registry.index import encode_index, yank_version
 
@@ -171,6 +172,21 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
     assert found[f"registry {registry.root}"].text == "unsigned: llvm-znver5"
     assert found["embedded registry"].text == "no packages"
     assert found["cache"].state == "ok"
+
+
+@pytest.mark.parametrize("missing", [None, headers.Missing(reason="CUDA's crt/mma.h is not in /include")])
+def test_doctor_says_which_headers_of_cuda_are_missing(
+    registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch, missing: headers.Missing | None
+) -> None:
+    pytest.importorskip("tvm")
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: PROBE)
+    monkeypatch.setattr(headers, "missing_headers", lambda names: missing)
+    monkeypatch.setattr(headers, "header_folders", lambda: ("/include",))
+    found = findings(registry)["CUDA headers"]
+    assert found.state == ("ok" if missing is None else "warning")
+    assert found.remedy == (None if missing is None else missing.remedy)
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: PROBE | {"gpu": None})
+    assert "CUDA headers" not in findings(registry)
 
 
 def test_doctor_without_tvm(run: Any, registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

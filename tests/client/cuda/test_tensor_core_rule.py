@@ -13,7 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 from tvm import te, topi
 
-from tunehub.cuda import nvrtc, tensor_core, tensor_core_rule
+from tunehub.cuda import headers, tensor_core, tensor_core_rule
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.tensor_core import matmul_of, tile_of, tiles
 from tunehub.cuda.tensor_core_cost import seconds
@@ -170,8 +170,8 @@ def test_products_with_a_vector_are_none_of_its_business() -> None:
 def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda_fp16.h", "mma.h"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(nvrtc, "_header_folders", lambda: (str(tmp_path),))
-    with pytest.raises(NoTileError, match=r"crt/mma\.h is not in .*pip install nvidia-cuda-crt"):
+    monkeypatch.setattr(headers, "header_folders", lambda: (str(tmp_path),))
+    with pytest.raises(NoTileError, match=r"crt/mma\.h is not in .*pip install .*nvidia-cuda-crt"):
         by_rule(dense(), H200)
     (tmp_path / "crt").mkdir()
     (tmp_path / "crt" / "mma.h").touch()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tvm
+from tvm import relax
 
 import tunehub
+from tunehub.cuda import headers
 from tunehub.relax.keys import workload_key
 from tunehub.relax.pipeline import compile_module, explain_module
 from tunehub.relax.workload import workload_of
@@ -55,6 +58,35 @@ def test_a_failure_is_the_policys(nets: Any, target: Any, make_hub: Any, monkeyp
     monkeypatch.setattr(hub, "by_exact", lambda _key: 1 / 0, raising=False)
     explain_module(nets.residual(), target, hub)
     assert [step for step, _ in hub.failures] == ["explaining the module"]
+
+
+def half_product(nets: Any) -> Any:
+    """In half precision, with sums in single."""
+
+    def make(b: Any, x: Any, w: Any) -> Any:
+        product = b.emit(relax.op.matmul(x, b.emit(relax.op.permute_dims(w)), out_dtype="float32"))
+        return b.emit(relax.op.astype(product, "float16"))
+
+    return nets.build(make, (128, 768), (768, 768), names=("x", "w"), dtype="float16")
+
+
+@pytest.mark.parametrize("there", [("cuda_fp16.h",), ("cuda_fp16.h", "mma.h", "crt/mma.h"), ()])
+def test_missing_headers_of_cuda_are_a_failure_that_names_their_packages(
+    nets: Any, make_hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...]
+) -> None:
+    """Where not even those of half precision are there, nothing compiles, and its error says so."""
+    (tmp_path / "crt").mkdir()
+    for name in there:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(headers, "header_folders", lambda: (str(tmp_path),))
+    hub = make_hub(host=type("Host", (), {"kind": "cuda"}))
+    explain_module(half_product(nets), tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"), hub)
+    said = [str(error) for step, error in hub.failures if step == "scheduling for tensor cores"]
+    assert [line.startswith("1 functions do without tensor cores: CUDA's mma.h and crt/mma.h") for line in said] == (
+        [True] if there == ("cuda_fp16.h",) else []
+    )
+    assert all("pip install nvidia-cuda-runtime nvidia-cuda-crt" in line for line in said)
+    assert ("template" in hub.rungs()) == (there != ("cuda_fp16.h",))
 
 
 @pytest.mark.usefixtures("_no_code")

@@ -7,19 +7,15 @@ CUDA's own and is called through ctypes, so that nothing needs to be installed b
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from tunehub.cuda.headers import cuda_folders, header_folders
 from tunehub.cuda.nvrtc import NvrtcError, kernel_uses
 
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so")
-_HEADERS = ("cuda_fp16.h", "mma.h", "crt/mma.h")
 _CALLBACK = "tvm_callback_cuda_compile"
 
 
@@ -97,15 +93,6 @@ def check_stack(code: bytes, most: int) -> None:
 
 
 @lru_cache(maxsize=1)
-def header_folders() -> tuple[str, ...]:
-    """Where CUDA's headers for half precision and tensor cores are, which can be in several places: NVIDIA's wheels
-    have ``mma.h`` in one, and what it includes in another. What is not found is left out."""
-    places = [folder / "include" for folder in _cuda_folders()]
-    firsts = (next((place for place in places if (place / name).is_file()), None) for name in _HEADERS)
-    return tuple(dict.fromkeys(str(place) for place in firsts if place is not None))
-
-
-@lru_cache(maxsize=1)
 def _library() -> Any:
     errors = []
     for place in (*_NAMES, *_places()):
@@ -118,21 +105,9 @@ def _library() -> Any:
 
 def _places() -> Iterator[str]:
     """NVRTC in CUDA's folder, and in NVIDIA's wheels."""
-    for folder in _cuda_folders():
+    for folder in cuda_folders():
         for below in ("lib64", "lib", "targets/x86_64-linux/lib"):
             yield from sorted(str(path) for path in (folder / below).glob("libnvrtc.so.*"))
-
-
-def _cuda_folders() -> Iterator[Path]:
-    if "CUDA_PATH" in os.environ:
-        yield Path(os.environ["CUDA_PATH"])
-    nvcc = shutil.which("nvcc")
-    if nvcc is not None:
-        yield Path(nvcc).resolve().parent.parent
-    yield Path("/usr/local/cuda")
-    wheels = importlib.util.find_spec("nvidia")
-    for folder in (wheels.submodule_search_locations or ()) if wheels is not None else ():
-        yield from sorted(Path(folder).iterdir())
 
 
 def _problem(log: bytes) -> str:

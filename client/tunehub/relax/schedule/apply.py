@@ -10,6 +10,7 @@ from tunehub.relax.schedule.guard import (
     check_exact,
     check_features,
     check_function,
+    check_headers,
     check_operations,
     check_rows,
     check_tiles,
@@ -33,7 +34,9 @@ def apply_candidate(mod: Any, candidate: Candidate, target: Any, fit: TemplateFi
     else:
         from tunehub_registry.trace_rules import required_features  # records of templates have none
 
-        check_features(required_features(record.trace), target)
+        features = required_features(record.trace)
+        check_features(features, target)
+        check_headers(features)
         schedule = _by_trace(mod, candidate, import_trace(record.trace), target)
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tunehub.cuda.fault import Fault, NotSimulated
+from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.cuda.limits import excess_threads, limits_of
 from tunehub.cuda.thread_extents import thread_tag
 from tunehub.relax.index_expressions import parts_of
@@ -35,6 +36,7 @@ _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
 _GPU_ONLY = ("software_pipeline", "double_buffer", "warp_execution")
+_BY_HEADER = frozenset({"sm_70", "sm_72", "sm_75"})  # fragments of matrices (WMMA); later intrinsics are plain PTX
 
 MAX_LANES = {"cpu": 1024, "gpu": 16}
 MAX_UNROLLED = 4096  # copies of one statement: code size, and with it compile time
@@ -51,6 +53,16 @@ class GuardError(ValueError):
 
 class FaultFoundError(GuardError):
     """The static check found a fault in a schedule for a GPU; the text says what."""
+
+
+def check_headers(features: frozenset[str]) -> None:
+    """Raise GuardError when a record's intrinsics are those of tensor cores, whose headers of CUDA are missing here.
+
+    The kernel would not compile, and the whole module be left to TVM.
+    """
+    missing = missing_for_tensor_cores() if features & _BY_HEADER else None
+    if missing is not None:
+        raise GuardError(str(missing))
 
 
 def check_features(features: frozenset[str], target: Any) -> None:
