@@ -74,13 +74,13 @@ def half_product(nets: Any) -> Any:
 def test_missing_headers_of_cuda_are_a_failure_that_names_their_packages(
     nets: Any, make_hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...]
 ) -> None:
-    """Where not even those of half precision are there, nothing compiles, and its error says so."""
+    """On sm_90, kernels for warpgroups need none. Without those of half precision nothing compiles anyhow."""
     (tmp_path / "crt").mkdir()
     for name in there:
         (tmp_path / name).touch()
     monkeypatch.setattr(headers, "header_folders", lambda: (str(tmp_path),))
     hub = make_hub(host=type("Host", (), {"kind": "cuda"}))
-    explain_module(half_product(nets), tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm"), hub)
+    explain_module(half_product(nets), tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm"), hub)
     said = [str(error) for step, error in hub.failures if step == "scheduling for tensor cores"]
     assert [line.startswith("1 functions do without tensor cores: CUDA's mma.h and crt/mma.h") for line in said] == (
         [True] if there == ("cuda_fp16.h",) else []

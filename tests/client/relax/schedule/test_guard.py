@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import tvm
 
+from tunehub.cuda import headers
 from tunehub.relax import fast_math
 from tunehub.relax.schedule import guard as relax_guard
 from tunehub.relax.schedule import layout_guard
 from tunehub.relax.schedule.apply import apply_anchor, apply_exact
-from tunehub.relax.schedule.guard import GuardError, check_features, check_function, check_operations
+from tunehub.relax.schedule.guard import (
+    GuardError,
+    check_features,
+    check_function,
+    check_headers,
+    check_operations,
+)
 from tunehub.relax.schedule.ladder import schedule_module
 from tunehub.relax.traces import import_trace
 from tunehub_registry.trace_rules import validate_trace
@@ -200,6 +207,16 @@ def test_features_of_intrinsics() -> None:
         check_features(frozenset(["sm_89", "sm_75"]), cuda)
     with pytest.raises(GuardError, match="avx2"):
         check_features(frozenset(["avx2"]), cuda)
+
+
+def test_a_record_for_tensor_cores_needs_their_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = headers.Missing(reason="CUDA's crt/mma.h is not in /include")
+    monkeypatch.setattr(relax_guard, "missing_for_tensor_cores", lambda: missing)
+    check_headers(frozenset(["sm_80"]))
+    with pytest.raises(GuardError, match=r"crt/mma\.h is not in /include: pip install .*nvidia-cuda-crt"):
+        check_headers(frozenset(["sm_70"]))
+    monkeypatch.setattr(relax_guard, "missing_for_tensor_cores", lambda: None)
+    check_headers(frozenset(["sm_70"]))
 
 
 def test_layouts_are_checked_for_anchored_records_too(
