@@ -7,12 +7,13 @@ On a GPU PyTorch's CUDA graphs take onnxruntime's place. A run of all models kee
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 import onnx
 
+from benchmarks.dynamic.compiling import compile_ahead
 from benchmarks.dynamic.document import keep, write_document
 from benchmarks.dynamic.models import NETWORKS, OpenModel, open_model, opened
 from benchmarks.dynamic.results import DynamicSummary, OpenResult, open_result, rows, summarize
@@ -43,25 +44,35 @@ OPTIONS = (
         help="resnet18_images: its height and width are open, not its batch.",
     ),
     click.Option(["--layers"], default=BertConfig().layers, show_default=True, help="Of bert_base."),
+    click.Option(
+        ["--jobs"],
+        default=1,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="With several, so many models are compiled at a time, before any is measured; compile times are not said.",
+    ),
 )
 
 
-def run(device: str, networks: Sequence[str], layers: int) -> list[Row]:
+def run(device: str, networks: Sequence[str], layers: int, jobs: int = 1) -> list[Row]:
     """Measure ``networks`` at their sizes. Raises UnknownNetworkError, and ClickException without the GPU asked for."""
     if device == "cuda":
         this_gpu()
     with tempfile.TemporaryDirectory() as folder:
-        models = (open_model(name, Path(folder), layers) for name in networks)
-        summary = measure(models, Path(folder), device, _PLANS[device])
+        models = [open_model(name, Path(folder), layers) for name in networks]
+        summary = measure(models, Path(folder), device, _PLANS[device], jobs)
     if tuple(networks) == NETWORKS and layers == BertConfig().layers:
         keep(summary)
         write_document()
     return rows(summary)
 
 
-def measure(models: Iterable[OpenModel], folder: Path, device: str, plan: MeasuringPlan) -> DynamicSummary:
-    """Each model at each size, in the processes of all runtimes."""
-    with runtime_processes(runtimes(device), threads=physical_cores()) as workers:
+def measure(
+    models: Sequence[OpenModel], folder: Path, device: str, plan: MeasuringPlan, jobs: int = 1
+) -> DynamicSummary:
+    """Each model at each size, in the processes of all runtimes; ``jobs``: so many are compiled at a time."""
+    ahead = compile_ahead(models, folder, device, jobs) if jobs > 1 else {}
+    with runtime_processes(runtimes(device, ahead), threads=physical_cores()) as workers:
         first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
         compare(first, workers, MeasuringPlan(rounds=1, sample_s=0.0))  # imports, so that no compile time has them
         found = [_measured(model, workers, plan) for model in models]

@@ -25,11 +25,12 @@ Written by `python -m benchmarks dynamic`, not by hand.
 
     python -m benchmarks dynamic                          # this CPU: about 8 minutes on 2 quiet cores
     python -m benchmarks dynamic --device cuda            # this machine's first NVIDIA GPU, with PyTorch
+    python -m benchmarks dynamic --device cuda --jobs 14  # 14 compiles at a time before that: no compile times
     python -m benchmarks dynamic --network resnet18 --network bert_base --layers 2
 
 Each runtime has a process of its own, and the processes take turns; times are medians in ms, ratios medians of the
 rounds' ratios. The open model is compiled once by tunehub; onnxruntime has one session of the same open model for all
-sizes, and PyTorch a CUDA graph for each size.
+sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have.
 """
 
 

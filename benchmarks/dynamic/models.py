@@ -17,6 +17,7 @@ from tunehub_builder.networks.opened import open_axis
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "bert_base")
 _BATCH, _SEQUENCE, _IMAGE = {0: "batch"}, {1: "sequence"}, {2: "height", 3: "width"}  # symbols by axes
 _BATCHES, _LENGTHS, _PIXELS = (1, 3, 8, 17), (1, 16, 63, 128, 384), (64, 129, 224, 320)
+LARGEST = {"batch": max(_BATCHES), "sequence": max(_LENGTHS), "height": max(_PIXELS), "width": max(_PIXELS)}
 _OF_IMAGES = "_images"  # behind the name of a network: open are height and width
 
 

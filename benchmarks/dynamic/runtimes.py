@@ -1,63 +1,55 @@
 """The runtimes, each in a process of its own: tunehub with the open dimension and with the fixed one, and another.
 
-The other one is onnxruntime with the open model on a CPU; on a GPU PyTorch, recorded as a CUDA graph for each size,
-with TF32 off. What is compiled or loaded with the dimension open serves all sizes.
+The other one is onnxruntime with the open model on a CPU; on a GPU, where tunehub has CUDA graphs as well, it is
+PyTorch, recorded as a CUDA graph for each size, with TF32 off. What is compiled or loaded with the dimension open
+serves all sizes.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.gpu_network import GpuRunner, launched_seconds, this_gpu
+from benchmarks.dynamic.compiling import CompiledModel, compiled
+from benchmarks.gpu_network import GpuRunner, launched_seconds
 from benchmarks.zoo.runtimes import gpu_runner, recorded_graph
 from tunehub_builder import networks
 from tunehub_builder.bench.runtimes import Arrays, Prepared, Runtime, onnxruntime_session, tvm_runner
 from tunehub_builder.networks import Network
 from tunehub_builder.networks.onnx_file import OnnxFile
 
-if TYPE_CHECKING:
-    from tunehub.report.report import Report
 
-
-def runtimes(device: str) -> list[Runtime]:
-    """Those of the ``device``: ``dynamic``, ``fixed``, and ``onnxruntime`` or ``torch_graphs``."""
-    ours: list[Runtime] = [SizedTunehub(name="dynamic", device=device), SizedTunehub(name="fixed", device=device)]
+def runtimes(device: str, ahead: Mapping[str, CompiledModel]) -> list[Runtime]:
+    """Those of the ``device``: ``dynamic``, ``fixed``, and ``onnxruntime`` or ``torch_graphs``; ``ahead``: what was
+    compiled before."""
+    ours: list[Runtime] = [SizedTunehub(name=name, device=device, ahead=ahead) for name in ("dynamic", "fixed")]
     return [*ours, OpenOnnxRuntime() if device == "cpu" else FixedTorchGraphs()]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _KeptModel:
-    executable: Any
-    compile_s: float
-    report: Report
-    library_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SizedTunehub:
-    """TVM with the hub. ``dynamic`` compiles a file once, its dimension open; ``fixed`` compiles each size.
+    """TVM with the hub. ``dynamic`` compiles a file once, its dimension open; ``fixed`` compiles each size. What was
+    compiled before (:mod:`benchmarks.dynamic.compiling`) is loaded.
 
-    ``kept``: what was compiled last, by its file.
+    ``kept``: what was compiled or loaded last, by its file.
     """
 
     name: str
     device: str
-    kept: dict[Path, _KeptModel] = field(default_factory=dict)
+    ahead: Mapping[str, CompiledModel] = field(default_factory=dict)
+    kept: dict[Path, CompiledModel] = field(default_factory=dict)
 
     def prepare(self, network: Network, threads: int) -> Prepared:
         """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
         path, known = _file(network), self.kept.pop(_file(network), None)
         self.kept.clear()
-        if self.name == "dynamic":
-            found = known or self._compiled(networks.open_onnx_file(path).relax_module(), measured=True)
-        else:
-            found = self._compiled(network.relax_module(), measured=known is None)
+        found = known if self.name == "dynamic" else None
+        if found is None:
+            found = self._made(network, path, measured=known is None)
         self.kept[path] = found
         facts = {"compile_s": found.compile_s, "report": found.report, "library_bytes": found.library_bytes}
         inputs = network.sample_inputs()
@@ -65,26 +57,12 @@ class SizedTunehub:
             return Prepared(run=tvm_runner(found.executable, inputs), **facts)
         return _on_gpu(gpu_runner(found.executable, inputs), **facts)
 
-    def _compiled(self, module: Any, *, measured: bool) -> _KeptModel:
-        import tvm
-
-        import tunehub
-
-        target = tunehub.host_target() if self.device == "cpu" else tvm.target.Target(this_gpu().tvm_config())
-        began = time.perf_counter()
-        with tunehub.context(target) as hub:
-            executable = tvm.compile(module, target)
-        compile_s = time.perf_counter() - began
-        report = replace(hub.report(), functions={})  # TVM's functions stay in their process
-        size = _library_bytes(executable) if measured else None
-        return _KeptModel(executable=executable, compile_s=compile_s, report=report, library_bytes=size)
-
-
-def _library_bytes(executable: Any) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "library.so"
-        executable.export_library(str(path))
-        return path.stat().st_size
+    def _made(self, network: Network, path: Path, *, measured: bool) -> CompiledModel:
+        key = path.stem if self.name == "dynamic" else network.name
+        if key in self.ahead:
+            return self.ahead[key].loaded()
+        model = networks.open_onnx_file(path) if self.name == "dynamic" else network
+        return compiled(model, self.device, measured=measured)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.dynamic import measure
+from benchmarks.dynamic.compiling import exported, recorded
 from benchmarks.dynamic.document import keep, latest, write_document
 from benchmarks.dynamic.models import open_model, opened
 from benchmarks.dynamic.results import open_result, rows, size_result, summarize
@@ -18,7 +19,8 @@ from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.bench.comparison import NetworkComparison, RuntimeFacts
-from tunehub_builder.networks import Network, UnknownNetworkError
+from tunehub_builder.bench.runtimes import tvm_runner
+from tunehub_builder.networks import Network, UnknownNetworkError, open_onnx_file
 from tunehub_builder.networks.bert import Bert, BertConfig
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
@@ -83,6 +85,28 @@ def test_results_are_kept_and_written_as_a_document(tmp_path: Path) -> None:
     assert "3e-01, WRONG" in text
     assert "it / fails" in text
     assert {row.name: row.value for row in rows(summary)}["cpu_sizes_right"] == 1
+
+
+@pytest.mark.slow
+def test_a_library_that_was_compiled_ahead_runs(tmp_path: Path) -> None:
+    model = opened(tiny_bert(), tmp_path, {1: "sequence"}, (1, 7))
+    network = open_onnx_file(model.path)
+    found = exported(network, tmp_path / "bert.so", "cpu")
+    assert found.executable is None and np.isnan(found.compile_s)
+    assert found.library_bytes == (tmp_path / "bert.so").stat().st_size
+    for size in (1, 7):
+        (outputs,) = tvm_runner(found.loaded().executable, model.at(size).sample_inputs())()
+        assert outputs.shape[1] == size
+
+
+@pytest.mark.slow
+def test_cuda_graphs_are_recorded_for_sizes_up_to_the_largest(tmp_path: Path) -> None:
+    model = opened(tiny_bert(), tmp_path, {1: "sequence"}, (1,))
+    main = recorded(open_onnx_file(model.path).relax_module())["main"]
+    assert [str(name) for name in main.attrs["relax.rewrite_cuda_graph.capture_symbolic_vars"]] == ["sequence"]
+    assert {str(name): int(most) for name, most in main.attrs["tir_var_upper_bound"].items()} == {"sequence": 384}
+    fixed = model.at(7).relax_module()
+    assert recorded(fixed) is fixed
 
 
 @pytest.mark.fast

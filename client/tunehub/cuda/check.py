@@ -22,7 +22,7 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
 from tunehub.relax.schedule.flattening import flattening
-from tunehub.relax.symbols import branches_at, elements_at, instance, probes
+from tunehub.relax.symbols import PROBES, elements_at, first_probes, instance, probes
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
@@ -53,14 +53,11 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
 
 
 def _probed(scheduled: Any) -> list[tuple[int, ...]]:
-    """Of the probes that lead into each branch the first, and the last that is not large: what larger ones have more of
-    are blocks of threads that do the same. Without branches all that are not large, and the first."""
+    """Of the probes that lead into each branch the first, and the last of all that is not large: what larger ones have
+    more of are blocks of threads that do the same. Without branches all that are not large, and the first."""
     found = probes(scheduled)
     small = [values for values in found if elements_at(scheduled, values) <= _MOST_ELEMENTS]
-    branches = {values: branches_at(scheduled, values) for values in found}
-    first = {branch: values for values, branch in reversed(branches.items())}
-    last = {branches[values]: values for values in small}
-    kept = {*first.values(), *(last.values() if any(branches.values()) else small)}
+    kept = {*first_probes(scheduled), *(small[-1:] if PROBES in (scheduled.attrs or {}) else small)}
     return [values for values in found if values in kept]
 
 

@@ -15,12 +15,14 @@ from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
 from tunehub.cuda.rule import NoTileError, Tile
 from tunehub.cuda.sizes import MeasuredPiece, OpenProblem, open_problem, tiles_by_size
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
-from tunehub.relax.nodes import main_module
+from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import check_function
 from tunehub.relax.symbols import instance, symbols_of
+
+_OF_WINDOWS = 2  # axes along which windows of images are reduced
 
 
 class Static(Protocol):
@@ -88,6 +90,8 @@ def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
     found = _of_one_symbol(function, target) if whole is None else _in_pieces(whole, target, static)
     if found is None and (rows := by_rows(main_module(function))) is not None:
         found = SizedFunction(mod=rows.mod)
+    if found is None and whole is not None:
+        found = _of_images(whole, target, static)
     if found is not None:
         check_function(found.mod["main"], function, target)
     return found
@@ -116,6 +120,18 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(function), measured=used)
+
+
+def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
+    """What goes over windows of images and is no sum of products, such as depthwise convolutions and pooling: an image
+    as the static function is scheduled. None for others."""
+    piece = whole.piece(1)["main"]
+    axes = [[is_reduction(axis) for axis in block.iter_vars] for block in blocks_in(piece.body)]
+    if max(map(sum, axes), default=0) < _OF_WINDOWS:
+        return None
+    scheduled = static.scheduled(piece) or default_schedule(piece, target)
+    branch = SizeBranch(up_to=None, function=whole.over(scheduled, 1))
+    return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), [branch])))
 
 
 def _recorded(

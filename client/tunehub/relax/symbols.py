@@ -95,6 +95,12 @@ def branches_at(function: Any, values: Sequence[int]) -> tuple[int, ...]:
     return tuple(at for at, loop in enumerate(_branches(function)) if extent_at(loop.extent, known))
 
 
+def first_probes(function: Any) -> set[tuple[int, ...]]:
+    """Of the probes that lead into each branch of a scheduled ``function`` the first; without branches the first."""
+    branches = [(branches_at(function, values), values) for values in probes(function)]
+    return set(dict(reversed(branches)).values())
+
+
 def in_place(function: Any, expressions: Sequence[Any]) -> Any:
     """``function`` with TVM's ``expressions`` in place of its symbols; itself without any."""
     symbols = symbols_of(function)

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
-from tunehub.relax.symbols import PROBES, elements_at, instance, probes, scalars, symbol_name, symbols_of
+from tunehub.relax.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
 _MANY_BYTES = 64 << 20  # of inputs: then one kind has to do
-_MOST_ELEMENTS = 1 << 23  # of all parameters: larger instances take seconds to compare, and run the same code
+_MOST_ELEMENTS = 1 << 22  # of all parameters: larger instances take seconds to compare, and run the same code
 _RUNS = 2  # of each: threads that write over each other do not do so every time
 _NO_MEMORY = ("out of memory", "memoryallocation", "bad_alloc", "memoryerror")  # says nothing about a schedule
 
@@ -102,9 +102,11 @@ class VerifySession:
         self._reference = reference
 
     def _sizes_of(self, reference: _Reference, scheduled: Any) -> list[tuple[int, ...]]:
-        """The sizes to run a schedule at: the function's, and those that ``scheduled`` itself names."""
+        """The sizes to run a schedule at: the function's, and those that ``scheduled`` itself names, of large ones
+        those that alone lead into a branch."""
         own = {tuple(map(int, values)) for values in (scheduled.attrs or {}).get(PROBES, ())}
-        named = [values for values in probes(scheduled) if values in own]
+        first, found = first_probes(scheduled), [values for values in probes(scheduled) if values in own]
+        named = [each for each in found if each in first or elements_at(reference.function, each) <= _MOST_ELEMENTS]
         for values in named:
             if values not in reference.cases:
                 self._try(reference, instance(reference.function, values), values, 1)

@@ -112,6 +112,19 @@ def _images() -> tuple[Any, Callable[..., Any]]:
     return function, lambda n: ([(n, 6, 7, 7), (16, 6, 3, 3), (1, 16, 1, 1), (n, 16, 7, 7)], expected)
 
 
+def _depthwise() -> tuple[Any, Callable[..., Any]]:
+    (batch,) = _open("batch")
+    data, weight = _tensor("data", batch, 32, 9, 9), _tensor("weight", 32, 1, 3, 3)
+    function = _function(data, weight, topi.nn.relu(topi.nn.group_conv2d_nchw(data, weight, 1, 1, 1, 32)))
+
+    def expected(x: Array, w: Array) -> Array:
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        return np.maximum(np.einsum("nchwij,cij->nchw", windows, w[:, 0]), 0)
+
+    return function, lambda n: ([(n, 32, 9, 9), (32, 1, 3, 3), (n, 32, 9, 9)], expected)
+
+
 def _scores() -> tuple[Any, Callable[..., Any]]:
     """Of attention: rows and columns are open."""
     (length,) = _open("length")
@@ -147,6 +160,7 @@ CASES = {
     "rows": (_rows, [(1,), (2,), (7,), (8,), (31,), (33,), (61,), (130,), (257,)]),
     "batch and rows": (_batch_and_rows, [(1, 1), (2, 1), (1, 5), (3, 7), (2, 16), (5, 53)]),
     "images": (_images, [(1,), (2,), (3,), (5,), (9,), (33,)]),
+    "depthwise": (_depthwise, [(1,), (2,), (5,)]),
 }
 
 

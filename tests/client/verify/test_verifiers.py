@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from tunehub.relax.nodes import tensor_class
+from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.symbols import PROBES
 from tunehub.relax.workload import workload_text
 from tunehub.verify import workers as workers_module
@@ -137,7 +138,9 @@ def test_a_schedule_is_run_at_the_sizes_that_it_names_too(target: Any) -> None:
 
 
 def test_sizes_at_which_the_plain_schedule_cannot_run_are_named(target: Any) -> None:
-    session, huge = VerifySession(str(target)), open_rows().with_attr(PROBES, [[10**13]])
+    session, own, other = VerifySession(str(target)), open_rows(), tvm.s_tir.renew_defs(open_rows())
+    branches = [SizeBranch(up_to=10**13 - 1, function=own), SizeBranch(up_to=None, function=other)]
+    huge = joined(own, size_of(own), branches)
     session.refer(workload_text(open_rows()))
     found = session.judge(workload_text(huge))
     assert found.error is None and found.difference == 0.0
