@@ -342,6 +342,7 @@ def _open(
         registries = _open_registries(options, policy, deadline)
         resolution, package = _open_nearest(registries, host, requirement, tvm_version, cache, policy)
         opened.add(package)
+        opened.add(_open_behind(resolution, registries, options, requirement, tvm_version, cache, policy))
         if resolution.chosen is not None:
             chosen, registry = resolution.chosen, registries.sources[resolution.chosen.position]
             read_tuning = partial(_tuned_ratios, chosen, registry, cache)
@@ -457,6 +458,34 @@ def _open_nearest(
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
             unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
+
+
+def _open_behind(
+    resolution: Resolution,
+    registries: Registries,
+    options: Options,
+    requirement: Requirement,
+    tvm_version: str | None,
+    cache: BlobCache,
+    policy: Policy,
+) -> IndexLookup | IndexLogs | None:
+    """Behind a package for this very model, which may have few networks, the next nearest one of another name: what it
+    has for other models serves as it would without the first. None where the user asks for one by name or lock file."""
+    chosen = resolution.chosen
+    wanted = requirement.name is None and options.lock is None and not is_relay(tvm_version)
+    if chosen is None or chosen.match.fit != "exact" or not wanted:
+        return None
+    behind = registries.resolve(resolution.host, requirement, tvm_version, besides=chosen.name).chosen
+    if behind is None:
+        return None
+    registry = registries.sources[behind.position]
+    try:
+        return open_package_records(
+            behind, registry, cache, host=resolution.host, tvm_version=tvm_version, on_problem=policy.problem
+        )
+    except (PackageUnusableError, RegistryUnreadableError) as error:
+        policy.note(f"{behind.label}, behind {chosen.label}, cannot be opened: {error.reason}")
+        return None
 
 
 def _unexpected(error: Exception) -> HubError:

@@ -100,6 +100,26 @@ def test_another_model_is_served_by_family(registry: RegistryFolder) -> None:
     assert (chosen.label, chosen.match.fit) == ("llvm-skylake 0.1.0", "family")
 
 
+def test_behind_a_package_for_the_very_model_the_next_nearest_one_serves_what_it_lacks(
+    registry: RegistryFolder, cache: Path
+) -> None:
+    registry.publish(SKYLAKE, data=lines(make_record(1, run_s=(1.0,)), make_record(2)))
+    registry.publish()
+    found = [open_quietly(registry).lookup.by_exact(key(number)) for number in (1, 2, 3)]
+    assert [each and each.package for each in found] == ["llvm-znver5 0.1.0", "llvm-skylake 0.1.0", None]
+    pinned = open_quietly(registry, require="llvm-znver5")  # asked for by name
+    assert serves(pinned, 1)
+    assert not serves(pinned, 2)
+
+
+def test_a_package_behind_another_that_cannot_be_opened_is_noted(registry: RegistryFolder) -> None:
+    registry.publish(SKYLAKE).write_bytes(b"no package")
+    registry.publish()
+    hub = open_quietly(registry)
+    assert serves(hub)
+    assert any(note.startswith("llvm-skylake 0.1.0, behind llvm-znver5 0.1.0") for note in hub.report().notes)
+
+
 def test_requirement_pins_a_version(registry: RegistryFolder) -> None:
     registry.publish(version="0.1.0")
     registry.publish(version="0.2.0", data=lines(make_record(2)))

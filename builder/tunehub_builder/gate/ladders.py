@@ -114,11 +114,15 @@ def mean_seconds(times: Sequence[SizeTimes], steps: Sequence[ChosenStep]) -> tup
     return geometric_mean(t.default_s for t in times), geometric_mean(seconds(t, steps) for t in times)
 
 
-def no_gain_reason(times: Sequence[SizeTimes], steps: Sequence[ChosenStep]) -> str | None:
-    """Why a ladder is not worth publishing; None when it is."""
+def no_gain_reason(times: Sequence[SizeTimes], steps: Sequence[ChosenStep], own: int | None = None) -> str | None:
+    """Why a ladder is not worth publishing; None when it is. ``own``: the choice that a client makes without it."""
     default_s, run_s = mean_seconds(times, steps)
     gain = default_s / run_s
-    return None if gain > MARGIN else f"no choice is faster than TVM's default: {gain:.3g} times as fast"
+    if gain <= MARGIN:
+        return f"no choice is faster than TVM's default: {gain:.3g} times as fast"
+    rule = () if own is None else (ChosenStep(up_to=None, choice=own),)
+    over_rule = mean_seconds(times, rule)[1] / run_s if rule else math.inf
+    return None if over_rule > MARGIN else f"{over_rule:.3g} times as fast as what serves without a record"
 
 
 def is_doubtful(found: ComparedFinalists) -> bool:

@@ -42,16 +42,22 @@ class TuningTask:
 
 
 def extract_tasks(
-    modules: Iterable[tuple[str, Any]], target: Any, *, layout: Layout = "keep", dims: Dims | None = None
+    modules: Iterable[tuple[str, Any]],
+    target: Any,
+    *,
+    layout: Layout = "keep",
+    dims: Dims | None = None,
+    turned: bool = False,
 ) -> list[TuningTask]:
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
-    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.pipeline.prepare`.
+    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.pipeline.prepare`. ``turned``: with
+    channels last, as clients have modules that this serves.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:
-        prepared = prepare(module, target, layout=layout)
+        prepared = prepare(module, target, layout=layout, turned=turned and _turns(module, target))
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
             name = str(variable.name_hint)
@@ -59,6 +65,12 @@ def extract_tasks(
             if task is not None:
                 tasks[task.exact] = _merged(tasks.get(task.exact), task)
     return list(tasks.values())
+
+
+def _turns(module: Any, target: Any) -> bool:
+    from tunehub.cuda.channels_last import turns  # CPUs need none of it
+
+    return turns(module, target)
 
 
 def task_of(network: str, name: str, function: Any, count: int, dims: Dims | None = None) -> TuningTask | None:

@@ -1,9 +1,10 @@
 """Tiles of the rules for CUDA as knobs of records: what was measured to be the best of those that the rules find good.
 
-The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`) and ``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`), and
-knobs are the fields of a tile. For a function with open axes the knob ``length`` goes with them: they are those of a
-piece of that length, see :mod:`tunehub.cuda.open_sizes`. What a record says is held to the bounds that the rules have
-for their own tiles; the checks of every schedule come on top.
+The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`), ``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`) and
+``warpgroups`` (:mod:`tunehub.cuda.hopper`, of sm_90 alone), and knobs are the fields of a tile. For a function with
+open axes the knob ``length`` goes with them: they are those of a piece of that length
+(:mod:`tunehub.cuda.open_sizes`). What a record says is held to the bounds that the rules have for their own tiles; the
+checks of every schedule come on top.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ import msgspec
 from msgspec import Meta
 
 from tunehub.cuda import tensor_core
+from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
+from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.limits import limits_of
+from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_sizes import OpenFunction, open_function, piece_problem
 from tunehub.cuda.rule import Tile, is_within, ranked
 from tunehub.cuda.sizes import candidates
 from tunehub.cuda.tensor_core import TensorTile, matmul_of
+from tunehub.cuda.tensor_core_cost import seconds
 from tunehub.cuda.tensor_core_rule import NAME as TENSOR_CORES
+from tunehub.cuda.tensor_core_rule import checked
 from tunehub.cuda.tensor_core_rule import ranked as ranked_on_tensor_cores
 from tunehub.cuda.tiles import NAME as CUDA_TILES
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of
-from tunehub.relax.intrinsics import import_intrinsics
-from tunehub.relax.schedule.guard import check_tiles
 from tunehub.relax.symbols import is_symbolic
 from tunehub.templates import CUDA_VERSIONS, KnobError, Knobs, NamedKnobs, read_knobs
 
 _BEST, _FURTHER, _APART = 10, 40, 5  # tiles worth measuring: the best ones, and every fifth of those behind them
+_MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
 T = TypeVar("T")
@@ -47,7 +53,7 @@ class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TileChoice:
-    """The knobs of one of the two templates, by name, as records and candidates have them."""
+    """The knobs of one of the templates, by name, as records and candidates have them."""
 
     template: str
     version: int
@@ -63,6 +69,8 @@ def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
     tile = read_tile(named)
     if isinstance(tile, TensorTile):
         return _on_tensor_cores(mod, tile)
+    if isinstance(tile, WarpgroupTile):
+        return _by_warpgroups(mod, tile, target)
     sums, limits = sums_of(mod), limits_of(target)
     if sums is None or sums.problem is None:
         raise KnobError(f"the template {CUDA_TILES} does not fit this function")
@@ -80,7 +88,7 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     return whole.over(by_knobs(whole.piece(length), target, named).mod["main"], length)
 
 
-def read_tile(named: NamedKnobs) -> Tile | TensorTile:
+def read_tile(named: NamedKnobs) -> Tile | TensorTile | WarpgroupTile:
     """The tile that a record names. Raises KnobError for another template or version, and for fields of no tile."""
     if CUDA_VERSIONS.get(named.template) != named.version:
         raise KnobError(f"version {named.version} of the template {named.template} for CUDA is not known")
@@ -88,11 +96,12 @@ def read_tile(named: NamedKnobs) -> Tile | TensorTile:
     if named.template == CUDA_TILES:
         knobs = read_knobs(TileKnobs, fields)
         return Tile(**msgspec.structs.asdict(knobs), expected_s=0.0)
-    unknown = sorted(fields.keys() - set(TensorTile.__slots__))
+    kind: type[TensorTile | WarpgroupTile] = TensorTile if named.template == TENSOR_CORES else WarpgroupTile
+    unknown = sorted(fields.keys() - set(kind.__slots__))
     if unknown:
-        raise KnobError(f"{unknown[0]} is no knob of {TENSOR_CORES}")
+        raise KnobError(f"{unknown[0]} is no knob of {named.template}")
     try:
-        return msgspec.convert(fields, TensorTile)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise KnobError(str(error)) from error
 
@@ -105,9 +114,21 @@ def knob_space(mod: Any, target: Any) -> list[TileChoice]:
         return [] if whole is None else _open_space(whole, target)
     matmul = matmul_of(mod)
     if matmul is not None:
-        return [_tensor_choice(tile) for tile in _spread(ranked_on_tensor_cores(matmul, _FURTHER))]
+        return _half_space(matmul, target)
     sums = sums_of(mod)
     return [] if sums is None else [_tile_choice(tile) for tile in _spread(_ranked(sums, target))]
+
+
+def _half_space(matmul: Matmul, target: Any) -> list[TileChoice]:
+    """On tensor cores, and as many by warpgroups where the GPU has them; those first that should take less."""
+    plain = [_tensor_choice(tile) for tile in _spread(ranked_on_tensor_cores(matmul, _FURTHER))]
+    own_s = warpgroups.expected_s(matmul, target)
+    if own_s is None:
+        return plain
+    own = [_choice(WARPGROUPS, tile, None) for tile in warpgroups.ranked(matmul, len(plain) // 2)]
+    best = next(iter(ranked_on_tensor_cores(matmul, 1)), None)
+    plain = plain[: _MEASURED - len(own)]
+    return own + plain if best is None or own_s < seconds(matmul, best) else plain + own
 
 
 def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
@@ -154,10 +175,15 @@ def _on_tensor_cores(mod: Any, tile: TensorTile) -> Any:
     matmul = matmul_of(mod)
     if matmul is None or tile not in set(tensor_core.tiles(matmul)):
         raise KnobError(f"{tile} is none of the tiles of this function on tensor cores")
-    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
-    schedule = tensor_core.apply(mod, matmul, tile)
-    check_tiles(schedule.mod["main"])
-    return schedule
+    return checked(mod, matmul, tile)
+
+
+def _by_warpgroups(mod: Any, tile: WarpgroupTile, target: Any) -> Any:
+    matmul = matmul_of(mod)
+    suitable = matmul is not None and warpgroups.serves(target) and suits(matmul)
+    if matmul is None or not suitable or tile not in set(tiles(matmul)):
+        raise KnobError(f"{tile} is none of the tiles of this function for the warpgroups of this GPU")
+    return warpgroups.by_tile(mod, matmul, tile, target)
 
 
 def _tile_choice(tile: Tile, more: Mapping[str, int] | None = None) -> TileChoice:

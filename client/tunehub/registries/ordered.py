@@ -94,9 +94,13 @@ class Registries:
         require: Requirement,
         tvm_version: str | None,
         unusable: Unusable = MappingProxyType({}),
+        *,
+        besides: str | None = None,
     ) -> Resolution:
-        """Take the nearest package that has a version to use; shards are read only until a version is found."""
-        ranked, trace = rank_names(self.offers(), host, require, self._bound())
+        """Take the nearest package, of another name than ``besides``, that has a version to use; shards are read only
+        until a version is found."""
+        offers = (offer for offer in self.offers() if offer.name != besides)
+        ranked, trace = rank_names(offers, host, require, self._bound())
         chosen: Chosen | None = None
         for position, candidate in enumerate(ranked):
             shard = self._shard(candidate.offer)

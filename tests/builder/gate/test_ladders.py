@@ -79,6 +79,15 @@ def test_a_ladder_without_gain_is_not_published() -> None:
     assert mean_seconds(more, ladder_of(more, 1)) == (1.0, pytest.approx(0.6))
 
 
+def test_a_ladder_that_gains_nothing_over_the_rule_is_not_published() -> None:
+    measured = times((1, 9.0, (1.0, 1.0)), (8, 9.0, (1.01, 1.0)))
+    found = ladder_of(measured, 2)
+    assert no_gain_reason(measured, found) is None
+    assert no_gain_reason(measured, found, own=0) == "1 times as fast as what serves without a record"
+    slow = times((1, 9.0, (2.0, 1.0)), (8, 9.0, (2.0, 1.0)))
+    assert no_gain_reason(slow, ladder_of(slow, 2), own=0) is None
+
+
 def compared(default_s: tuple[float, ...], *run_s: tuple[float, ...]) -> ComparedFinalists:
     finalists = tuple(Finalist(source="s", tuning_s=1.0, run_s=each, difference=0.0) for each in run_s)
     return ComparedFinalists(finalists=finalists, default_s=default_s, winner=None, reason=None)

@@ -12,8 +12,10 @@ import tvm
 from tvm_ffi import structural_equal
 
 from tunehub.cuda import tiles
+from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
 from tunehub.cuda.rule import tile_for
+from tunehub.cuda.tensor_core_rule import fastest
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import main_module
@@ -26,6 +28,7 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 
 from ..relax.conftest import FakeHub
 from ..relax.outputs import one_after_the_other
+from .scheduled import H200
 from .test_adapted import convolution
 from .test_open_sizes import TARGET, _largest_error, _rows
 from .test_tensor_core_rule import _conv, _product
@@ -78,6 +81,26 @@ def test_all_tiles_worth_measuring_on_tensor_cores_can_be_launched(name: str) ->
     for choice in (space[0], space[-1]):
         record = record_of(mod, choice)
         check_function(by_knobs(mod, TARGET, record).mod["main"], mod["main"], TARGET)
+
+
+@pytest.mark.skipif(not warpgroups.serves(H200), reason="needs TVM 0.27")
+def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> None:
+    mod = ON_TENSOR_CORES["product"]
+    space = knob_space(mod, H200)
+    names = [choice.template for choice in space]
+    assert len(space) == 16 and set(names) == {"warpgroups", "tensor_cores"}
+    rule = fastest(mod, H200)
+    assert rule is not None
+    first = by_knobs(mod, H200, space[0]).mod["main"].body
+    assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)
+    own = next(choice for choice in space if choice.template == "warpgroups")
+    record = record_of(mod, own)
+    check_function(by_knobs(mod, H200, record).mod["main"], mod["main"], H200)
+    with pytest.raises(KnobError, match="none of the tiles"):
+        by_knobs(mod, TARGET, record)  # sm_80
+    for changes in ({"columns": 48}, {"stages": 99}, {"groups": [9, 9]}, {"warps": [1, 1]}):
+        with pytest.raises(KnobError):
+            by_knobs(mod, H200, without(own, **changes))
 
 
 def without(choice: TileChoice, **changes: Any) -> TileChoice:

@@ -14,6 +14,7 @@ from tunehub.target.descriptors import descriptor_of
 from tunehub_builder.backends.relax.ladder_gate import (
     LadderVerdict,
     OpenWorkload,
+    by_todays_rules,
     ladder_evidence,
     ladder_journal,
     ladder_record_of,
@@ -121,7 +122,7 @@ def judged_ladders(directory: WorkDirectory, source: str) -> JudgedLadders:
     """Read the symbolic workloads of a work directory. Raises WorkDirectoryError for a damaged file."""
     entries = {entry.task.exact: entry for entry in open_workloads(directory) if entry.choices}
     found = {verdict.exact: verdict for verdict in ladder_journal(directory).entries()} if entries else {}
-    verdicts = [found[exact] for exact in sorted(found.keys() & entries.keys())]
+    verdicts = [by_todays_rules(found[exact], entries[exact]) for exact in sorted(found.keys() & entries.keys())]
     records = [ladder_record_of(v, entries[v.exact].task, source) for v in verdicts if v.admitted]
     return JudgedLadders(entries=list(entries.values()), verdicts=verdicts, records=records)
 

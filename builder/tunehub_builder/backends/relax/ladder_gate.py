@@ -157,6 +157,13 @@ def ladder_record_of(verdict: LadderVerdict, task: TaskEntry, source: str) -> La
     )
 
 
+def by_todays_rules(verdict: LadderVerdict, workload: OpenWorkload) -> LadderVerdict:
+    """``verdict``, not admitted where rules that are younger than it find nothing gained."""
+    own = 0 if verdict.choices[:1] == workload.choices[:1] else None  # the first of either is the rule's
+    reason = no_gain_reason(verdict.times, verdict.steps, own) if verdict.admitted else None
+    return verdict if reason is None else msgspec.structs.replace(verdict, admitted=False, reason=reason)
+
+
 def ladder_evidence(verdict: LadderVerdict) -> RecordEvidence | None:
     """The verdict as a line of a package's evidence: geometric means over all sizes; None when nothing was timed."""
     if not verdict.steps:
@@ -279,7 +286,7 @@ def _verdict(
         return LadderVerdict(**common, admitted=False, reason=reason)
     times = tuple(_times(at, found, right) for at, found in compared)
     steps = ladder_of(times, len(right))
-    reason = no_gain_reason(times, steps)
+    reason = no_gain_reason(times, steps, own=0 if right[0] == 0 else None)
     return LadderVerdict(
         **common,
         admitted=reason is None,

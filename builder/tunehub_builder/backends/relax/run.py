@@ -196,7 +196,8 @@ def _tasks_of(
         return network.tasks(target.name)
     tvm_target = tvm.target.Target(target.config)
     modules = [(network.name, network.relax_module())]
-    return extract_tasks(modules, tvm_target, layout=method.layout, dims=network.dims or None), ()
+    turned = method.tuner == TEMPLATE and tvm_target.kind.name == "cuda"
+    return extract_tasks(modules, tvm_target, layout=method.layout, dims=network.dims or None, turned=turned), ()
 
 
 def _with_template(tasks: Iterable[TuningTask], target: TuningTarget) -> tuple[list[TuningTask], list[str]]:

@@ -131,7 +131,8 @@ def choice_id(choice: KnobChoice) -> str:
 
 
 def _same_template(choice: KnobChoice, space: Sequence[KnobChoice]) -> bool:
-    return bool(space) and (choice.template, choice.version) == (space[0].template, space[0].version)
+    """Whether it is of a template of the space, of which a GPU may have two."""
+    return any((choice.template, choice.version) == (own.template, own.version) for own in space)
 
 
 def _without_gain(trials: Sequence[Trial]) -> int:

@@ -18,6 +18,7 @@ from tunehub.records.never_worse import against_guess
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.guard import check_function
 
+NAME = "warpgroups"  # in records
 ARCHITECTURE = "sm_90a"  # of which alone these instructions are
 
 
@@ -66,12 +67,18 @@ def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, f
     best = ranked(matmul, 1)
     if not best or against_guess(seconds(matmul, best[0]), default_s(matmul)) is not None:
         return None
+    schedule = by_tile(mod, matmul, best[0], target)
+    check_function(schedule.mod["main"], mod["main"], target)
+    return schedule, seconds(matmul, best[0])
+
+
+def by_tile(mod: Any, matmul: Matmul, tile: WarpgroupTile, target: Any) -> WarpgroupSchedule:
+    """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises as :func:`by_rule`."""
     from tunehub.cuda.hopper.kernel import kernel, product_of
 
-    function = kernel(product_of(mod, matmul), best[0])
-    check_function(function, mod["main"], target)
+    function = kernel(product_of(mod, matmul), tile)
     compile_for_warpgroups()
-    return WarpgroupSchedule(main_module(function.with_attr("target", own_target(target)))), seconds(matmul, best[0])
+    return WarpgroupSchedule(main_module(function.with_attr("target", own_target(target))))
 
 
 _registered: list[Any] = []  # what TVM asked last, as far as it is from here
