@@ -29,7 +29,7 @@ def cuda_folders() -> Iterator[Path]:
     yield Path("/usr/local/cuda")
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or ()) if wheels is not None else ():
-        yield from sorted(Path(folder).iterdir())
+        yield from sorted(Path(folder).glob("*"))
 
 
 @lru_cache(maxsize=1)
