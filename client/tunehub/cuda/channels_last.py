@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.cuda.hopper.ptx import COPIED
 from tunehub.relax.kernels import rewritten
-from tunehub.relax.nodes import shape_of, tensor_type
+from tunehub.relax.nodes import bound_value, shape_of, tensor_type
 
 _CONVOLUTION = "relax.nn.conv2d"
+_TURN = "relax.permute_dims"
+# Which TVM turns images for: their numbers have no layout.
+_BY_ELEMENT = frozenset(
+    f"relax.{name}" for name in ("clip", "maximum", "minimum", "add", "subtract", "multiply", "divide")
+)
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
@@ -30,20 +36,27 @@ def turns(mod: Any, target: Any) -> bool:
 def channels_last(mod: Any) -> Any:
     """``mod`` with images in the order NHWC and kernels in OHWI, as far as operators can have them, and with
     channels of zeros where copies need them: the three of a photograph become eight."""
-    from tvm import relax
-
     turned = relax.transform.ConvertLayout(_LAYOUTS)(mod)
-    return rewritten(_Filled(turned), turned)
+    return relax.transform.DeadCodeElimination()(rewritten(_ChannelsLast(turned), turned))
 
 
 @mutator
-class _Filled(PyExprMutator):  # type: ignore[misc]
-    def visit_call_(self, call: Any) -> Any:
-        from tvm import relax
+class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
+    """What TVM's pass leaves: channels that no copy takes, and images that are turned for a step that computes each
+    number for itself, and back."""
 
+    def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if str(getattr(call.op, "name", "")) != _CONVOLUTION or not _is_turned(call):
-            return call
+        name = str(getattr(call.op, "name", ""))
+        if name == _CONVOLUTION and _is_turned(call):
+            return self._filled(call)
+        if name == _TURN:
+            return self._turned_once(call)
+        if name == "relax.mean":
+            return self._mean(call)
+        return self._turned_later(call) if name in _BY_ELEMENT else call
+
+    def _filled(self, call: Any) -> Any:
         data, kernel = call.args
         (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
         missing = -channels % COPIED
@@ -51,6 +64,41 @@ class _Filled(PyExprMutator):  # type: ignore[misc]
             return call  # of the latter there is little to compute
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
         return relax.Call(call.op, [self.builder_.emit(each) for each in wide], call.attrs)
+
+    def _turned_once(self, call: Any) -> Any:
+        """Of what was turned before: nothing where both together change nothing."""
+        inner = bound_value(self, call.args[0])
+        if _name(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
+            return call
+        return inner.args[0]
+
+    def _mean(self, call: Any) -> Any:
+        """Of an image that is turned: over the same places as they lie."""
+        turned = bound_value(self, call.args[0])
+        if _name(turned) != _TURN or call.attrs.axis is None:
+            return call
+        axes, over = _axes(turned), {int(axis) % len(_axes(turned)) for axis in call.attrs.axis}
+        kept = [axis for place, axis in enumerate(axes) if place not in over]
+        if call.attrs.keepdims or kept != sorted(kept):
+            return call
+        return relax.op.mean(turned.args[0], sorted(axes[place] for place in over))
+
+    def _turned_later(self, call: Any) -> Any:
+        """Of an image that is turned and numbers: first computed, then turned."""
+        image, *numbers = call.args
+        turned = bound_value(self, image)
+        if _name(turned) != _TURN or any(int(getattr(tensor_type(number), "ndim", 0)) for number in numbers):
+            return call
+        first = self.builder_.emit(relax.Call(call.op, [turned.args[0], *numbers], call.attrs))
+        return relax.op.permute_dims(first, _axes(turned))
+
+
+def _name(call: Any) -> str:
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
+def _axes(turn: Any) -> list[int]:
+    return [int(axis) for axis in turn.attrs.axes]
 
 
 def _is_turned(call: Any) -> bool:
@@ -64,12 +112,13 @@ def _gains(call: Any) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
     if str(tensor_type(call.args[0]).dtype) != "float16" or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
         return False
-    return shape is not None and isinstance(shape[1], int) and shape[1] % COPIED == 0
+    kernel = shape_of(call.args[1])
+    if shape is None or kernel is None or not isinstance(shape[1], int):
+        return False
+    return shape[1] % COPIED == 0 or max(kernel[2:]) > 1
 
 
 def _convolutions(mod: Any) -> Iterator[Any]:
-    from tvm import relax
-
     found: list[Any] = []
 
     def visit(node: Any) -> None:

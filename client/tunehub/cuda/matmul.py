@@ -19,7 +19,11 @@ _SPATIAL, _REDUCTION = 0, 2  # tvm::tirx::IterVarType
 _SUM = "float32"
 LOCAL_STAGE = "tirx.manifest_shared_memory_local_stage"  # the annotation of a load that waits in registers
 # What a block multiplies, by the type of its operands: these are converted to the sum's type where that is another.
-_OPERANDS = {"float16": ("Cast",), "float32": ("BufferLoad", "TensorLoad")}  # the class was renamed in 0.27
+_OPERANDS = {
+    "float16": ("Cast",),
+    "bfloat16": ("Cast",),
+    "float32": ("BufferLoad", "TensorLoad"),
+}  # the class was renamed in 0.27
 
 
 class Axis(NamedTuple):

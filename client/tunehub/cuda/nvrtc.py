@@ -19,7 +19,8 @@ from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_hea
 from tunehub.cuda.hopper.ptx import WARPGROUPS
 
 _FIRST_KERNEL = 'extern "C"'
-_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|mma)\.h>)")
+_OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|mma)\.h>)")
+_ERROR = re.compile(r"\b(error|fatal)\b\s*:")
 _KEPT = 512  # compiled kernels that are kept, as TVM asks again when it loads one
 
 # What TVM's header defines for a plain kernel.
@@ -201,7 +202,7 @@ def _as_tvm(source: str, arch: str) -> bytes:
     try:
         return bytes(nvcc.compile_cuda(source, target_format="cubin", compiler="nvrtc", arch=arch))
     except RuntimeError as error:
-        raise NvrtcError(str(missing_headers(_included(source)) or error)) from error
+        raise NvrtcError(str(missing_headers(_included(source)) or errors_of(str(error)))) from error
 
 
 def _included(source: str) -> Sequence[str]:
@@ -232,7 +233,12 @@ def _without_headers(source: str, arch: str) -> bytes:
 def _log(nvrtc: Any, program: Any) -> str:
     text = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
     _checked(nvrtc.nvrtcGetProgramLog(program, text))
-    return text.decode(errors="replace").strip("\0\n") or "NVRTC refuses the source"
+    return errors_of(text.decode(errors="replace").strip("\0\n")) or "NVRTC refuses the source"
+
+
+def errors_of(log: str) -> str:
+    """The lines of a compiler's ``log`` that say what is wrong, among many warnings; all where none does."""
+    return "\n".join(line for line in log.splitlines() if _ERROR.search(line)) or log
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

@@ -3,6 +3,7 @@
 * In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, add up few numbers and stay.
+* bfloat16 likewise where there are kernels for it, by warpgroups.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
   in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
   is read as it lies. Constants are transposed once, when TVM folds them.
@@ -16,6 +17,7 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.cuda.hopper.rule import serves
 from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.nodes import bound_value, shape_of, tensor_type
 
@@ -36,6 +38,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
+        target = tvm.target.Target.current(allow_none=True)
+        self._half = (*_HALF, "bfloat16") if target is not None and serves(target) else _HALF
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -43,10 +47,10 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
             return call
         types = {str(tensor_type(argument).dtype) for argument in call.args}
-        if len(types) != 1 or not types <= {*_HALF, "float32"}:
+        if len(types) != 1 or not types <= {*self._half, "float32"}:
             return call
         (own,) = types
-        half, result = own in _HALF, str(tensor_type(call).dtype)
+        half, result = own in self._half, str(tensor_type(call).dtype)
         weight = self._transposed(call) if name == "relax.matmul" else None
         if weight is not None and result in (own, _SUM):
             wide = self._kernels.call(_nt_matmul, call.args[0], weight, name=_NAME)

@@ -69,7 +69,7 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
 
 def fastest(mod: Any, target: Any) -> tuple[Any, float] | None:
     """As :func:`by_rule`, by warpgroups where the GPU has them and they should take less."""
-    matmul = matmul_of(mod)
+    matmul = warpgroups.matmul_in(mod)
     own = None if matmul is None else warpgroups.expected_s(matmul, target)
     if matmul is None or own is None or own >= min((seconds(matmul, t) for t in ranked(matmul, 1)), default=math.inf):
         return by_rule(mod, target)

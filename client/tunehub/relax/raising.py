@@ -46,6 +46,7 @@ from tunehub.relax.symbols import symbols_of
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _BOUNDS: dict[str, Any] = {"T_maximum": topi.maximum, "T_minimum": topi.minimum}
 _OPERATORS: dict[str, Any] = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
+_TYPES = ("float32", "float16")
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -100,7 +101,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
     def number(self, expression: Any) -> float | None:
         """The float that ``expression``, a constant tensor with one element, always has."""
         value = self.bound(expression)
-        if not is_constant(value) or str(tensor_type(value).dtype) != "float32":
+        if not is_constant(value) or str(tensor_type(value).dtype) not in _TYPES:
             return None
         array = constant_array(value)
         return float(array.item()) if array.size == 1 else None
@@ -126,7 +127,8 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
 def _operator_of(function: Any) -> Callable[..., Any] | None:
     """The operator of Relax whose kernel ``function`` is, as a function of its arguments."""
     block = _only_block(function)
-    if block is None or {str(kind.dtype) for kind in _kinds(function)} != {"float32"}:
+    types = {str(kind.dtype) for kind in _kinds(function)}
+    if block is None or len(types) != 1 or not types <= {*_TYPES}:
         return None
     name = str(block.name_hint)
     return _bound_operator(function, block) if name in _BOUNDS else _pad_operator(function, block)
@@ -149,9 +151,10 @@ def _only_block(function: Any) -> Any | None:
 def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     """``maximum`` or ``minimum`` of a tensor and a number, which is a tensor without axes or part of the kernel."""
     name, (shape, *others) = str(block.name_hint), _shapes(function)
-    data = _tensor(shape)
+    dtype = str(_kinds(function)[0].dtype)
+    data = _tensor(shape, dtype)
     if len(others) == 2 and not others[0] and same_extents(shape, others[1]):
-        bound = _tensor(())
+        bound = _tensor((), dtype)
         same = _is_kernel(function, [data, bound, _BOUNDS[name](data, bound)])
         return _OPERATORS[name] if same else None
     number = getattr(getattr(block.body.value, "b", None), "value", None)
@@ -159,7 +162,7 @@ def _bound_operator(function: Any, block: Any) -> Callable[..., Any] | None:
         return None
     if not _is_kernel(function, [data, _BOUNDS[name](data, number)]):
         return None
-    return lambda argument: _OPERATORS[name](argument, relax.const(number, "float32"))
+    return lambda argument: _OPERATORS[name](argument, relax.const(number, dtype))
 
 
 def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
@@ -175,7 +178,7 @@ def _pad_operator(function: Any, block: Any) -> Callable[..., Any] | None:
     after = [_difference(large, small, first) for large, small, first in zip(kinds[1], kinds[0], before, strict=True)]
     if any(width is None or width < 0 for width in (*before, *after)):
         return None
-    data = _tensor(kinds[0])
+    data = _tensor(kinds[0], str(_kinds(function)[0].dtype))
     if not _is_kernel(function, [data, topi.nn.pad(data, before, after, number)]):
         return None
     widths = [width for pair in zip(before, after, strict=True) for width in pair]
@@ -209,9 +212,9 @@ def _extent(value: Any) -> Any:
     return tirx.const(value, "int64") if isinstance(value, int) else value
 
 
-def _tensor(shape: Sequence[Any]) -> Any:
+def _tensor(shape: Sequence[Any], dtype: str) -> Any:
     """A tensor with extents of the type that Relax's have."""
-    return te.placeholder(list(map(_extent, shape)), "float32")
+    return te.placeholder(list(map(_extent, shape)), dtype)
 
 
 def _is_kernel(function: Any, tensors: Sequence[Any]) -> bool:

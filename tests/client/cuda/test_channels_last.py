@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 _Tensor = tensor_class()
 
 
-def _network(dtype: str = "float16", channels: int = 64) -> Any:
+def _network(dtype: str = "float16") -> Any:
     """A photograph, a strided convolution, a pooling, one that adds what came before, and a mean."""
-    rng = np.random.default_rng(0)
+    rng, channels = np.random.default_rng(0), 64
 
     def weight(*shape: int) -> Any:
         return relax.const((rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(dtype))
@@ -39,7 +39,7 @@ def _network(dtype: str = "float16", channels: int = 64) -> Any:
             first = builder.emit(op.nn.conv2d(image, weight(channels, 3, 7, 7), strides=2, padding=3))
             first = builder.emit(op.nn.max_pool2d(op.nn.relu(first), (3, 3), strides=2, padding=1))
             second = builder.emit(op.nn.conv2d(first, weight(channels, channels, 3, 3), padding=1))
-            second = builder.emit(op.nn.relu(op.add(op.add(second, first), weight(1, channels, 1, 1))))
+            second = builder.emit(op.clip(op.add(op.add(second, first), weight(1, channels, 1, 1)), 0, 6))
             result = builder.emit_output(op.mean(second, axis=[2, 3]))
         builder.emit_func_output(result)
     return builder.get()
@@ -75,12 +75,10 @@ def test_all_of_it_is_one_transposition_and_kernels_for_rows_of_channels() -> No
     assert [each.template for name, each in found.items() if "conv2d" in name] == ["tensor_cores"] * 2
 
 
-@pytest.mark.parametrize(
-    "dtype,channels,arch", [("float32", 64, "sm_90"), ("float16", 20, "sm_90"), ("float16", 64, "sm_80")]
-)
-def test_other_networks_and_gpus_keep_their_order(dtype: str, channels: int, arch: str) -> None:
+@pytest.mark.parametrize("dtype,arch", [("float32", "sm_90"), ("float16", "sm_80")])
+def test_other_networks_and_gpus_keep_their_order(dtype: str, arch: str) -> None:
     target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})
-    assert not turns(_network(dtype, channels), target)
+    assert not turns(_network(dtype), target)
 
 
 def test_convolutions_that_have_a_record_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

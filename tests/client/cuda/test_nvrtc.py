@@ -11,6 +11,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tunehub.cuda.nvrtc import (
     Compiler,
     NvrtcError,
+    errors_of,
     kernel_uses,
     own_part,
     plain_header,
@@ -38,7 +39,8 @@ def test_source_is_split_where_its_kernels_begin() -> None:
             PLAIN + "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
             "#include <cuda_fp16.h>\n#include <mma.h>\n" + KERNEL,
         ),
-        (PLAIN + "#include <cuda_bf16.h>\n" + KERNEL, None),
+        (PLAIN + "#include <cuda_bf16.h>\n" + KERNEL, "#include <cuda_bf16.h>\n" + KERNEL),
+        (PLAIN + "#include <cuda_fp8.h>\n" + KERNEL, None),
         (PLAIN + "using std::sin;\n" + KERNEL, None),
     ],
 )
@@ -84,3 +86,9 @@ def test_a_kernel_is_compiled_once_and_its_registers_are_known() -> None:
     assert use.stack == use.shared_memory == 0
     with pytest.raises(NvrtcError):
         compiler.compile("nonsense")
+
+
+def test_of_a_compilers_log_the_errors_are_kept() -> None:
+    log = 'k.cu(76): warning #177-D: function "f" was\nk.cu(9): error: no suitable conversion\n2 errors detected'
+    assert errors_of(log) == "k.cu(9): error: no suitable conversion"
+    assert errors_of("out of memory") == "out of memory"

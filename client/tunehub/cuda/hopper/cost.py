@@ -1,6 +1,6 @@
 """What a tile of a kernel for warpgroups costs: a sum of counted things, as :mod:`tunehub.cuda.cost` has it.
 
-The costs were fitted to 480 tiles of 53 workloads on an H200.
+The costs were fitted to 800 tiles of 52 workloads on an H200.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
 
 # Seconds for one of each; see `counts`.
 COSTS = {
-    "launch": 2.54e-06,
-    "products": 2.63e-13,
-    "loads": 2.06e-12,
-    "steps": 4.16e-08,
-    "waits": 2.05e-07,
-    "rounds": 7.42e-07,
-    "results": 2.98e-11,
-    "bytes": 7.31e-14,
+    "launch": 2.6e-06,
+    "products": 2.51e-13,
+    "loads": 3.8e-12,
+    "steps": 2.37e-08,
+    "waits": 1.32e-07,
+    "rounds": 7.52e-07,
+    "joined": 6.96e-07,
+    "gathered": 7.25e-11,
+    "results": 3.01e-11,
+    "bytes": 7.63e-14,
 }
+_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
 
 
 def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
@@ -32,12 +35,18 @@ def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
 
 
 def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
-    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor."""
+    """How much of everything in :data:`COSTS` there is on the busiest multiprocessor.
+
+    ``products``, ``loads`` (bytes into shared memory), ``gathered`` (sums read from a cluster's blocks) and ``results``
+    keep it busy. ``steps`` (of 64 elements of K), ``waits`` (steps whose copies started late), ``rounds`` of blocks
+    that are there together, and where these are ``joined`` in clusters, are waited for. ``bytes``: of operands and
+    results.
+    """
     batch, rows, columns, k = matmul.extents
     block_rows, block_columns = tile.block
     grid = batch * math.ceil(rows / block_rows) * math.ceil(columns / block_columns) * tile.cluster
     steps = math.ceil(math.ceil(k / DEPTH) / tile.cluster)
-    blocks = math.ceil(grid / MULTIPROCESSORS)
+    blocks = math.ceil(grid / (MULTIPROCESSORS if tile.cluster <= 2 else _IN_CLUSTERS))
     rounds = math.ceil(blocks / resident(tile))
     return {
         "launch": 1.0,
@@ -46,6 +55,8 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
         "steps": rounds * steps,
         "waits": rounds * steps / (tile.stages - AHEAD),
         "rounds": rounds,
+        "joined": rounds if tile.cluster > 1 else 0.0,
+        "gathered": blocks * block_rows * block_columns if tile.cluster > 1 else 0.0,
         "results": blocks * block_rows * block_columns / tile.cluster,
         "bytes": HALF * batch * (rows * k + columns * k + rows * columns),
     }

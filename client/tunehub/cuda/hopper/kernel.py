@@ -16,11 +16,12 @@ from typing import Any
 from tunehub.cuda.hopper import ptx
 from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, FLOAT, HALF, SKEW, WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul, inline_consumers, inline_producers
-from tunehub.relax.index_expressions import operator_name
-from tunehub.relax.nodes import buffer_kind, integer, symbolic
+from tunehub.relax.index_expressions import operator_name, parts_of
+from tunehub.relax.nodes import buffer_kind, element_type, integer, symbolic
 from tunehub.relax.schedule.guard import _realized
 
 _INDEX = "int32"
+_KINDS = {"float16": "f16", "bfloat16": "bf16"}  # of operands, in PTX
 _VECTOR = 4
 _TOGETHER = 4  # results of a thread whose other operands are loaded before the first is written
 _SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
@@ -29,11 +30,12 @@ _THREAD_INDEX = 1  # tvm::tirx::IterVarType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """A function read as a product: ``a(batch, row, k)`` and ``b(batch, column, k)`` are the elements, ``result(batch,
-    row, column, sum)`` the buffer, the indices and the value that is written."""
+    """A function read as a product of operands of ``dtype``: ``a(batch, row, k)`` and ``b(batch, column, k)`` are the
+    elements, ``result(batch, row, column, sum)`` the buffer, the indices and the value that is written."""
 
     function: Any
     matmul: Matmul
+    dtype: str
     a: Callable[[Any, Any, Any], Any]
     b: Callable[[Any, Any, Any], Any]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
@@ -72,7 +74,8 @@ def product_of(mod: Any, matmul: Matmul) -> Product:
     a, b = operand("a", "rows"), operand("b", "columns")
     if not (_lies_together(a, matmul, "rows", along_k=True) and _lies_together(b, matmul, "columns", matmul.k_last)):
         raise ValueError("elements of an operand do not lie behind each other in memory")
-    return Product(function=mod["main"], matmul=matmul, a=a, b=b, result=result)
+    dtype = element_type(inner.body.value.b.a.value)
+    return Product(function=mod["main"], matmul=matmul, dtype=dtype, a=a, b=b, result=result)
 
 
 def _lies_together(element: Callable[[Any, Any, Any], Any], matmul: Matmul, group: str, along_k: bool) -> bool:
@@ -170,6 +173,7 @@ class _KernelWriter:
         self.extents, self.batch_extent = (rows, columns, k), batch
         self.all_steps = math.ceil(k / DEPTH)
         self.steps = math.ceil(self.all_steps / tile.cluster)
+        self.vector = _VECTOR if columns % _VECTOR == 0 else 1
         self.totals = self._buffer("totals", _VECTOR, "float32", "local")
         self.grid_rows, self.grid_columns = (math.ceil(e / b) for e, b in zip((rows, columns), tile.block, strict=True))
         self.whole, self.thread = (tirx.Var(name, _INDEX) for name in ("block", "thread"))
@@ -325,7 +329,7 @@ class _KernelWriter:
         b = b + group % tile.groups[1] * (tile.columns * DEPTH * HALF)
         turned = not self.product.matmul.k_last
         apart = DEPTH * DEPTH * HALF
-        function = ptx.multiplied(tile.columns, tile.rows, DEPTH, turned, apart, apart)
+        function = ptx.multiplied(_KINDS[self.product.dtype], tile.columns, tile.rows, DEPTH, turned, apart, apart)
         cast = self.tirx.Cast
         return function(self._pointer(self.sums), self.base + cast("uint32", a), self.base + cast("uint32", b))
 
@@ -362,39 +366,58 @@ class _KernelWriter:
         ]
 
     def _written(self) -> Any:
-        tirx, tile = self.tirx, self.tile
-        (rows, columns), cluster = tile.block, tile.cluster
-        vector = _VECTOR if self.extents[1] % _VECTOR == 0 else 1
-        across = columns // _VECTOR
-        count = rows * across // cluster
-
-        def one(i: Any) -> Any:
-            index = i * tile.threads + self.thread + (self.rank * count if cluster > 1 else 0)
-            row, column = index // across, index % across * _VECTOR
-            from_ = row * self.row_stride + column
-            holds = []
-            if self.extents[0] % rows:
-                holds.append(self.first_row + row < self.extents[0])
-            if self.extents[1] % columns and vector > 1:
-                holds.append(self.first_column + column < self.extents[1])
-
-            def each(v: Any) -> Any:
-                total = tirx.BufferLoad(self.pool, [from_ + v]) if cluster == 1 else tirx.BufferLoad(self.totals, [v])
-                at = self.batch, self.first_row + row, self.first_column + column + v
-                buffer, indices, value = self.product.result(*at, total)
-                store = tirx.BufferStore(buffer, value, indices)
-                inside = self.first_column + column + v < self.extents[1]
-                return store if vector > 1 else tirx.IfThenElse(inside, store, None)
-
-            body = self._for(_VECTOR, each, _VECTORIZED if vector > 1 else _UNROLLED)
-            body = tirx.IfThenElse(tirx.all(*holds), body, None) if holds else body
-            if cluster == 1:
-                return body
-            address = self.base + tirx.Cast("uint32", from_ * FLOAT)
-            return tirx.SeqStmt([ptx.cluster_sum(cluster)(self._pointer(self.totals), address), body])
-
-        each = count // tile.threads
+        tile = self.tile
+        count = math.prod(tile.block) // _VECTOR // tile.cluster
         if count % tile.threads:
             raise ValueError("a block writes less than its threads")
-        together = math.gcd(each, _TOGETHER)
-        return self._for(each // together, lambda i: self._for(together, lambda j: one(i * together + j), _UNROLLED))
+        first = self.thread + (self.rank * count if tile.cluster > 1 else 0)
+        together = math.gcd(count // tile.threads, _TOGETHER)
+
+        def some(i: Any) -> Any:
+            return self._for(together, lambda j: self._neighbours((i * together + j) * tile.threads + first), _UNROLLED)
+
+        return self._for(count // tile.threads // together, some)
+
+    def _neighbours(self, index: Any) -> Any:
+        """The results of one thread, next to each other, the number ``index`` of its block."""
+        tirx, (rows, columns) = self.tirx, self.tile.block
+        across = columns // _VECTOR
+        row, column = index // across, index % across * _VECTOR
+        at, place = (self.first_row + row, self.first_column + column), row * self.row_stride + column
+        holds = [at[0] < self.extents[0]] if self.extents[0] % rows else []
+        holds += [at[1] < self.extents[1]] if self.extents[1] % columns and self.vector > 1 else []
+        body = self._results(*at, place)
+        body = tirx.IfThenElse(tirx.all(*holds), body, None) if holds else body
+        if self.tile.cluster == 1:
+            return body
+        address = self.base + tirx.Cast("uint32", place * FLOAT)
+        total = ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
+        return tirx.SeqStmt([tirx.BufferStore(self.totals, total, [tirx.Ramp(0, 1, _VECTOR)]), body])
+
+    def _results(self, row: Any, column: Any, place: Any) -> Any:
+        """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
+        in registers in between."""
+        tirx = self.tirx
+
+        def total(v: Any) -> Any:
+            return tirx.BufferLoad(*((self.totals, [v]) if self.tile.cluster > 1 else (self.pool, [place + v])))
+
+        def store(v: Any, value: Any = None) -> Any:
+            buffer, indices, own = self.product.result(self.batch, row, column + v, total(v))
+            return tirx.BufferStore(buffer, own if value is None else value, indices)
+
+        if self.vector == 1:
+            inside = [tirx.IfThenElse(column + v < self.extents[1], store(v), None) for v in range(_VECTOR)]
+            return tirx.SeqStmt(inside)
+        value = store(0).value
+        if not _has_calls(value):
+            return self._for(_VECTOR, store, _VECTORIZED)
+        found = self._buffer("found", _VECTOR, element_type(value), "local")
+        computed = [tirx.BufferStore(found, store(v).value, [v]) for v in range(_VECTOR)]
+        written = self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), _VECTORIZED)
+        return tirx.SeqStmt([tirx.AllocBuffer(found), *computed, written])
+
+
+def _has_calls(expression: Any) -> bool:
+    called = type(expression).__name__ == "Call" and operator_name(expression) != "if_then_else"
+    return called or any(map(_has_calls, parts_of(expression)))

@@ -105,13 +105,14 @@ def arrived(under_way: int) -> Function:
     )
 
 
-def multiplied(columns: int, rows: int, depth: int, b_turned: bool, a_apart: int, b_apart: int) -> Function:
-    """Start the products of a warpgroup: ``rows`` (64 or 128) by ``columns`` by ``depth``.
+def multiplied(kind: str, columns: int, rows: int, depth: int, b_turned: bool, a_apart: int, b_apart: int) -> Function:
+    """Start the products of a warpgroup, of operands of a ``kind`` of PTX: ``rows`` (64 or 128) by ``columns`` by
+    ``depth``.
 
     A is K-major, as is B unless ``b_turned``. ``a_apart``, ``b_apart``: bytes between 64 rows of A, and between 64
     columns of B that is turned.
     """
-    name = f"{WARPGROUPS}_{rows}_{columns}_{depth}_{int(b_turned)}_{a_apart}_{b_apart}"
+    name = f"{WARPGROUPS}_{rows}_{columns}_{depth}_{int(b_turned)}_{a_apart}_{b_apart}_{int(kind == 'bf16')}"
     body = [f"{_INLINED} void {name}(float* d, unsigned a, unsigned b) {{"]
     body.append('  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
     count = columns // 2
@@ -126,7 +127,7 @@ def multiplied(columns: int, rows: int, depth: int, b_turned: bool, a_apart: int
     unsigned long long da = {_descriptor(f"a + {a}", 16, 1024)};
     unsigned long long db = {_descriptor(f"b + {b}", b_apart if b_turned else 16, 1024)};
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 {{{held}}}, "
+      "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{held}}}, "
       "%{count}, %{count + 1}, p, 1, 1, 0, {int(b_turned)};\\n}}\\n"
       : {operands} : "l"(da), "l"(db));
   }}"""
@@ -175,8 +176,8 @@ def cluster_sum(blocks: int) -> Function:
     name = f"tunehub_cluster_sum_{blocks}"
     return Function(
         name,
-        f"""{_INLINED} void {name}(float* to, unsigned from) {{
-  to[0] = to[1] = to[2] = to[3] = 0.0f;
+        f"""{_INLINED} float4 {name}(unsigned from) {{
+  float4 found = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
   for (int i = 0; i < {blocks}; ++i) {{
     float x, y, z, w;
@@ -184,8 +185,9 @@ def cluster_sum(blocks: int) -> Function:
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(from), "r"(i));
     asm volatile("ld.shared::cluster.v4.f32 {{%0, %1, %2, %3}}, [%4];"
                  : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address) : "memory");
-    to[0] += x; to[1] += y; to[2] += z; to[3] += w;
+    found.x += x; found.y += y; found.z += z; found.w += w;
   }}
+  return found;
 }}
 """,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from tunehub.cuda.hopper.cost import seconds
 from tunehub.cuda.hopper.ptx import WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
-from tunehub.cuda.matmul import Matmul
+from tunehub.cuda.matmul import Matmul, find_matmul
 from tunehub.cuda.tensor_core_cost import default_s
 from tunehub.records.never_worse import against_guess
 from tunehub.relax.nodes import main_module
@@ -42,6 +42,12 @@ def _has_functions() -> bool:
         return find_spec("tvm.backend.cuda.op") is not None
     except ModuleNotFoundError:
         return False
+
+
+def matmul_in(mod: Any) -> Matmul | None:
+    """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands that warpgroups take, or None."""
+    found = (find_matmul(mod, dtype) for dtype in ("float16", "bfloat16"))
+    return next((matmul for matmul in found if matmul is not None), None)
 
 
 def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:

@@ -453,6 +453,9 @@ class _Reader:
             for case, holds in zip(cases, (True, False), strict=True):
                 yield from self.reads(case, path if held is None else path.under(held, holds=holds))
             return
+        if _called(call):
+            yield from self.warpgroup(ptx.Effect.of(_called(call)), call.args[1:-1], path)
+            return
         if name in _WARP_CALLS:
             self.mixes = True
             yield Barrier(of_warp=True)
@@ -513,8 +516,7 @@ class _Reader:
         elif effect.kind == "finish":
             yield from self.registers(args[0], effect.sums, path)
         elif effect.kind == "cluster_sum":
-            yield self.words(args[1], effect.sums, path, writes=False)
-            yield from self.registers(args[0], effect.sums, path, reads=False)
+            yield self.words(args[0], effect.sums, path, writes=False)
 
     def words(
         self, address: Any, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
@@ -537,11 +539,11 @@ class _Reader:
         )
         return self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
 
-    def registers(self, pointer: Any, count: int, path: _Surroundings, *, reads: bool = True) -> Iterator[MemoryAccess]:
+    def registers(self, pointer: Any, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
         """A thread's own ``count`` numbers, read and written."""
         (load,) = pointer.args
         index = combined(np.add, self.expression(load.indices[0]), variable(LANES), lanes=count)
-        for writes in (False, True) if reads else (True,):
+        for writes in (False, True):
             memory, buffer = _known(buffer_of(load), self.memories), hash(buffer_of(load))
             yield self.made(memory, buffer, index, path, writes=writes)
 

@@ -100,6 +100,9 @@ class _Block:
 
     def store(self, node: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
+        if type(node.indices[0]).__name__ == "Ramp":
+            self.buffers[hash(node.buffer)][held] = self.value(node.value)[held]
+            return
         indices = [np.broadcast_to(self.value(index), self.threads)[held] for index in node.indices]
         value = np.broadcast_to(self.value(node.value), self.threads)[held]
         buffer = self.buffers[hash(node.buffer)]
@@ -132,8 +135,12 @@ class _Block:
         name = str(node.op.name).split(".")[-1]
         if name == "if_then_else":
             return np.where(*map(self.value, node.args))
-        if name == "func_call":
+        if name == "func_call" and str(node.args[0].value) == "tunehub_shared_address":
             return _BASE
+        if name == "func_call":
+            start = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
+            own = start[:, None] + np.arange(4)
+            return np.sum([block.shared.view("float32")[own] for block in self.cluster], axis=0)
         raise NotImplementedError(name)
 
     def call(self, node: Any, mask: Any) -> Any:
@@ -150,17 +157,11 @@ class _Block:
         elif name.startswith("tunehub_wgmma_finished_"):
             self.finish(0)
         elif name.startswith("tunehub_wgmma_"):
-            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d+)_(\d)_(\d+)_(\d+)", name)
+            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
             assert found is not None
             self.multiply(args, *map(int, found.groups()))
         elif name == "tunehub_cluster_waited":
             yield True
-        elif name.startswith("tunehub_cluster_sum_"):
-            sums, _ = self.place(args[0].args[0])
-            start = np.broadcast_to(np.asarray(self.value(args[1])).astype(int) - _BASE, self.threads) // 4
-            for v in range(4):
-                parts = [block.shared.view("float32")[start + v] for block in self.cluster]
-                sums[self.all, v] = np.sum(parts, axis=0)
         elif not name.endswith("tvm_storage_sync"):
             raise NotImplementedError(name)
 
@@ -185,7 +186,9 @@ class _Block:
                 self.shared[to : to + 16] = data
             group.clear()
 
-    def multiply(self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int) -> None:
+    def multiply(
+        self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int, _: int
+    ) -> None:
         sums = self.place(args[0].args[0])[0]
         a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
         for first in range(0, self.threads, 128):
