@@ -1,6 +1,6 @@
-"""Products in half precision with an open number of rows on CUDA: pieces on tensor cores, each as long as a tile, for
-ranges of sizes where these promise to beat TVM's own schedule, which serves the other sizes. One is launched when the
-function is called."""
+"""Products in half precision with an open number of rows on CUDA: kernels for few rows, then pieces on tensor cores,
+each as long as a tile, for ranges of sizes where these promise to beat TVM's own schedule, which serves the other
+sizes. One is launched when the function is called."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_sizes import OpenFunction, SizedFunction, open_function
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.sizes import ranges
+from tunehub.cuda.skinny.open_rows import few_rows
 from tunehub.cuda.tensor_core import TensorTile, matmul_of
 from tunehub.cuda.tensor_core_cost import default_s, seconds
 from tunehub.cuda.tensor_core_rule import check_headers, checked, ranked
@@ -43,15 +44,32 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     function = mod["main"]
     whole = open_function(function)
     matmul = None if whole is None else _open_rows(whole)
-    if whole is None or matmul is None:
+    few = [] if whole is None else few_rows(whole, target)
+    if whole is None or (matmul is None and not few):
         return None
-    check_headers()
-    chosen, made = _pieces(whole, matmul, target)
+    chosen, made = _more_rows(whole, matmul, target, few)
     if None in {tile for tile, _ in chosen}:
         made[None] = default_schedule(function, target)
-    branches = [SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen]
+    branches = [*few, *(SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen)]
     found = joined(function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(found)), None
+
+
+def _more_rows(
+    whole: OpenFunction, matmul: Matmul | None, target: Any, few: list[SizeBranch]
+) -> tuple[list[_Range], dict[TensorTile | None, Any]]:
+    """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
+    if matmul is None:
+        return [(None, None)], {}
+    try:
+        check_headers()
+        chosen, made = _pieces(whole, matmul, target)
+    except NoTileError:
+        if not few:
+            raise
+        return [(None, None)], {}
+    most = (few[-1].up_to or 0) if few else 0
+    return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
 
 
 def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Range], dict[TensorTile | None, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm_ffi import structural_equal
 
+from tunehub.cuda.skinny.schedule import with_rows
 from tunehub.cuda.thread_extents import thread_tag
 from tunehub.relax.index_expressions import parts_of
 from tunehub.relax.nodes import buffer_of, integer, parameters, statements_in
@@ -129,6 +130,8 @@ class _Masking:
             return tirx.IfThenElse(node.condition, self.statement(node.then_case), other)
         if kind == "BufferStore":
             return self.store(node)
+        if kind == "Evaluate" and (known := with_rows(node, self._rest)) is not None:
+            return known
         if kind == "Evaluate" and not any(hash(each) in self._pointers for each in undefined_vars(node.value)):
             return node  # of fragments of tensor cores, in memory of the block's own
         raise NotPiecesError(f"a statement {kind}")

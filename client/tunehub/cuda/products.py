@@ -7,10 +7,14 @@
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
   in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
   is read as it lies. Constants are transposed once, when TVM folds them.
+* Quantised weights [N, K] that are made float16 before a product of few rows become part of it, so that memory gives a
+  quarter or a half of the bytes (:mod:`tunehub.cuda.skinny`).
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import tvm
@@ -18,10 +22,14 @@ from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.cuda.hopper.rule import serves
+from tunehub.cuda.skinny.dequantisation import Dequantised, dequantised_from
+from tunehub.cuda.skinny.product import MOST_ROWS
+from tunehub.cuda.skinny.weights import Format, dequantised
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, shape_of, tensor_type
+from tunehub.relax.nodes import bound_value, shape_of, static_shape, tensor_type
 
 _HALF = ("float16",)
+_NARROW = (*_HALF, "bfloat16")
 _SUM = "float32"
 _CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
 _NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
@@ -37,9 +45,11 @@ def gpu_products(mod: Any, _context: Any) -> Any:
 class _Products(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
+        self._mod = mod
         self._kernels = Kernels(self.builder_)
         target = tvm.target.Target.current(allow_none=True)
-        self._half = (*_HALF, "bfloat16") if target is not None and serves(target) else _HALF
+        self._half = _NARROW if target is not None and serves(target) else _HALF
+        self._made: dict[Any, Dequantised | None] = {}
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -47,12 +57,23 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if name != "relax.matmul" and name not in _CONVOLUTIONS:
             return call
         types = {str(tensor_type(argument).dtype) for argument in call.args}
-        if len(types) != 1 or not types <= {*self._half, "float32"}:
+        if len(types) != 1 or not types <= {*_NARROW, "float32"}:
             return call
         (own,) = types
         half, result = own in self._half, str(tensor_type(call).dtype)
+        few = name == "relax.matmul" and _has_few_rows(call)
+        if own in _NARROW and not half and not few:
+            return call
         weight = self._transposed(call) if name == "relax.matmul" else None
-        if weight is not None and result in (own, _SUM):
+        made = self._dequantised(call) if few and half else None
+        if made is not None and result in (own, _SUM):
+            wide = self._kernels.call(
+                partial(_dequantised_matmul, form=made.format),
+                *(call.args[0], made.weights, made.scales),
+                name=f"dequantize_{_NAME}",
+                how=(made.format,),
+            )
+        elif weight is not None and result in (own, _SUM):
             wide = self._kernels.call(_nt_matmul, call.args[0], weight, name=_NAME)
         elif half and result == own:
             wide = self._wide(name, call)
@@ -64,6 +85,20 @@ class _Products(PyExprMutator):  # type: ignore[misc]
 
     def _transposed(self, call: Any) -> Any | None:
         """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
+        source = self._untransposed(call)
+        return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+
+    def _dequantised(self, call: Any) -> Dequantised | None:
+        """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
+        source = self._untransposed(call)
+        if not isinstance(source, relax.Var) or self.lookup_binding(source) is None:
+            return None
+        if source not in self._made:
+            self._made[source] = dequantised_from(source, self.lookup_binding, self._mod)
+        return self._made[source]
+
+    def _untransposed(self, call: Any) -> Any | None:
+        """What the second operand of a matmul is the transpose of, two-dimensional, or None."""
         data, weight = call.args
         permuted = bound_value(self, weight)
         if str(getattr(getattr(permuted, "op", None), "name", "")) != "relax.permute_dims":
@@ -74,7 +109,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return None
         if axes is not None and [int(axis) % 2 for axis in axes] != [1, 0]:
             return None
-        return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+        return source
 
     def _wide(self, name: str, call: Any) -> Any | None:
         """``call`` with a result in float32; None for convolutions in groups."""
@@ -94,6 +129,15 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             out_layout=str(attrs.out_layout),
             out_dtype=_SUM,
         )
+
+
+def _has_few_rows(call: Any) -> bool:
+    shape = static_shape(call.args[0])
+    return shape is not None and len(shape) > 1 and math.prod(shape[:-1]) <= MOST_ROWS
+
+
+def _dequantised_matmul(data: Any, weights: Any, scales: Any, form: Format) -> Any:
+    return _nt_matmul(data, dequantised(weights, scales, form))
 
 
 def _nt_matmul(data: Any, weight: Any) -> Any:

@@ -44,6 +44,12 @@ def _linear(columns: int, depth: int, dtype: str = "float16", lead: tuple[int, .
     return main_module(te.create_prim_func([x, w, bias, z], index_dtype_override="int64"))
 
 
+@pytest.fixture(autouse=True)
+def without_the_kernels_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have tests of their own (skinny/test_open_rows.py)."""
+    monkeypatch.setattr(open_tensor_cores, "few_rows", lambda *_: [])
+
+
 @pytest.mark.no_cover  # the sketch is covered where it replays
 @pytest.mark.parametrize("lead", [(), (1,)], ids=["matrix", "batch of one"])
 def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

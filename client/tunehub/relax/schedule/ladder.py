@@ -269,6 +269,15 @@ def _default_knobs(request: Request) -> _Outcomes:
         yield Served(step="template", schedule=schedule, rung="template", template=name)
 
 
+def _skinny(request: Request) -> _Outcomes:
+    """The kernel for products with few rows."""
+    if request.is_symbolic:
+        return ()
+    from tunehub.cuda.skinny import rule  # CPUs need none of it
+
+    return _by_cuda_rule(request, rule.NAME, rule.by_rule)
+
+
 def _tensor_cores(request: Request) -> _Outcomes:
     """Tiles for tensor cores by rule, where these promise to beat TVM's own schedule; with open rows, for each size."""
     from tunehub.cuda import open_tensor_cores, tensor_core_rule  # CPUs need none of it
@@ -396,7 +405,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_attention, _tensor_cores, _transferred_traces, _cuda_rule)
+_CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
 

@@ -1,0 +1,54 @@
+"""Products with few rows without a record: the kernel of :mod:`tunehub.cuda.skinny` where it should beat all else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.skinny.product import NEEDED, SkinnyExtents, find_product
+from tunehub.cuda.skinny.schedule import apply
+from tunehub.cuda.skinny.tile import chosen, seconds
+from tunehub.cuda.tensor_core import matmul_of
+from tunehub.relax.schedule.guard import check_features, check_function
+
+NAME = "skinny"  # in reports
+_FEW = 16  # rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkinnySchedule:
+    """``mod``: with the function as ``main``, scheduled."""
+
+    mod: Any
+
+
+def by_rule(mod: Any, target: Any) -> tuple[SkinnySchedule, float] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main`` of known shapes, and the seconds that it should
+    take; None when the function has no such product.
+
+    Raises NoTileError for what is done as fast otherwise, GuardError for GPUs before sm_80 and for what would be wrong
+    or cannot be launched, or what TVM raises.
+    """
+    product = find_product(mod)
+    if product is None:
+        return None
+    check_features(NEEDED, target)
+    _check_others(mod, product.extents, target)
+    tile = chosen(product.extents)
+    scheduled = SkinnySchedule(mod=apply(mod, product, tile))
+    check_function(scheduled.mod["main"], mod["main"], target)
+    return scheduled, seconds(product.extents)
+
+
+def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
+    """Raise NoTileError for what others do as fast: one row, which TVM's own schedule reads at the speed of memory, and
+    many rows on warpgroups."""
+    if extents.weights.group:
+        return
+    if extents.rows == 1:
+        raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")
+    matmul = matmul_of(mod) if extents.rows > _FEW else None
+    if matmul is not None and warpgroups.expected_s(matmul, target) is not None:
+        raise NoTileError(f"a kernel for warpgroups is as fast from {_FEW + 1} rows on")

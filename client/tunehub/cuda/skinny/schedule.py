@@ -1,0 +1,126 @@
+"""The schedule of a product with few rows: blocks of threads along its columns, in each of them the kernel's source in
+place of the anchor block, and what is fused behind where results are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.cuda.matmul import inline_consumers
+from tunehub.cuda.skinny.product import SkinnyProduct
+from tunehub.cuda.skinny.source import PREFIX, name_of, source, stride
+from tunehub.cuda.skinny.tile import SkinnyTile
+from tunehub.relax.index_expressions import operator_name
+from tunehub.relax.nodes import buffer_kind, buffer_of
+from tunehub.relax.open_axes.views import dtype_of
+
+_VECTOR = 4  # results of a thread
+_BANKS = 32
+
+
+def apply(mod: Any, product: SkinnyProduct, tile: SkinnyTile) -> Any:
+    """``mod``, one PrimFunc ``main``, so scheduled, as a module. TVM raises where a primitive does not take its
+    place."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod, debug_mask="none", error_render_level="none")
+    main = schedule.get_sblock(product.name, "main")
+    for name in product.made_by:
+        schedule.compute_inline(schedule.get_sblock(name, "main"))
+    result = schedule.cache_write(main, 0, "shared")
+    if product.extents.rows > 1:
+        schedule.storage_align(main, 0, -2, _BANKS, stride(tile) % _BANKS)
+    *rows, columns = schedule.get_loops(result)
+    blocks, inside = schedule.split(columns, [None, tile.columns])
+    schedule.reorder(blocks, *rows, inside)
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.compute_at(main, blocks, preserve_unit_loops=True)
+    inline_consumers(schedule, result)
+    _written(schedule, result, product, tile)
+    _replaced(schedule, main, blocks, product, tile)
+    return schedule.mod
+
+
+def with_rows(evaluated: Any, rows: Any) -> Any | None:
+    """The statement ``evaluated`` with another number of rows, an expression, where it is a call of the kernel; else
+    None. Only so many rows of x are read, and as many of the results are set."""
+    from tvm import tirx
+    from tvm.backend.cuda.op import cuda_func_call
+
+    call = evaluated.value
+    if type(call).__name__ != "Call" or operator_name(call) != "func_call":
+        return None
+    name, *arguments = call.args
+    if not str(name.value).startswith(PREFIX):
+        return None
+    *operands, _, code = arguments
+    return tirx.Evaluate(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))
+
+
+def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: SkinnyTile) -> None:
+    """What a block has computed, by all its threads, neighbours of a row in vectors."""
+    _, *loops = schedule.get_loops(result)
+    vector = 1 if product.extents.columns % tile.columns else _VECTOR
+    _, thread, inner = schedule.split(schedule.fuse(*loops), [None, tile.threads, vector])
+    schedule.bind(thread, "threadIdx.x")
+    schedule.vectorize(inner)
+
+
+def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, tile: SkinnyTile) -> None:
+    """Put the call of the kernel in place of the loops of ``main``."""
+    outermost = schedule.get_loops(main)[1]
+    node, result = schedule.get(outermost), buffer_of(schedule.get(main).writes[0])
+    first = schedule.get(blocks).loop_var * tile.columns
+    opaque = _opaque(_realize_in(node), product, tile, result, first)
+    schedule.state.replace(schedule.get_sref(outermost), opaque)
+
+
+def _realize_in(loop: Any) -> Any:
+    while type(loop).__name__ != "SBlockRealize":
+        loop = loop.body
+    return loop
+
+
+def _call(product: SkinnyProduct, tile: SkinnyTile, result: Any, first: Any) -> Any:
+    from tvm import tirx
+    from tvm.backend.cuda.op import cuda_func_call
+
+    def address(buffer: Any, *last: Any) -> Any:
+        zeros = [tirx.const(0, dtype_of(first)) for _ in buffer_kind(buffer).shape]
+        return tirx.address_of(tirx.BufferLoad(buffer, [*zeros[: len(zeros) - len(last)], *last]))
+
+    return tirx.Evaluate(
+        cuda_func_call(
+            name_of(product.extents, tile),
+            address(product.data),
+            address(product.weights),
+            address(product.weights if product.scales is None else product.scales),
+            address(result, first),
+            address(result, tirx.const(int(product.extents.rows > 1), dtype_of(first)), first),
+            first,
+            tirx.const(product.extents.rows, "int32"),
+            source_code=source(product.extents, tile),
+        )
+    )
+
+
+def _opaque(realize: Any, product: SkinnyProduct, tile: SkinnyTile, result: Any, first: Any) -> Any:
+    """The block that calls the kernel."""
+    from tvm import ir, tirx
+
+    def region(buffer: Any, *last: Any) -> Any:
+        zero = tirx.const(0, dtype_of(first))
+        whole = [ir.Range.from_min_extent(zero, extent) for extent in buffer_kind(buffer).shape]
+        return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
+
+    call = _call(product, tile, result, first)
+    operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]
+    columns = ir.Range.from_min_extent(first, tirx.const(tile.columns, dtype_of(first)))
+    made = type(realize.block)(
+        [],
+        list(map(region, operands)),
+        [region(result, columns)],
+        product.name,
+        call,
+        annotations=realize.block.annotations,
+    )
+    return type(realize)([], True, made)

@@ -1,0 +1,84 @@
+"""The kernel for products with few rows: its CUDA code, as TVM puts it into a function, computes the right results.
+
+On a CPU: threads take turns, copies happen where they are waited for, tensor cores are loops. No GPU.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+if shutil.which("g++") is None:
+    pytest.skip("needs g++", allow_module_level=True)
+
+import tvm
+
+from tunehub.cuda.nvrtc import source_of
+from tunehub.cuda.skinny.product import find_product
+from tunehub.cuda.skinny.schedule import apply
+from tunehub.cuda.skinny.source import fits
+from tunehub.cuda.skinny.tile import SkinnyTile
+
+from ....sweeps import swept
+from ..scheduled import H200
+from .on_cpu import run, weights
+from .products import product
+
+pytestmark = pytest.mark.slow
+
+
+class Case(NamedTuple):
+    """A product with a bias, and a tile: tiles, warps along columns and K, unroll, depth."""
+
+    rows: tuple[int, ...]
+    columns: int
+    depth: int
+    bits: int
+    tile: tuple[int, int, int, int, int]
+
+
+FIRST = [
+    Case((5,), 100, 264, 16, (1, 1, 4, 1, 3)),  # columns and K that no block divides
+    Case((1, 50), 128, 520, 16, (2, 4, 1, 1, 2)),
+    Case((3,), 96, 192, 4, (1, 2, 2, 1, 2)),
+    Case((2, 9), 128, 1088, 8, (1, 2, 1, 2, 3)),
+    Case((1,), 50, 64, 4, (1, 1, 8, 1, 2)),
+]
+
+
+def _random_cases(count: int) -> list[Case]:
+    found: list[Case] = []
+    chance = random.Random(19)
+    while len(found) < count:
+        bits = chance.choice([16, 16, 4, 8])
+        tile = (chance.choice([1, 2]), chance.choice([1, 2, 4]), chance.choice([1, 2, 4]), chance.choice([1, 2]), 2)
+        columns, depth = chance.randint(1, 150), chance.randint(1, 40) * (8 if bits == 16 else 32)
+        found.append(Case((chance.randint(1, 64),), columns, depth, bits, tile))
+    return found
+
+
+@pytest.mark.no_cover  # the schedule is covered where none of it is run
+@pytest.mark.parametrize("case", swept(FIRST, [*FIRST, *_random_cases(60)]), ids=str)
+def test_results_are_right(case: Case, tmp_path: Path) -> None:
+    mod = product(*case[:4])
+    found = find_product(mod)
+    assert found is not None
+    tiles, along, deep, unroll, depth = case.tile
+    tile = SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
+    if not fits(found.extents, tile):
+        pytest.skip("more shared memory than a block has")
+    source = source_of(tvm.tirx.build(apply(mod, found, tile), target=H200))
+    chance = np.random.default_rng(case.columns)
+    x, bias = (chance.standard_normal(shape).astype(np.float16) for shape in ((*case.rows, case.depth), case.columns))
+    given, wide = weights(case.bits, case.columns, case.depth, seed=case.depth)
+    out = np.full((*case.rows, case.columns), np.nan, np.float16)
+    arrays = {"x": x, "bias": bias, "out": out, **dict(zip(("weight", "scale"), given, strict=False))}
+    run(source, arrays, (-(-case.columns // tile.columns), 1), tmp_path)
+    expected = (x.astype(np.float32) @ wide.T).astype(np.float16) + bias
+    np.testing.assert_allclose(out, expected, rtol=2e-3, atol=2e-3 * float(np.abs(expected).max()))

@@ -1,0 +1,116 @@
+"""Products with few rows: which functions the kernel serves, with what, and which are left to others. No GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import te
+
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.skinny import rule
+from tunehub.cuda.skinny.product import find_product
+from tunehub.cuda.skinny.rule import by_rule
+from tunehub.cuda.skinny.source import fits
+from tunehub.cuda.skinny.tile import chosen
+from tunehub.cuda.skinny.weights import QUANTISED, Format
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.schedule.guard import GuardError
+from tunehub.relax.schedule.ladder import schedule_function
+
+from ..scheduled import H200
+from .products import product
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_few_rows_are_served_by_the_kernel(bits: int) -> None:
+    scheduled, function = schedule_function(product((1, 16), 512, 256, bits)["main"], H200, EmptyLookup())
+    assert scheduled.served is not None and function is not None
+    assert (scheduled.served.rung, scheduled.served.template) == ("template", rule.NAME)
+    assert scheduled.served.predicted_s == pytest.approx(2e-6 + 512 * 256 * (bits / 8 + (bits < 16) / 16) / 4e12)
+
+
+def test_what_is_read_is_known_of_each_product() -> None:
+    plain, quantised = find_product(product((2, 3), 40, 64, 16)), find_product(product((1,), 40, 64, 4))
+    assert plain is not None and quantised is not None
+    assert (plain.extents.rows, plain.extents.columns, plain.extents.depth) == (6, 40, 64)
+    assert plain.extents.weights == Format(bits=16) and plain.scales is None and not plain.made_by
+    assert quantised.extents.weights == QUANTISED[0] and quantised.made_by == ("dequantize",)
+    assert [str(each.name) for each in (quantised.data, quantised.weights, quantised.scales)] == [
+        "x",
+        "weight",
+        "scale",
+    ]
+
+
+def test_bfloat16_is_served_and_its_instructions_are_others() -> None:
+    mod = product((4,), 64, 64, 16, "bfloat16")
+    found = find_product(mod)
+    assert found is not None and found.extents.weights.bfloat
+    served = by_rule(mod, H200)
+    assert served is not None and "BFLOAT = 1" in served[0].mod["main"].script()
+
+
+def test_a_vector_in_half_precision_is_tvms_own() -> None:
+    """dlight reads the weights at the speed of memory; quantised ones it does not."""
+    with pytest.raises(NoTileError, match="product with a vector"):
+        by_rule(product((1,), 64, 64, 16), H200)
+    assert by_rule(product((1,), 64, 64, 4), H200) is not None
+
+
+def test_more_rows_are_left_to_warpgroups_where_there_are_some() -> None:
+    mod = product((64,), 4096, 4096, 16)
+    with pytest.raises(NoTileError, match="warpgroups"):
+        by_rule(mod, H200)
+    older = tvm.target.Target({**dict(H200.export()), "arch": "sm_80"})
+    assert by_rule(mod, older) is not None
+
+
+def test_older_gpus_are_refused() -> None:
+    older = tvm.target.Target({**dict(H200.export()), "arch": "sm_75"})
+    with pytest.raises(GuardError, match="sm_80"):
+        by_rule(product((4,), 64, 64, 16), older)
+
+
+def _other(data: tuple[int, ...], weight: tuple[int, ...], at: Any, dtype: str = "float16") -> Any:
+    x, w = te.placeholder(data, dtype, name="x"), te.placeholder(weight, dtype, name="w")
+    k = te.reduce_axis((0, 64), name="k")
+    shape = (4, 48)
+    out = te.compute(shape, lambda i, j: te.sum(at(x, w, i, j, k), axis=k), name="out")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, out], index_dtype_override="int64")})
+
+
+def _wide(value: Any) -> Any:
+    return value.astype("float32")
+
+
+OTHERS = {
+    "weights [K, N]": _other((4, 64), (64, 48), lambda x, w, i, j, k: _wide(x[i, k]) * _wide(w[k, j])),
+    "x [K, M]": _other((64, 4), (48, 64), lambda x, w, i, j, k: _wide(x[k, i]) * _wide(w[j, k])),
+    "a part of x": _other((8, 64), (48, 64), lambda x, w, i, j, k: _wide(x[i + 1, k]) * _wide(w[j, k])),
+    "every second row": _other((8, 64), (48, 64), lambda x, w, i, j, k: _wide(x[i * 2, k]) * _wide(w[j, k])),
+    "sums in half precision": _other((4, 64), (48, 64), lambda x, w, i, j, k: x[i, k] * w[j, k]),
+    "single precision": _other((4, 64), (48, 64), lambda x, w, i, j, k: x[i, k] * w[j, k], "float32"),
+    "a difference": _other((4, 64), (48, 64), lambda x, w, i, j, k: _wide(x[i, k]) - _wide(w[j, k])),
+    "65 rows": product((5, 13), 48, 64, 16),
+    "K that no vector divides": product((4,), 48, 60, 16),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_functions_are_none_of_its_business(case: str) -> None:
+    assert find_product(OTHERS[case]) is None
+
+
+def test_every_tile_that_is_chosen_fits_shared_memory() -> None:
+    for bits in (16, 8, 4):
+        for rows in (1, 5, 16, 17, 32, 64):
+            for columns in (48, 4096, 6144, 28672):
+                found = find_product(product((rows,), columns, 64, bits))
+                assert found is not None and fits(found.extents, chosen(found.extents))

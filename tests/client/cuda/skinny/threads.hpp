@@ -1,0 +1,119 @@
+// A block of CUDA threads on a CPU: each is a context of its own, and they take turns where they wait for one another.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <ucontext.h>
+#include <vector>
+
+#define __device__
+#define __shared__ static
+#define __align__(size) __attribute__((aligned(size)))
+#define __forceinline__ inline
+using std::max, std::min;
+using half = _Float16;
+using uchar = unsigned char;
+using uint = unsigned;
+struct half2 { half x, y; };
+struct half4 { half x, y, z, w; };
+
+struct uint4 { unsigned x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+
+namespace threads {
+struct Meeting { int size, arrived = 0; long phase = 0; };
+struct Thread { ucontext_t context; bool done = false; std::vector<char> stack; };
+struct Index { int x, y; };
+static ucontext_t scheduler;
+static std::vector<Thread> all;
+static std::vector<Meeting> warps;
+static Meeting block;
+static struct { unsigned words[2][32][6]; } exchanged[32];
+static void (*task)();
+static int current;
+static Index place;  // of the block in the grid
+
+static Index thread() { return {current, 0}; }
+static void meet(Meeting& meeting) {
+  const long phase = meeting.phase;
+  if (++meeting.arrived == meeting.size) meeting.arrived = 0, ++meeting.phase;
+  else while (meeting.phase == phase) {
+    const int self = current;
+    swapcontext(&all[self].context, &scheduler);
+    current = self;
+  }
+}
+static void run_one() { task(); all[current].done = true; }
+static void run(int total, Index where, void (*what)()) {
+  task = what, place = where, block = Meeting{total};
+  warps.assign(total / 32, Meeting{32}), all = std::vector<Thread>(total);
+  for (Thread& each : all) {
+    each.stack.resize(1 << 16);
+    getcontext(&each.context);
+    each.context.uc_stack.ss_sp = each.stack.data(), each.context.uc_stack.ss_size = each.stack.size();
+    each.context.uc_link = &scheduler;
+    makecontext(&each.context, run_one, 0);
+  }
+  for (int left = total; left;)
+    for (int i = 0; i < total; ++i)
+      if (!all[i].done) current = i, swapcontext(&scheduler, &all[i].context), left -= all[i].done;
+}
+}  // namespace threads
+
+#define threadIdx threads::thread()
+#define blockIdx threads::place
+static void __syncthreads() { threads::meet(threads::block); }
+static uint4 load_once(const void* from) { uint4 found; std::memcpy(&found, from, 16); return found; }
+static uint4 load_often(const void* from) { return load_once(from); }
+static unsigned load_half(const void* from) { uint16_t found; std::memcpy(&found, from, 2); return found; }
+
+static float as_float(unsigned half, bool bfloat) {
+  float wide;
+  if (bfloat) {
+    const unsigned bits = (half & 0xffff) << 16;
+    std::memcpy(&wide, &bits, 4);
+    return wide;
+  }
+  const uint16_t bits = half;
+  _Float16 value;
+  std::memcpy(&value, &bits, 2);
+  return value;
+}
+static unsigned as_half(float wide) {
+  const _Float16 value = wide;
+  uint16_t bits;
+  std::memcpy(&bits, &value, 2);
+  return bits;
+}
+template <class F> unsigned both(F f) { return as_half(f(0)) | as_half(f(16)) << 16; }
+
+static void multiply_tile(float (&sum)[4], const unsigned (&own)[6], bool bfloat) {
+  const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, number = threads::current / 32;
+  threads::Meeting& warp = threads::warps[number];
+  auto& words = threads::exchanged[number].words[warp.phase % 2];
+  std::memcpy(words[lane], own, sizeof own);
+  threads::meet(warp);
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 16; ++k) {  // as PTX has it: who holds which element of the operands
+      const unsigned a = words[row * 4 + k % 8 / 2][i / 2 + k / 8 * 2];
+      const unsigned b = words[(column + i % 2) * 4 + k % 8 / 2][4 + k / 8];
+      sum[i] += as_float(a >> k % 2 * 16 & 0xffff, bfloat) * as_float(b >> k % 2 * 16 & 0xffff, bfloat);
+    }
+}
+#define mma(sum, a, b, c, d, x, y) multiply_tile(sum, {a, b, c, d, x, y}, BFLOAT)
+
+static unsigned bytes(unsigned a, unsigned b, unsigned selected) {
+  const uint64_t all = (uint64_t)b << 32 | a;
+  unsigned found = 0;
+  for (int i = 0; i < 4; ++i) found |= (unsigned)(all >> (selected >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return found;
+}
+static unsigned and_or(unsigned a, unsigned mask, unsigned bits) { return (a & mask) | bits; }
+static unsigned add(unsigned a, unsigned b) {
+  return both([&](int s) { return as_float(a >> s & 0xffff, 0) + as_float(b >> s & 0xffff, 0); });
+}
+static unsigned multiply(unsigned a, unsigned b) {
+  return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0); });
+}
+static unsigned fma(unsigned a, unsigned b, unsigned c) {
+  return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0) + as_float(c >> s & 0xffff, 0); });
+}
