@@ -16,7 +16,10 @@ from tunehub.relay.coverage import gpu_hardware
 from tunehub_builder.backends.relay import nvrtc
 from tunehub_builder.backends.relay.auto_scheduler_tuner import _source
 from tunehub_builder.backends.relay.autotvm_session import TaskSource, built, create_task
+from tunehub_builder.backends.relay.cost_model import GuardedModel
+from tunehub_builder.backends.relay.gpu_search import PROGRAMS, _ProgramSearch
 from tunehub_builder.backends.relay.gpu_session import HARDWARE, MOST_STACK, SearchTaskSource, _failure, check_of
+from tunehub_builder.backends.relay.gpu_tuner import RelayTrial
 
 from .cuda_plugin import TARGET, needs_cuda
 
@@ -163,15 +166,40 @@ def test_a_template_for_tensor_cores_compiles() -> None:
     assert "wmma::mma_sync" in library.imported_modules[0].get_source()
 
 
-def test_the_auto_scheduler_s_tasks_travel() -> None:
+def search_task() -> Any:
+    """A small convolution of the auto-scheduler."""
     data, weight = relay.var("data", shape=(1, 14, 14, 16)), relay.var("w", shape=(3, 3, 16, 16))
     body = relay.nn.conv2d(
         data, weight, padding=(1, 1), channels=16, kernel_size=(3, 3), data_layout="NHWC", kernel_layout="HWIO"
     )
     module = tvm.IRModule.from_expr(relay.Function([data, weight], relay.nn.relu(body)))
     target = tvm.target.Target(TARGET)
-    tasks, _ = auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))
-    task = tasks[0]
+    return auto_scheduler.extract_tasks(module, {}, target, hardware_params=gpu_hardware(target))[0][0]
+
+
+def test_the_auto_scheduler_s_tasks_travel() -> None:
+    task = search_task()
     made = msgspec.json.decode(_source(task), type=SearchTaskSource).task()
     assert str(made.workload_key) == str(task.workload_key)
     assert [getattr(made.hardware_params, name) for name in HARDWARE] == [-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32]
+
+
+def test_a_task_s_first_programs_are_drawn_and_later_ones_evolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    evolved: list[int] = []
+
+    class Policy(auto_scheduler.SketchPolicy):
+        def evolutionary_search(self, population: Any, size: int) -> Any:
+            evolved.append(len(population))
+            return super().evolutionary_search(population, size)
+
+    monkeypatch.setattr(auto_scheduler, "SketchPolicy", Policy)
+    few = {**PROGRAMS, "evolutionary_search_population": 16, "evolutionary_search_num_iters": 1}
+    task = search_task()
+    search = _ProgramSearch(task, GuardedModel(num_warmup_sample=64), few, seed=1)
+    first = search.propose([], 4)
+    assert len(set(first)) == 4 and not evolved
+    news = [
+        RelayTrial(task="t", trace=text, source="sketch", run_s=(1e-4 * (at + 1),)) for at, text in enumerate(first)
+    ]
+    second = search.propose(news, 4)
+    assert len(evolved) == 1 and len(set(second)) == 4 and not set(first) & set(second)
