@@ -84,7 +84,8 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     count, lead = tirx.max(whole // tiles.sizes.large, number(1)), product(others)
     place = tirx.Var("task", INDEX)
     rows, tasks = outer.new(whole), outer.new(count)
-    task, thread = inner.new(place % tasks), inner.new(place // (lead * tasks))
+    # As the loop's extent has it: where TVM cannot prove how far `thread` goes, tiles take twice as long.
+    task, thread = inner.new(place % tasks), place // (lead * count)
     leading = places(place // tasks % lead, others)
     body = []
     plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes, outer), strict=True)
