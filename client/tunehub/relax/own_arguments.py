@@ -21,12 +21,14 @@ from tunehub.relax.nodes import (
     integer,
     is_constant,
     parameters,
+    plain_extent,
     same_extent,
     same_extents,
     shape_of_type,
+    tensor_class,
     tensor_type,
 )
-from tunehub.relax.symbols import in_place, symbols_of
+from tunehub.relax.symbols import in_place, is_integer, symbols_of
 
 HAS_OWN_ARGUMENTS = "tunehub.has_own_arguments"
 
@@ -45,7 +47,7 @@ def mark_own_arguments(mod: Any, _context: Any) -> Any:
     foreign: set[str] = set()
     for graph in graphs:
         foreign.update(_Graph(graph, mod).foreign())
-    own = {v: f for v, f in kernels.items() if str(v.name_hint) not in foreign and len(parameters(f)) == len(f.params)}
+    own = {v: f for v, f in kernels.items() if str(v.name_hint) not in foreign}
     unasserted = _without_assertions(own)
     marked = {v: f.with_attr(HAS_OWN_ARGUMENTS, True) for v, f in own.items() if unasserted[v].body.same_as(f.body)}
     return tvm.IRModule({**dict(mod.functions.items()), **marked}, attrs=mod.attrs)
@@ -79,8 +81,10 @@ class _Graph:
             for binding in block.bindings:
                 value: Any = getattr(binding, "value", None)
                 if isinstance(binding, relax.VarBinding) and self._is_call(value):
-                    name, is_own = str(value.args[0].name_hint), self._is_own(value.args[1])
-                    if not (is_own and self._fits(name, [*value.args[1].fields, binding.var])):
+                    name, (tensors, integers) = str(value.args[0].name_hint), _handed(value)
+                    is_own = all(map(self._is_own, tensors))
+                    kinds = [kind for each in (*tensors, binding.var) for kind in _tensors(tensor_type(each))]
+                    if not (is_own and _are_of(self._mod[name], kinds, integers)):
                         yield name
                     if is_own or not relax.analysis.has_reshape_pattern(self._mod[name]):
                         self._own.add(binding.var)
@@ -97,18 +101,21 @@ class _Graph:
             return self._is_own(value.tuple_value)
         return is_constant(value) or (isinstance(value, relax.Var) and value in self._own)
 
-    def _fits(self, name: str, handed: Sequence[Any]) -> bool:
-        """Whether the shapes of what a kernel is called with are those of its parameters."""
-        kinds = [kind for each in handed for kind in _tensors(tensor_type(each))]
-        return _are_of(self._mod[name], kinds)
-
     def _is_call(self, value: Any) -> bool:
         return (
             isinstance(value, relax.Call)
             and getattr(value.op, "name", "") == "relax.call_tir"
-            and len(value.args) == 2
             and isinstance(value.args[1], relax.Tuple)
+            and all(isinstance(symbols, relax.ShapeExpr) for symbols in value.args[2:])
         )
+
+
+def _handed(call: Any) -> tuple[list[Any], list[Any]]:
+    """The tensors that a kernel is called with, and the integers: since 0.27 these are behind the tensors, before they
+    were a shape of their own."""
+    tensors = [field for field in call.args[1].fields if isinstance(tensor_type(field), tensor_class())]
+    values = [*list(call.args[1].fields)[len(tensors) :], *(each for shape in call.args[2:] for each in shape.values)]
+    return tensors, [plain_extent(value) for value in values]
 
 
 def _tensors(kind: Any) -> list[Any]:
@@ -116,15 +123,20 @@ def _tensors(kind: Any) -> list[Any]:
     return [each for field in kind.fields for each in _tensors(field)] if hasattr(kind, "fields") else [kind]
 
 
-def _are_of(kernel: Any, kinds: Sequence[Any]) -> bool:
-    """Whether tensors of these types have the shapes of the parameters of ``kernel``, for all values of symbols."""
+def _are_of(kernel: Any, kinds: Sequence[Any], integers: Sequence[Any]) -> bool:
+    """Whether tensors of these types have the shapes of the parameters of ``kernel``, for all values of symbols;
+    ``integers``: what it is called with behind its tensors."""
     given = [shape_of_type(kind) for kind in kinds]
     known = [shape for shape in given if shape is not None]
     wanted = _shapes(kernel)
+    own_integers = list(filter(is_integer, kernel.params))
     if list(map(len, wanted)) != list(map(len, known)) or len(known) != len(given):
+        return False
+    if len(own_integers) != len(integers) or len(wanted) + len(integers) != len(kernel.params):
         return False
     pairs = [pair for own, other in zip(wanted, known, strict=True) for pair in zip(own, other, strict=True)]
     values = {hash(own): other for own, other in reversed(pairs) if is_variable(own)}
+    values |= {hash(own): value for own, value in zip(own_integers, integers, strict=True)}
     if not all(integer(own) is not None or hash(own) in values for own, _ in pairs):
         return _are_of_expressions(kernel, values, known)
     return all(same_extent(values.get(hash(own), own), other) for own, other in pairs)

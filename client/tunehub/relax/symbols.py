@@ -29,7 +29,7 @@ def symbols_of(function: Any) -> tuple[Any, ...]:
     """The variables in the shapes of the parameters of ``function``, then its parameters that are integers; each once,
     in the order in which they occur."""
     extents = [extent for buffer in parameters(function) for extent in buffer_kind(buffer).shape]
-    return variables_in([*extents, *filter(_is_integer, function.params)])
+    return variables_in([*extents, *filter(is_integer, function.params)])
 
 
 def symbol_name(symbol: Any) -> str:
@@ -206,7 +206,8 @@ def _variables(expression: Any) -> Iterator[Any]:
             yield from _variables(part)
 
 
-def _is_integer(parameter: Any) -> bool:
+def is_integer(parameter: Any) -> bool:
+    """Whether a parameter of a PrimFunc is an integer, and no buffer."""
     return not hasattr(getattr(parameter, "ty", None), "shape") and _dtype(parameter).startswith(("int", "uint"))
 
 

@@ -117,6 +117,15 @@ def test_kernels_of_open_shapes_are_marked(nets: Any) -> None:
     assert marked(chain(nets, softmax, tanh, exp, shape=(batch, rows, 6))) == {"tanh", "exp"}
 
 
+def test_kernels_whose_open_extents_are_expressions_are_marked(nets: Any) -> None:
+    def twice(_b: Any, x: Any) -> Any:
+        return relax.op.concat([x, x], axis=0)
+
+    mod = chain(nets, softmax, twice, tanh, shape=(tvm.tirx.Var("n", "int64"), 6))
+    assert len(kernel(mod, "tanh")[1].params) == 3  # its rows are 2n, so that n is a parameter of its own
+    assert marked(mod) == {"concatenate", "tanh"}
+
+
 @pytest.mark.parametrize("own", [(5, 6), (4, 6, 1)])
 @pytest.mark.parametrize("rows", [4, None])
 def test_a_kernel_that_is_called_with_other_shapes_than_its_own_is_not_marked(
