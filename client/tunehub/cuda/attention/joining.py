@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.cuda.attention.function import attention
 from tunehub.cuda.attention.merging import with_one_product
+from tunehub.cuda.attention.rows import layer_behind, with_rows_in_place
 from tunehub.relax.attention import FoundAttention, found_attention
 from tunehub.relax.expressions import replaced
 from tunehub.relax.kernels import Kernels, rewritten
@@ -29,7 +30,10 @@ def join_attention(mod: Any, _context: Any) -> Any:
     """Module pass for CUDA: attention whose kernel :mod:`tunehub.cuda.attention` can make as one function."""
     joiner = _Joiner(mod)
     written = rewritten(joiner, mod)
-    return relax.transform.DeadCodeElimination()(written) if joiner.found else mod
+    if not joiner.found:
+        return mod
+    named = relax.transform.CanonicalizeBindings()(written)  # no name for a name: fusion would stop there
+    return relax.transform.DeadCodeElimination()(named)
 
 
 @mutator
@@ -37,7 +41,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self.found: list[tuple[Any, FoundAttention]] = []  # by the calls that are made of them
+        self.found: list[tuple[Any, FoundAttention, list[int]]] = []  # calls, and the order of their results' axes
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -51,38 +55,51 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
             return call
         rank = len(found.lead) + 2
         operator = name != "relax.matmul"  # of Relax, whose heads come behind the queries
-        return self._called(with_one_product(self, found), [0, 2, 1, 3] if operator else range(rank))
+        found = with_one_product(self, with_rows_in_place(self, found))
+        return self._called(found, [0, 2, 1, 3] if operator else list(range(rank)))
 
-    def _called(self, found: FoundAttention, order: Sequence[int]) -> Any:
+    def _called(self, found: FoundAttention, order: list[int]) -> Any:
         def compute(*tensors: Any) -> Any:
             return _function(found, tensors, order)
 
         how = (*found.identity, tuple(order))
         call = self._kernels.call(compute, *found.tensors, name="attention", how=how)
-        self.found.append((call, found))
+        self.found.append((call, found, order))
         return call
 
-    def _of(self, expression: Any) -> FoundAttention | None:
+    def _of(self, expression: Any) -> tuple[FoundAttention, list[int]] | None:
         value = bound_value(self, expression)
-        return next((found for call, found in self.found if call.same_as(value)), None)
+        return next(((found, order) for call, found, order in self.found if call.same_as(value)), None)
 
     def _with_heads(self, call: Any) -> Any:
         """Batch and heads that were one axis."""
-        found, shape = self._of(call.args[0]), shape_of(call)
-        if found is None or shape is None or len(found.lead) != 1 or len(shape) < 4:
+        of, shape = self._of(call.args[0]), shape_of(call)
+        if of is None or shape is None or len(of[0].lead) != 1 or of[1] != [0, 1, 2] or len(shape) < 4:
             return call
-        *lead, queries, outputs = shape
+        found, (*lead, queries, outputs) = of[0], shape
         if not same_extents((queries, outputs), (found.queries, found.outputs)):
             return call
-        return self._called(_split(found, lead), range(len(shape)))
+        return self._called(_split(found, lead), list(range(len(shape))))
 
     def _transposed(self, call: Any) -> Any:
-        """Heads behind queries, as the layer that follows takes them."""
-        found = self._of(call.args[0])
+        """Heads behind queries, as the layer that follows takes them, or the rows of that layer's results."""
         axes = None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes]
-        if found is None or axes is None or axes[-1] != len(axes) - 1 or len(axes) != len(found.lead) + 2:
+        if axes is None or axes[-1] != len(axes) - 1:
             return call
-        return self._called(found, axes)
+        of = self._of(call.args[0])
+        if of is None:
+            return self._with_rows(call) if axes == [1, 0, 2] else call
+        found, order = of
+        return self._called(found, [order[axis] for axis in axes])
+
+    def _with_rows(self, call: Any) -> Any:
+        """Rows of a linear layer behind attention that are transposed: those of attention are instead."""
+        layer = layer_behind(self, call.args[0], lambda value: self._of(value) is not None)
+        of = None if layer is None else self._of(layer.source)
+        if layer is None or of is None or len(of[1]) != 4:
+            return call
+        found, (first, second, *rest) = of[0], of[1]
+        return layer.over(self.builder_.emit, self._called(found, [second, first, *rest]))
 
 
 def _serves(found: FoundAttention) -> bool:

@@ -115,6 +115,33 @@ def vit(g: Graph) -> Any:
     return g(op.reshape(g(op.permute_dims(context, [2, 0, 1, 3])), (LENGTH, WIDTH)))
 
 
+def rows_first(g: Graph) -> Any:
+    """``nn.MultiheadAttention``: the rows of a batch lie behind places, between two transpositions."""
+    rng, batch, width = np.random.default_rng(0), 3, HEADS * DEPTH
+
+    def weight(*shape: int) -> Any:
+        return relax.const(rng.uniform(-0.2, 0.2, shape).astype(g.dtype))
+
+    rows = g(op.permute_dims(g.parameter(batch, LENGTH, width), [1, 0, 2]))
+    whole = g(op.add(g(op.matmul(rows, weight(width, 3 * width))), weight(3 * width)))
+    parts = []
+    for at in range(3):
+        part = g(op.strided_slice(whole, [2], [at * width], [at * width + width]))
+        part = g(op.permute_dims(g(op.reshape(part, (LENGTH, batch * HEADS, DEPTH))), [1, 0, 2]))
+        parts.append(g(op.reshape(part, (batch, HEADS, LENGTH, DEPTH))))
+    q, k, v = parts
+    scores = g(op.multiply(g(op.matmul(q, g(op.permute_dims(k, [0, 1, 3, 2])))), g.number(DEPTH**-0.5)))
+    context = g(op.permute_dims(g(op.matmul(g(op.nn.softmax(scores, axis=-1)), v)), [2, 0, 1, 3]))
+    flat = g(op.matmul(g(op.reshape(context, (LENGTH * batch, width))), weight(width, width)))
+    return g(op.permute_dims(g(op.reshape(g(op.add(flat, weight(width))), (LENGTH, batch, width))), [1, 0, 2]))
+
+
+def heads_again(g: Graph) -> Any:
+    """Relax's operator, whose heads are put in front again."""
+    q, k, v = (g.parameter(1, LENGTH, HEADS, DEPTH) for _ in range(3))
+    return g(op.permute_dims(g(op.nn.attention(q, k, v)), [0, 2, 1, 3]))
+
+
 def _causal(dtype: str) -> Any:
     seen = np.tri(LENGTH, dtype=bool)
     return relax.const(np.where(seen, 0, _LOWEST[dtype]).astype(dtype)[None, None])
@@ -187,7 +214,8 @@ def operator(g: Graph) -> Any:
 
 
 GRAPHS: dict[str, Callable[[Graph], Any]] = {
-    each.__name__: each for each in (bert, eager, vit, gpt2, split, llama, t5, exported, operator)
+    each.__name__: each
+    for each in (bert, eager, vit, gpt2, split, llama, t5, exported, operator, rows_first, heads_again)
 }
 
 

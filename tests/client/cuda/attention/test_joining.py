@@ -46,7 +46,8 @@ def test_one_function_computes_what_the_graph_does(name: str) -> None:
     (function,) = kernels(joined)
     left = operators(joined)
     assert left.count("call_tir") == 1
-    assert not {"matmul", "nn.softmax", "strided_slice", "take", "broadcast_to", "where"} & {*left}
+    assert left.count("matmul") == (2 if name == "rows_first" else 0)  # of the layers around
+    assert not {"nn.softmax", "strided_slice", "take", "broadcast_to", "where"} & {*left}
     assert left.count("permute_dims") == (2 if name == "llama" else 0)  # in front of the sums
     found = attention_of(function)
     assert found is not None
