@@ -53,7 +53,7 @@ _FLOAT = 4  # bytes
 _SKEW = 4
 _MOST_STRAIGHT = 512  # multiplications of a thread without a loop around them
 _MOST_WASTE = 1.2  # how much larger the extents may be with padding
-_MOST_RESULTS = 1 << 19  # with more, threads that have their own results are enough
+_MOST_RESULTS = 1 << 23  # with more nothing was measured
 _FEWEST_K = 64
 
 

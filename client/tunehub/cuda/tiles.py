@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunehub.cuda.cost import Operand, Problem, Term, matrix_shape
+from tunehub.cuda.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import UNROLLED, NoTileError, Tile, tile_for
 from tunehub.relax.index_expressions import evaluate
@@ -67,6 +67,19 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
         raise NoTileError("several threads for each result are better, as TVM has them")
     check_function(schedule.mod["main"], mod["main"], target)
     return schedule, expected
+
+
+def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
+    """Seconds that a function with ``sums`` should take by the rule's tile (None where the rule leaves it to TVM), and
+    by TVM's own schedule (None where that is not known)."""
+    if sums.problem is None:
+        return None, None
+    limits = limits_of(target)
+    try:
+        tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
+    except NoTileError:
+        return None, default_s(sums.problem)
+    return tile.expected_s, default_s(sums.problem)
 
 
 def sums_of(mod: Any) -> Sums | None:

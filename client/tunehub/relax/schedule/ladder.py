@@ -293,6 +293,14 @@ def _attention(request: Request) -> _Outcomes:
     return _by_cuda_rule(request, rule.NAME, rule.by_rule)
 
 
+def _split_k(request: Request) -> _Outcomes:
+    """Long sums divided among the threads of a block by rule, where that promises more than other tiles."""
+    from tunehub.cuda import split_k_rule  # CPUs need none of it
+
+    if not request.is_symbolic:
+        yield from _by_cuda_rule(request, split_k_rule.NAME, split_k_rule.by_rule)
+
+
 def _cuda_rule(request: Request) -> _Outcomes:
     """Tiles by the rule for CUDA, where it promises to beat TVM's own schedule; with open axes, for each size."""
     from tunehub.cuda import tiles as cuda_tiles  # CPUs need none of it
@@ -405,7 +413,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _cuda_rule)
+_CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _split_k, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
 

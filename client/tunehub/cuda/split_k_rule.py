@@ -1,0 +1,64 @@
+"""Schedules of current TVM for long sums in float32 on CUDA GPUs without a record: by the sketch of
+:mod:`tunehub.cuda.split_k` with the tile that should cost least, where that promises more than any other form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tunehub.cuda.matmul import Matmul
+from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.split_k import SplitTile, all_tiles, apply, matmul_of
+from tunehub.cuda.split_k_cost import seconds
+from tunehub.cuda.tiles import others_s, sums_of
+from tunehub.records.never_worse import against_guess
+from tunehub.relax.schedule.guard import check_function, check_tiles
+
+NAME = "split_k"  # in reports
+_ATTEMPTS = 3  # tiles that are tried, the likeliest ones
+
+
+def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
+    function has no such sum.
+
+    Raises NoTileError when no tile is within bounds, when the rule's other tiles should take less, or TVM's own
+    schedule as little, within the margin of every guess; where none of the likeliest tiles does, GuardError for what
+    would be wrong or cannot be launched, or what TVM raises.
+    """
+    matmul = matmul_of(mod)
+    if matmul is None:
+        return None
+    sums = sums_of(mod)
+    tile_s, default_s = (None, None) if sums is None else others_s(sums, target)
+    failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
+    for tile, expected_s in likeliest(matmul, _ATTEMPTS):
+        if tile_s is not None and tile_s < expected_s:
+            raise NoTileError(f"other tiles should take {tile_s * 1e6:.3g} µs, these {expected_s * 1e6:.3g}")
+        against = None if default_s is None else against_guess(expected_s, default_s)
+        if against is not None:
+            raise NoTileError(against)
+        try:
+            schedule = apply(mod, matmul, tile)
+            check_tiles(schedule.mod["main"])
+            check_function(schedule.mod["main"], mod["main"], target)
+        except Exception as error:  # TVM raises many kinds; another tile may do
+            failure = error
+        else:
+            return schedule, expected_s
+    raise failure
+
+
+def promised_s(mod: Any) -> float | None:
+    """Seconds that the likeliest tile should take; None when there is none."""
+    matmul = matmul_of(mod)
+    found = [] if matmul is None else likeliest(matmul, 1)
+    return found[0][1] if found else None
+
+
+def likeliest(matmul: Matmul, count: int) -> list[tuple[SplitTile, float]]:
+    """The ``count`` tiles that should take least, in seconds each, the best first."""
+    found = all_tiles(matmul)
+    expected = seconds(matmul, found)
+    return [(found.tile(int(at)), float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
