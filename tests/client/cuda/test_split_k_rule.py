@@ -89,5 +89,7 @@ def test_the_next_tile_is_tried_where_one_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_a_product_without_records_is_served_by_it_and_the_report_can_say_so() -> None:
-    served, _ = schedule_function(dense(128, 768, 768)["main"], H200, EmptyLookup())
+    scheduled, function = schedule_function(dense(128, 768, 768)["main"], H200, EmptyLookup())
+    served = scheduled.served
+    assert served is not None and function is not None
     assert (served.rung, served.template) == ("template", split_k_rule.NAME)
