@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.exceptions import CompileStepError
 from tunehub.records.ladder import StepRejected
+from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent
@@ -184,24 +185,41 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
 
 
 def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
-    """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that."""
+    """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that and are
+    not slower than turned convolutions should be, by the margin of every guess."""
     from tunehub.cuda.channels_last import turns
-    from tunehub.cuda.tensor_core import matmul_of
-    from tunehub.relax.keys import workload_key
-    from tunehub.relax.nodes import main_module
 
     if not turns(mod, target):
         return prepared
-    for _, function in _workloads(prepared):
-        single = main_module(function)
-        matmul = None if symbols_of(function) else matmul_of(single)
-        if matmul is not None and matmul.window > 1 and hub.lookup.by_exact(workload_key(single)) is not None:
-            return prepared
+    recorded_s, turned_s = _recorded_and_turned(prepared, hub)
+    if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
+        return prepared
     try:
         return prepare(mod, target, turned=True)
     except Exception as error:
         hub.failed("turning images", error)
         return prepared
+
+
+def _recorded_and_turned(prepared: Any, hub: Hub) -> tuple[float, float]:
+    """What all convolutions of ``prepared`` that have exact records take by these, and should take with channels
+    last."""
+    from tunehub.cuda.hopper.rule import turned_s
+    from tunehub.cuda.tensor_core import matmul_of
+    from tunehub.relax.keys import workload_key
+    from tunehub.relax.nodes import main_module
+
+    counts, recorded_s, expected_s = call_counts(prepared), 0.0, 0.0
+    for variable, function in _workloads(prepared):
+        single = main_module(function)
+        matmul = None if symbols_of(function) else matmul_of(single)
+        if matmul is None or not (matmul.rows_first or matmul.window > 1):
+            continue
+        found = hub.lookup.by_exact(workload_key(single))
+        if found is not None:
+            count = counts[str(variable.name_hint)]
+            recorded_s, expected_s = recorded_s + count * found.record.mean_s, expected_s + count * turned_s(matmul)
+    return recorded_s, expected_s
 
 
 def compile_module(

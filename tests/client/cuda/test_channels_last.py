@@ -3,6 +3,7 @@ are served."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tvm.relax import op
 import tunehub
 from tunehub.cuda.channels_last import channels_last, turns
 from tunehub.relax.nodes import shape_of, tensor_class
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.pipeline import _prepare_for, prepare
 
 from .scheduled import H200, ROOT
 
@@ -81,12 +82,15 @@ def test_other_networks_and_gpus_keep_their_order(dtype: str, arch: str) -> None
     assert not turns(_network(dtype), target)
 
 
-def test_convolutions_that_have_a_record_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mean_s,keeps", [(1e-6, True), (1e-3, False)])
+def test_convolutions_with_records_keep_their_order_unless_these_are_slow(
+    mean_s: float, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
         pass
-    monkeypatch.setattr(type(hub.lookup), "by_exact", lambda *_: object())
+    found = SimpleNamespace(record=SimpleNamespace(mean_s=mean_s))
+    monkeypatch.setattr(type(hub.lookup), "by_exact", lambda *_: found)
     with H200:
-        from tunehub.relax.pipeline import _prepare_for
-
-        kept, plain = _prepare_for(hub, _network(), H200), prepare(_network(), H200)
-    assert [v.name_hint for v in kept.functions] == [v.name_hint for v in plain.functions]
+        chosen, plain = _prepare_for(hub, _network(), H200), prepare(_network(), H200)
+    names = [[str(v.name_hint) for v in mod.functions] for mod in (chosen, plain)]
+    assert (names[0] == names[1]) is keeps

@@ -3,14 +3,15 @@ operands in half precision, where these promise to beat what tensor cores do oth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 from heapq import nsmallest
 from importlib.util import find_spec
 from typing import Any
 
 from tunehub.cuda.hopper.cost import seconds
-from tunehub.cuda.hopper.ptx import WARPGROUPS
+from tunehub.cuda.hopper.ptx import COPIED, WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.matmul import Matmul, find_matmul
 from tunehub.cuda.tensor_core_cost import default_s
@@ -59,6 +60,12 @@ def expected_s(matmul: Matmul, target: Any) -> float | None:
     """What the best kernel should take; None where there is none for ``target``."""
     best = ranked(matmul, 1) if serves(target) and suits(matmul) else []
     return seconds(matmul, best[0]) if best else None
+
+
+def turned_s(matmul: Matmul) -> float:
+    """What a convolution that is ``matmul`` should take with channels last."""
+    turned = replace(matmul, rows_first=False, k_last=True, columns_first=False, runs=(COPIED, COPIED), window=1)
+    return min((seconds(turned, tile) for tile in tiles(turned)), default=math.inf)
 
 
 def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, float] | None:
