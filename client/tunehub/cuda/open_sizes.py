@@ -3,7 +3,7 @@ tiled, and the one for the size is launched when the function is called. Softmax
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from tunehub.cuda.limits import limits_of
 from tunehub.cuda.open_softmax import by_rows
 from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
 from tunehub.cuda.rule import NoTileError, Tile
-from tunehub.cuda.sizes import MeasuredPiece, OpenProblem, open_problem, tiles_by_size
+from tunehub.cuda.sizes import Grid, MeasuredPiece, OpenProblem, open_problem, tiles_by_size
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
 from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
@@ -38,6 +38,10 @@ class Static(Protocol):
 
     def transferred(self, piece: Any) -> tuple[Any, float] | None:
         """The function scheduled by a record for other shapes, and the seconds that it should take."""
+        ...
+
+    def divided(self, piece: Any) -> tuple[Any, float] | None:
+        """The function with long sums divided in a block, and the seconds that it should take."""
         ...
 
 
@@ -106,7 +110,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     if loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
-    measured = dict(_recorded(whole, problem.grid.recorded, problem.grid.moved, static))
+    measured = dict(_known(whole, problem.grid, static))
     tiles = tiles_by_size(
         problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
     )
@@ -134,14 +138,13 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), [branch])))
 
 
-def _recorded(
-    whole: OpenFunction, lengths: Sequence[int], moved: Sequence[int], static: Static
-) -> Iterator[tuple[MeasuredPiece, Any]]:
-    """The schedules that records have for pieces of some ``lengths``, for ``moved`` ones also those for other shapes,
-    where they can be those of pieces."""
-    for length in sorted({*lengths, *moved}):
+def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
+    """The schedules for pieces of some lengths whose times are known or expected, where they can be those of pieces:
+    by records, by records for other shapes, and by sums that are divided."""
+    asked = (static.recorded, grid.recorded), (static.transferred, grid.moved), (static.divided, grid.divided)
+    for length in sorted({length for _, lengths in asked for length in lengths}):
         piece = whole.piece(length)["main"]
-        found = static.recorded(piece) or (static.transferred(piece) if length in moved else None)
+        found = next((known for ask, lengths in asked if length in lengths and (known := ask(piece))), None)
         if found is None:
             continue
         scheduled, run_s = found

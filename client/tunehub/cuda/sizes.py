@@ -20,28 +20,33 @@ _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a sin
 _WORTH_OF_IMAGES = math.log(1.4)  # of one more convolution, which takes long to compile
 
 
-class _Grid(NamedTuple):
+class Grid(NamedTuple):
     """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``kernels`` may
-    be, those that records are often for (``recorded``), and those at which records for other shapes are adapted
-    (``moved``). ``weight``: of size 1, that of others is 1; ``worth``: what a kernel more must gain."""
+    be, those that records are often for (``recorded``), those at which records for other shapes are adapted
+    (``moved``), and those at which sums are ``divided``. ``weight``: of size 1, that of others is 1; ``worth``: what a
+    kernel more must gain."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
     kernels: int
     recorded: tuple[int, ...]
-    moved: tuple[int, ...] = ()  # none of images: what they should take there is too short
+    moved: tuple[int, ...]
+    divided: tuple[int, ...]
     weight: float = 1.0
     worth: float = _WORTH
 
 
-_ROWS = _Grid(
+_ROWS = Grid(
     (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
     (1, 4, 16, 33, 64, 96, 128, 200, 256, 384, 512, 1024),
     6,
     (16, 32, 64, 128, 197, 256, 384, 512, 1024),
     (128,),  # what fewer should take is too short
+    (16, 64, 128),
 )
-_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), (), 3.0, _WORTH_OF_IMAGES)
+_IMAGES = Grid(
+    (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), (), (1, 8), 3.0, _WORTH_OF_IMAGES
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +70,7 @@ class OpenProblem:
         return self.loops[0] if alone else None
 
     @property
-    def grid(self) -> _Grid:
+    def grid(self) -> Grid:
         """Of rows of a matrix, or of images."""
         return _IMAGES if len(self.two.reduction) > 1 else _ROWS
 

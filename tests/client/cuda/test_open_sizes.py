@@ -37,10 +37,10 @@ Array = np.ndarray[Any, Any]
 
 class _Pieces:
     """Static functions: those of ``length`` have a schedule that was measured, those of ``moved`` one that was measured
-    for other shapes, others have none."""
+    for other shapes, those of ``divided`` one of divided sums, others have none."""
 
-    def __init__(self, length: int | None = None, moved: int | None = None) -> None:
-        self._length, self._moved = length, moved
+    def __init__(self, length: int | None = None, moved: int | None = None, divided: int | None = None) -> None:
+        self._length, self._moved, self._divided = length, moved, divided
 
     def scheduled(self, piece: Any) -> None:
         return None
@@ -50,6 +50,9 @@ class _Pieces:
 
     def transferred(self, piece: Any) -> tuple[Any, float] | None:
         return self._found(piece, self._moved)
+
+    def divided(self, piece: Any) -> tuple[Any, float] | None:
+        return self._found(piece, self._divided)
 
     def _found(self, piece: Any, length: int | None) -> tuple[Any, float] | None:
         sums = tiles.sums_of(main_module(piece))
@@ -192,7 +195,11 @@ def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("static", [_Pieces(128), _Pieces(moved=128)], ids=["a record", "one for other shapes"])
+@pytest.mark.parametrize(
+    "static",
+    [_Pieces(128), _Pieces(moved=128), _Pieces(divided=128)],
+    ids=["a record", "one for other shapes", "divided sums"],
+)
 def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
     static: _Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:

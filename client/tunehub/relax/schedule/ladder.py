@@ -364,6 +364,15 @@ class _Pieces:
             return None
         return served.schedule.mod["main"], served.predicted_s
 
+    def divided(self, piece: Any) -> tuple[Any, float] | None:
+        from tunehub.cuda.split_k_rule import by_rule  # CPUs need none of it
+
+        try:
+            found = by_rule(main_module(piece), self.request.target)
+        except Exception:  # no tile, or what TVM raises for one: other tiles serve
+            return None
+        return None if found is None else (found[0].mod["main"], found[1])
+
 
 def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
     from tunehub.cuda.open_sizes import by_size  # static functions need none of it
