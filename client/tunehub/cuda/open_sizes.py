@@ -114,7 +114,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     tiles = tiles_by_size(
         problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
     )
-    used = tuple({each.tile.length for each in tiles if isinstance(each.tile, MeasuredPiece)})
+    used = tuple({each.tile.length for each in tiles if isinstance(each.tile, MeasuredPiece) and each.tile.recorded})
     made: dict[Tile | MeasuredPiece, Any] = {}
     for tile in {each.tile: None for each in tiles}:
         if isinstance(tile, MeasuredPiece):
@@ -144,7 +144,8 @@ def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[Me
     asked = (static.recorded, grid.recorded), (static.transferred, grid.moved), (static.divided, grid.divided)
     for length in sorted({length for _, lengths in asked for length in lengths}):
         piece = whole.piece(length)["main"]
-        found = next((known for ask, lengths in asked if length in lengths and (known := ask(piece))), None)
+        answers = (ask(piece) if length in lengths else None for ask, lengths in asked)
+        at, found = next(((at, each) for at, each in enumerate(answers) if each is not None), (0, None))
         if found is None:
             continue
         scheduled, run_s = found
@@ -152,7 +153,8 @@ def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[Me
             whole.over(scheduled, length)
         except NotPiecesError:
             continue
-        yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), scheduled
+        recorded = at < len(asked) - 1
+        yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s, recorded=recorded), scheduled
 
 
 def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:

@@ -93,11 +93,12 @@ class OpenProblem:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPiece:
     """A schedule of a piece of ``length`` along the open loop, a kernel of ``blocks`` blocks of which a record says
-    that it takes ``run_s``, or leads to expect it."""
+    that it takes ``run_s``, or leads to expect it; or, not ``recorded``, a rule does."""
 
     length: int
     blocks: int
     run_s: float
+    recorded: bool = True
 
     def seconds_at(self, size: int) -> float:
         """Of as many pieces as a size takes, one beside the other on all multiprocessors."""
