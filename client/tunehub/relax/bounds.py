@@ -9,7 +9,9 @@ A slice that ends at ``n - 1`` may end at a negative number, which counts from t
 never negative, of minima and maxima alone.
 
 The extent of two tensors side by side is ``1 + n`` for TVM's types and ``n + 1`` for its kernels. FuseTIR (0.27) takes
-one for the other's only where they are written alike, so here such a concatenation is a kernel from the beginning.
+one for the other's only where they are written alike, so here such a concatenation is a kernel from the beginning. So
+are extents that a model writes as ``n * 2 * 2``. Pooling that rounds up has a condition where its last window might be
+all outside; where none can be, it is pooling with more padding behind.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tunehub.relax.symbols import symbol_name, variables_in
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # attributes of functions: numbers by names of symbols
 _SLICE = "relax.strided_slice"
 _CONCAT = "relax.concat"
+_POOLING = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
 _CONDITION = "if_then_else"
 _Bounds = tuple[tuple[Any, int, int | None], ...]  # symbols, each with its first and its last value
 
@@ -81,6 +84,8 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
                 primfunc_name_hint="concatenate",
             )
         call = super().visit_call_(call)
+        if _rounds_up(call):
+            return _with_more_padding(call)
         ends = self._ends_inside(call) if _name(call) == _SLICE else None
         if ends is None:
             return call
@@ -88,6 +93,8 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         return relax.op.strided_slice(data, axes, *ends, strides, assume_inbound=True)
 
     def _simple(self, extent: Any) -> Any:
+        if _is_written_otherwise(extent) and not _has_choice(extent):
+            return symbolic().Analyzer().simplify(extent)
         if not _has_choice(extent) or not (self._bounds or _has_condition(extent)):
             return extent
         return self._analyzer.simplify(_without_conditions(extent, self._analyzer))
@@ -164,15 +171,50 @@ def _bindings(function: Any) -> list[Any]:
 
 def _is_odd(binding: Any) -> bool:
     """Whether a result has a shape that TVM's passes stumble over."""
-    return any(map(_has_condition, shape_of(binding.var) or ())) or _is_unordered(binding.value)
+    if any(map(_has_condition, shape_of(binding.var) or ())) or _is_unordered(binding.value):
+        return True
+    shapes = [each for each in getattr(binding.value, "args", ()) if isinstance(each, relax.ShapeExpr)]
+    return any(_is_written_otherwise(extent) for shape in shapes for extent in shape.values)
 
 
 def _is_unordered(value: Any) -> bool:
     """Whether ``value`` concatenates tensors and TVM would write the extent otherwise once it is simplified."""
     if _name(value) != _CONCAT or not isinstance(value.args[0], relax.Tuple) or value.attrs.axis is None:
         return False
-    extents = [extent for extent in shape_of(value) or () if integer(extent) is None]
-    return any(str(symbolic().Analyzer().simplify(extent)) != str(extent) for extent in extents)
+    return any(map(_is_written_otherwise, shape_of(value) or ()))
+
+
+def _is_written_otherwise(extent: Any) -> bool:
+    """Whether TVM writes an extent in another way when it simplifies it."""
+    return integer(extent) is None and str(symbolic().Analyzer().simplify(extent)) != str(extent)
+
+
+def _rounds_up(call: Any) -> bool:
+    """Whether ``call`` is pooling that rounds up, and no window of it can be all outside of the image."""
+    if _name(call) not in _POOLING or not call.attrs.ceil_mode:
+        return False
+    attrs = call.attrs
+    if _name(call) != _POOLING[0] and attrs.count_include_pad:
+        return False  # what is added behind would be counted
+    rows = zip(attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding[2:], strict=True)
+    return all((size - 1) * dilation + 1 >= stride + behind for size, stride, dilation, behind in rows)
+
+
+def _with_more_padding(call: Any) -> Any:
+    attrs = call.attrs
+    top, left, bottom, right = map(int, attrs.padding)
+    rows, columns = (int(stride) - 1 for stride in attrs.strides)
+    make = relax.op.nn.max_pool2d if _name(call) == _POOLING[0] else relax.op.nn.avg_pool2d
+    return make(
+        call.args[0],
+        pool_size=list(map(int, attrs.pool_size)),
+        strides=list(map(int, attrs.strides)),
+        padding=[top, left, bottom + rows, right + columns],
+        dilation=list(map(int, attrs.dilation)),
+        count_include_pad=bool(attrs.count_include_pad),
+        layout=str(attrs.layout),
+        out_layout=str(attrs.out_layout),
+    )
 
 
 def _name(value: Any) -> str:

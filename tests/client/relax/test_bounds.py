@@ -147,3 +147,31 @@ def test_a_token_in_front_of_an_open_number_of_others_is_one_more_row(
         data = nets.array(2, size, 8)
         expected = np.maximum(np.concatenate([token, data], axis=1), 0) @ weight + weight[0]
         np.testing.assert_allclose(run(executable, data), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 0), (3, 1, 1), (2, 2, 0), (3, 3, 0), (4, 2, 1)])
+def test_pooling_that_rounds_up_is_served_where_no_window_is_all_outside(
+    nets: Any, target: Any, run: Any, make_hub: Any, kind: str, size: int, stride: int, padding: int
+) -> None:
+    height, width = (tvm.tirx.Var(name, "int64") for name in ("height", "width"))
+    make = op.nn.max_pool2d if kind == "max" else op.nn.avg_pool2d
+
+    def body(b: Any, x: Any) -> Any:
+        pooled = make(
+            x,
+            (size, size),
+            strides=(stride, stride),
+            padding=(padding, padding),
+            ceil_mode=True,
+            count_include_pad=False,
+        )
+        return b.emit(op.permute_dims(b.emit(pooled), [0, 2, 3, 1]))
+
+    hub = make_hub(layout="auto")
+    executable = compile_module(nets.build(body, (1, 16, height, width)), target, hub)
+    assert not hub.failures and not hub.notes
+    for rows, columns in ((4, 5), (6, 9), (7, 8), (13, 6)):
+        plain = tvm.compile(nets.build(body, (1, 16, rows, columns)), target)
+        data = nets.array(1, 16, rows, columns)
+        np.testing.assert_allclose(run(executable, data), run(plain, data), rtol=1e-5, atol=1e-6)
