@@ -50,6 +50,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = Fa
 
     from tunehub.relax.bounds import within_bounds
     from tunehub.relax.effects import keep_effects, plain_casts
+    from tunehub.relax.reshapes import reshapes_are_views
 
     simplify = _simplifying_passes(mod)
     planning = [_layout_pass(target)] if layout == "auto" and simplify else []
@@ -63,6 +64,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = Fa
         *relax.pipeline.library_dispatch_passes(target),
         *_legalizing_passes(target),
         plain_casts,
+        reshapes_are_views,
     ]
     if target.kind.name == "llvm":
         passes.append(relax.transform.AttachAttrLayoutFreeBuffers())

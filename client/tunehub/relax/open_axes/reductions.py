@@ -16,7 +16,7 @@ from tunehub.templates.base import Machine, blocks_of, open_schedule
 from tunehub.templates.divisors import divisors
 from tunehub.templates.loop_plan import Stage
 
-FEWEST_STEPS = 1 << 14  # of the typical instance: fewer are not worth threads
+FEWEST_STEPS = 1 << 13  # of the typical instance: fewer are not worth threads
 _NARROWEST = 4  # lanes
 
 
@@ -56,6 +56,10 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
     block, count = schedule.get_sblock(stage.nest.name), len(stage.nest.spatial)
     found = schedule.get_loops(block)
     spatial, steps = found[:count], found[count:]
+    alone = stage.nest.results == 1 and len(steps) == 1
+    if alone and stage.kind == "dots" and integer(schedule.get(steps[0]).extent) is None:
+        _side_by_side(schedule, stage, machine)
+        return
     if not spatial:
         return
     follower = None if stage.follower is None else schedule.get_sblock(stage.follower)
@@ -76,6 +80,24 @@ def _reduction(schedule: Any, stage: Stage, machine: Machine) -> None:
     if spatial:
         schedule.parallel(schedule.fuse(*spatial))
     schedule.decompose_reduction(block, steps[0])
+
+
+def _side_by_side(schedule: Any, stage: Stage, machine: Machine) -> None:
+    """Sums along an open axis in which neighbours lie side by side: several of each result, joined at the end. Vectors
+    without conditions, and the remainder one by one."""
+    total = schedule.get_sblock(stage.nest.name)
+    _, inner = schedule.split(schedule.get_loops(total)[-1], [None, machine.vector])
+    parts = schedule.rfactor(inner, -1)
+    *spatial, steps, lanes = schedule.get_loops(parts)
+    outer = spatial[-1] if spatial else schedule.add_unit_loop(steps)
+    schedule.reverse_compute_at(total, outer, preserve_unit_loops=True)
+    if stage.follower is not None:
+        schedule.reverse_compute_at(schedule.get_sblock(stage.follower), outer, preserve_unit_loops=True)
+    schedule.annotate(steps, "pragma_loop_partition_hint", 1)
+    schedule.vectorize(lanes)
+    if spatial:
+        schedule.parallel(schedule.fuse(*spatial))
+    schedule.vectorize(schedule.get_loops(schedule.decompose_reduction(parts, steps))[-1])
 
 
 def lanes_along(schedule: Any, loop: Any, machine: Machine) -> int:
