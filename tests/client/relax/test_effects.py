@@ -113,7 +113,6 @@ def test_modules_without_effects_are_not_touched(nets: Any) -> None:
     assert keep_effects(mod).same_as(mod)
 
 
-@pytest.mark.tvm_versions
 def test_what_is_cast_keeps_its_memory(nets: Any, make_hub: Any, target: Any) -> None:
     """The planner takes what a packed function was given for free behind the call."""
     rows = tvm.tirx.Var("n", "int64")
