@@ -12,6 +12,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tvm import te, topi
 
 import tunehub
+from tunehub.cuda import split_k_rule
 from tunehub.cuda.adapted import expected_times, tile_row
 from tunehub.cuda.cost import as_tiles, seconds
 from tunehub.cuda.rule import tile_for
@@ -40,7 +41,7 @@ def convolution(channels: int, size: int, *, batch: int, kernel: int = 3) -> Any
     weight = te.placeholder((channels, channels, kernel, kernel), name="weight")
     bias = te.placeholder((1, channels, 1, 1), name="bias")
     result = topi.nn.relu(topi.add(topi.nn.conv2d(data, weight, 1, kernel // 2, 1), bias))
-    return te.create_prim_func([data, weight, bias, result])
+    return te.create_prim_func([data, weight, bias, result], index_dtype_override="int64")
 
 
 def test_a_tile_that_leaves_multiprocessors_idle_here_gives_way_to_the_rule(lookup: Any) -> None:
@@ -50,8 +51,13 @@ def test_a_tile_that_leaves_multiprocessors_idle_here_gives_way_to_the_rule(look
     assert outcome.rung == "template"
 
 
-def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(lookup: Any) -> None:
+def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(
+    lookup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function = convolution(64, 56, batch=3)
+    outcome, _ = schedule_function(function, H200, lookup)
+    assert outcome.served is not None and outcome.served.template == split_k_rule.NAME
+    monkeypatch.setattr(split_k_rule, "promised_s", lambda _: None)
     outcome, _ = schedule_function(function, H200, lookup)
     served = outcome.served
     assert served is not None and served.rung == "transfer"
