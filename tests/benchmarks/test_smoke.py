@@ -18,7 +18,7 @@ from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
-ELSEWHERE = {"gpu": "test_gpu.py", "legacy": "../legacy/test_benchmarks.py"}
+ELSEWHERE = {"gpu": "test_gpu.py", "skinny": "test_skinny.py", "legacy": "../legacy/test_benchmarks.py"}
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 

@@ -1,0 +1,29 @@
+"""The benchmark of products with few rows, but for a GPU: its models are served as it says, with one kernel each."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+from benchmarks import skinny
+from tests.client.cuda.scheduled import H200
+
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.pipeline import prepare
+from tunehub.relax.schedule.ladder import schedule_function
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("rows", "label", "served"), [
+    (1, "float16", None),
+    (16, "float16", "skinny"),
+    (1, "q4f16", "skinny"),
+    (64, "q8f16", "skinny"),
+])  # fmt: skip
+def test_each_product_is_one_kernel(rows: int, label: str, served: str | None) -> None:
+    with H200:
+        (function,) = skinny._functions(prepare(skinny._module(rows, 512, 256, skinny.FORMATS[label]), H200))
+        scheduled, _ = schedule_function(function, H200, EmptyLookup())
+    assert (scheduled.served.template if scheduled.served is not None else None) == served
