@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,14 @@ def _kernel(mod: Any, tile: WarpgroupTile) -> Any:
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("name", swept(["weights as they lie"], MODULES))
 def test_results_are_right(name: str, tile: str) -> None:
-    mod, rng = MODULES[name], np.random.default_rng(0)
+    _assert_right(MODULES[name], TILES[tile])
+
+
+def _assert_right(mod: Any, tile: WarpgroupTile) -> None:
+    rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(dtype) for shape, dtype in buffer_shapes(mod["main"])]
     arrays[-1][...] = np.nan
-    run(_kernel(mod, TILES[tile]), *arrays)
+    run(_kernel(mod, tile), *arrays)
     own = [tvm.runtime.tensor(array) for array in arrays]
     tvm.compile(mod, "llvm")(*own)
     expected = own[-1].numpy()
@@ -118,3 +123,16 @@ def test_operands_that_start_between_copies_are_refused() -> None:
     mod = tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
     with pytest.raises(ValueError, match="do not lie behind each other"):
         _kernel(mod, TILES["one warpgroup"])
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("seed", swept(range(3), range(60)))
+def test_results_are_right_for_random_extents_and_tiles(seed: int) -> None:
+    rng = Random(seed)
+    rows, columns, depth = rng.randint(1, 150), 8 * rng.randint(5, 20), 8 * rng.randint(1, 60)
+    mod = _product(rng.randint(1, 2), rows, columns, depth, transposed=(False, rng.random() < 0.5))
+    matmul = matmul_of(mod)
+    if matmul is None:
+        pytest.skip("a product of one row")
+    tile = rng.choice(list(tiles(matmul)))
+    _assert_right(mod, tile)

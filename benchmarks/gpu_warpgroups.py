@@ -1,0 +1,118 @@
+"""``python -m benchmarks.gpu_warpgroups [FILE]``: fit the costs of kernels for warpgroups, and judge the rule.
+
+FILE (default: that of 2026-11-22, H200): a JSON object a line and workload: ``name``, ``kind``, ``extents`` (batch,
+rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not measured), and ``tiles``,
+each the fields of a WarpgroupTile and its seconds. Judged is each kind of workload with costs that were fitted without
+it: of the tiles that were measured for a workload, the rule's first is compared with the fastest. Needs scipy; no TVM,
+no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.gpu_rule import cost_lines, positive_costs
+from tunehub.cuda.hopper.cost import COSTS, counts
+from tunehub.cuda.hopper.ptx import COPIED
+from tunehub.cuda.hopper.tiles import WarpgroupTile
+from tunehub.cuda.matmul import Axis, Matmul
+
+ROWS = Path(__file__).parent / "results" / "warpgroups-h200-2026-11-22.jsonl.xz"
+_WEIGHT = 0.5  # how much less slow tiles count: (fastest ÷ own time) to this power
+
+Array = npt.NDArray[Any]
+Costs = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredTiles:
+    """Tiles of one workload that were measured: ``run_s`` in seconds, and what PyTorch takes, if that is known."""
+
+    name: str
+    kind: str
+    matmul: Matmul
+    tiles: tuple[WarpgroupTile, ...]
+    run_s: Array
+    torch_s: float | None
+
+
+@click.command()
+@click.argument("path", default=ROWS, type=click.Path(exists=True, path_type=Path))
+def main(path: Path) -> None:
+    """Fit and judge."""
+    found = list(measured(path))
+    click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
+    click.echo(f"the client's costs: {_judged(found, COSTS)}")
+    for kind in sorted({each.kind for each in found}):
+        own = [each for each in found if each.kind == kind]
+        click.echo(f"without {kind}: {_judged(own, fitted([each for each in found if each.kind != kind]))}")
+    for line in cost_lines("COSTS", fitted(found)):
+        click.echo(line)
+
+
+def measured(path: Path) -> Iterator[MeasuredTiles]:
+    """The workloads of a file."""
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        for item in map(json.loads, lines):
+            yield MeasuredTiles(
+                name=item["name"],
+                kind=item["kind"],
+                matmul=_matmul(item),
+                tiles=tuple(_tile(row) for row in item["tiles"]),
+                run_s=np.array([row[-1] for row in item["tiles"]]),
+                torch_s=item["torch_s"],
+            )
+
+
+def fitted(found: Sequence[MeasuredTiles]) -> Costs:
+    """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
+    weights = [(each.run_s.min() / each.run_s) ** _WEIGHT for each in found]
+    even = [weight / np.sqrt((weight**2).sum()) for weight in weights]
+    rows = [_rows(each, COSTS) / each.run_s[:, None] for each in found]
+    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(even)), strict=True))
+
+
+def chosen(each: MeasuredTiles, costs: Costs) -> int:
+    """The number of the tile with the least expected time."""
+    return int(np.argmin(_rows(each, costs) @ np.array(list(costs.values()))))
+
+
+def _judged(found: Sequence[MeasuredTiles], costs: Costs) -> str:
+    share = geometric_mean([each.run_s[chosen(each, costs)] / each.run_s.min() for each in found])
+    known = [each.run_s[chosen(each, costs)] / each.torch_s for each in found if each.torch_s is not None]
+    beside = f", over PyTorch's time {geometric_mean(known):.3f}, worst {max(known):.2f}" if known else ""
+    return f"{len(found)}, chosen tile over fastest {share:.3f}{beside}"
+
+
+def _rows(each: MeasuredTiles, costs: Costs) -> Array:
+    found = [counts(each.matmul, tile) for tile in each.tiles]
+    return np.array([[number[name] for name in costs] for number in found])
+
+
+def _matmul(item: dict[str, Any]) -> Matmul:
+    batch, rows, columns, k = (
+        (Axis(number, extent),) if extent > 1 else () for number, extent in enumerate(item["extents"])
+    )
+    return Matmul(
+        name=item["name"], batch=batch, rows=rows, columns=columns, k=k, rows_first=False, k_last=item["k_last"],
+        columns_first=False, runs=(COPIED, COPIED), window=1,
+    )  # fmt: skip
+
+
+def _tile(row: Sequence[Any]) -> WarpgroupTile:
+    groups, rows, columns, stages, cluster, _ = row
+    return WarpgroupTile(groups=(groups[0], groups[1]), rows=rows, columns=columns, stages=stages, cluster=cluster)
+
+
+if __name__ == "__main__":
+    main()
