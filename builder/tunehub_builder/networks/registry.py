@@ -13,6 +13,7 @@ from tunehub_builder.networks.network import Definition, Network
 from tunehub_builder.networks.vit import ViT, ViTConfig
 
 IMAGE = (1, 3, 224, 224)
+_WHOLE_ONLY = frozenset({"mobilenet_v2"})  # TVM 0.27 cannot convert its clip (ToMixedPrecision)
 _HALF = "_fp16"  # behind the name of a network: in half precision, with sums in float32
 
 # Network -> (stem after "light_" of the file in the onnx package, name of the data input as an identifier).
@@ -38,14 +39,14 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, *, seed: int = 0) -> Network:
-    """The standard network `name`, with weights made from `seed`; with `_fp16` behind it any of them in half precision.
-    Raises UnknownNetworkError, which lists the names."""
+    """The standard network `name`, with weights made from `seed`; most of them also in half precision, with `_fp16`
+    behind the name. Raises UnknownNetworkError, which lists the names."""
     if name in LIGHT:
         return _light(name, seed)
     if name in _DEFINED:
         return _DEFINED[name](seed)
     whole = name.removesuffix(_HALF)
-    if whole != name and (whole in LIGHT or whole in _DEFINED):
+    if whole != name and whole not in _WHOLE_ONLY and (whole in LIGHT or whole in _DEFINED):
         from tunehub_builder.networks.half import half
 
         return half(get(whole, seed=seed), name)

@@ -33,11 +33,12 @@ def test_inputs_are_identifiers_with_fixed_shapes(name: str) -> None:
         assert all(d > 0 for d in shape)
 
 
-def test_every_network_is_known_in_half_precision() -> None:
+def test_networks_are_known_in_half_precision() -> None:
     network = networks.get("squeezenet_fp16")
     assert (network.name, network.dtype) == ("squeezenet_fp16", "float16")
-    with pytest.raises(networks.UnknownNetworkError):
-        networks.get("squeezenet_fp16_fp16")
+    for name in ("squeezenet_fp16_fp16", "mobilenet_v2_fp16"):
+        with pytest.raises(networks.UnknownNetworkError):
+            networks.get(name)
 
 
 def test_unknown_name_lists_the_names_and_mentions_files() -> None:
