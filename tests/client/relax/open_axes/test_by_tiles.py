@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,14 @@ def test_products_of_rows_are_register_tiles(cpu: Any, opened: Any) -> None:
     make, *shapes = CASES["dense"]
     found = opened.scheduled(opened.open_case(make, *shapes), cpu)
     assert found.template == "dense"
+
+
+def test_the_place_of_a_thread_is_written_with_the_extent_of_its_loop(cpu: Any, opened: Any) -> None:
+    """As a variable, whose bounds TVM does not know, it made tiles of an even number of blocks half as fast."""
+    make, *shapes = CASES["dense"]
+    text = opened.scheduled(opened.open_case(make, *shapes), cpu).mod["main"].script()
+    count = re.search(r"for task in T\.parallel\((T\.max\(.+?, T\.int64\(1\)\))", text)
+    assert count is not None and f"task // {count[1]}" in text
 
 
 @pytest.mark.parametrize("make", [lambda x: topi.sum(x, axis=0), lambda x: topi.flip(x, axis=0)])
