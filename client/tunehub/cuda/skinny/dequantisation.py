@@ -30,7 +30,7 @@ from tunehub.relax.nodes import (
 
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
-_ROWS = 32  # that are evaluated beside the first and the last
+_ROWS = 8  # that are evaluated beside the first and the last
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -115,26 +115,48 @@ def _variables(arguments: Sequence[Any]) -> Iterator[Any]:
 
 def _computes(calls: dict[Any, Any], result: Any, leaves: Sequence[Any], form: Format, mod: Any) -> bool:
     """Whether ``calls`` make ``result`` of ``leaves`` as ``form`` says, at some rows."""
-    random = np.random.default_rng(form.bits)
-    words = random.integers(0, 1 << WORD_BITS, static_shape(leaves[0]), np.uint32)
-    scales = (random.random(static_shape(leaves[1])) + 0.5).astype(np.float16)
+    words = _numbers(static_shape(leaves[0]))
+    given = words, _halves(_numbers(static_shape(leaves[1])))
     count, depth = static_shape(result) or (0, 0)
-    rows = np.unique([0, count - 1, *random.integers(0, count, _ROWS)]).reshape(-1, 1)
+    rows = np.unique([0, count - 1, *np.random.default_rng(form.bits).integers(0, count, _ROWS)]).reshape(-1, 1)
     k = np.arange(depth).reshape(1, -1)
     in_word = WORD_BITS // form.bits
-    numbers = words[rows, k // in_word] >> (k % in_word * form.bits).astype(np.uint32) & np.uint32(2**form.bits - 1)
-    wanted = (numbers.astype(np.float16) - np.float16(form.offset)) * scales[rows, k // form.group]
+    shifted = words((rows, k // in_word)) >> (k % in_word * form.bits).astype(np.uint32)
+    numbers = (shifted & np.uint32(2**form.bits - 1)).astype(np.float16)
+    wanted = (numbers - np.float16(form.offset)) * given[1]((rows, k // form.group))
     try:
         with np.errstate(all="ignore"):
-            found = _graph(calls, dict(zip(leaves, (words, scales), strict=True)), mod)[result]((rows, k))
-    except (_NotEvaluatedError, IndexError):
+            found = _graph(calls, dict(zip(leaves, given, strict=True)), mod)[result]((rows, k))
+    except _NotEvaluatedError:
         return False
     return found.dtype == wanted.dtype and np.array_equal(np.broadcast_to(found, wanted.shape), wanted)
 
 
-def _graph(calls: dict[Any, Any], leaves: dict[Any, Array], mod: Any) -> dict[Any, _Elements]:
+def _numbers(shape: tuple[int, ...] | None) -> _Elements:
+    """The elements of a tensor that looks random (splitmix64), which no one has to keep in memory."""
+
+    def elements(indices: Sequence[Array]) -> Array:
+        place = np.zeros((), np.uint64)
+        for index, extent in zip(indices, shape or (), strict=True):
+            if index.min() < 0 or index.max() >= extent:
+                raise _NotEvaluatedError
+            place = place * np.uint64(extent) + index.astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            place = (place + np.uint64(0x9E3779B97F4A7C15)) ^ (place >> np.uint64(shift))
+            place = place * np.uint64(factor)
+        return np.asarray(place >> np.uint64(32)).astype(np.uint32)
+
+    return elements
+
+
+def _halves(numbers: _Elements) -> _Elements:
+    """Numbers in half precision from 0.5 to 1.5."""
+    return lambda indices: (numbers(indices) % np.uint32(1 << 10) / 1024 + 0.5).astype(np.float16)
+
+
+def _graph(calls: dict[Any, Any], leaves: dict[Any, _Elements], mod: Any) -> dict[Any, _Elements]:
     """The elements of each variable."""
-    known: dict[Any, _Elements] = {variable: _of(array) for variable, array in leaves.items()}
+    known = dict(leaves)
     for variable, call in calls.items():
         function, arguments = _kernel(variable, call, mod)
         given = [_of(constant_array(each)) if is_constant(each) else known[each] for each in arguments]
@@ -143,7 +165,12 @@ def _graph(calls: dict[Any, Any], leaves: dict[Any, Array], mod: Any) -> dict[An
 
 
 def _of(array: Array) -> _Elements:
-    return lambda indices: np.asarray(array[tuple(indices)])
+    def elements(indices: Sequence[Array]) -> Array:
+        if any(index.min() < 0 or index.max() >= extent for index, extent in zip(indices, array.shape, strict=True)):
+            raise _NotEvaluatedError
+        return np.asarray(array[tuple(indices)])
+
+    return elements
 
 
 def _kernel(variable: Any, call: Any, mod: Any) -> tuple[Any, list[Any]]:

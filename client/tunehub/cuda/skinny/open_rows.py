@@ -1,4 +1,4 @@
-"""Products with an open number of rows, up to 64 of them: a kernel of :mod:`tunehub.cuda.skinny` for each range."""
+"""Products with an open number of rows, up to 32 of them: a kernel of :mod:`tunehub.cuda.skinny` for each range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunehub.cuda.skinny.tile import chosen
 from tunehub.relax.schedule.branches import SizeBranch
 from tunehub.relax.schedule.guard import GuardError, check_features, check_function
 
-_LENGTHS = (8, 16, 32, 64)  # rows that a kernel is for; each has registers for as many
+_LENGTHS = (8, 16, 32)  # rows that a kernel is for; each has registers for as many
 
 
 def few_rows(whole: OpenFunction, target: Any) -> list[SizeBranch]:
