@@ -49,7 +49,8 @@ OPTIONS = (
         default=1,
         show_default=True,
         type=click.IntRange(min=1),
-        help="With several, so many models are compiled at a time, before any is measured; compile times are not said.",
+        help="With several, so many models are compiled at a time, before any is measured; compile times are not said, "
+        "and schedules are not run to verify them.",
     ),
 )
 

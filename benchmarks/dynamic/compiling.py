@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.dynamic.models import LARGEST, OpenModel
 from benchmarks.gpu_network import this_gpu
+from tunehub.options import Verify
 from tunehub_builder import networks
 from tunehub_builder.networks import Network
 
@@ -41,7 +42,7 @@ class CompiledModel:
         return replace(self, executable=tvm.runtime.load_module(str(self.library)))
 
 
-def compiled(network: Network, device: str, *, measured: bool) -> CompiledModel:
+def compiled(network: Network, device: str, *, measured: bool, verify: Verify = "auto") -> CompiledModel:
     """``network`` by tunehub with its open dimensions, if it has any; ``measured``: the size of its library, too."""
     import tvm
 
@@ -52,7 +53,7 @@ def compiled(network: Network, device: str, *, measured: bool) -> CompiledModel:
     module = network.relax_module() if on_cpu else recorded(network.relax_module())
     began = time.perf_counter()
     config = {} if on_cpu else _GRAPHS
-    with tunehub.context(target) as hub, tvm.transform.PassContext(opt_level=3, config=config):
+    with tunehub.context(target, verify=verify) as hub, tvm.transform.PassContext(opt_level=3, config=config):
         executable = tvm.compile(module, target)
     compile_s = time.perf_counter() - began
     report = replace(hub.report(), functions={})  # TVM's functions stay in their process
@@ -77,8 +78,9 @@ def _wanted(model: OpenModel) -> Iterator[tuple[str, Network]]:
 
 
 def exported(network: Network, library: Path, device: str) -> CompiledModel:
-    """As :func:`compiled`, in the file ``library``."""
-    found = compiled(network, device, measured=False)
+    """As :func:`compiled`, in the file ``library``. Schedules are not run to verify them: on a GPU each compile would
+    start processes for all cores."""
+    found = compiled(network, device, measured=False, verify="never")
     found.executable.export_library(str(library))
     size = library.stat().st_size
     return replace(found, executable=None, compile_s=math.nan, library=library, library_bytes=size)
