@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
-from tvm import te
+from tvm import te, topi
 
 from tunehub.cuda.check import fault
 from tunehub.cuda.fault import Fault, NotSimulated
@@ -136,3 +136,19 @@ def test_results_are_right_for_random_extents_and_tiles(seed: int) -> None:
         pytest.skip("a product of one row")
     tile = rng.choice(list(tiles(matmul)))
     _assert_right(mod, tile)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("seed", swept(range(2), range(40)))
+def test_random_convolutions_are_right(seed: int) -> None:
+    rng = Random(seed)
+    size, kernel, channels = rng.randint(5, 12), rng.choice((1, 2, 3, 5)), 8 * rng.randint(1, 6)
+    x = te.placeholder((rng.randint(1, 3), size, size + 1, channels), "float16", name="x")
+    w = te.placeholder((kernel, kernel, channels, 8 * rng.randint(5, 12)), "float16", name="w")
+    strides, dilation = rng.randint(1, 2), rng.randint(1, 1 if kernel == 5 else 2)
+    y = topi.nn.conv2d_nhwc(x, w, strides, rng.randint(0, kernel // 2), dilation, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: te.max(y(*i), te.const(0, "float32")).astype("float16"), name="relu")
+    mod = tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    _assert_right(mod, rng.choice(list(tiles(matmul))))
