@@ -371,7 +371,8 @@ class _KernelWriter:
         if count % tile.threads:
             raise ValueError("a block writes less than its threads")
         first = self.thread + (self.rank * count if tile.cluster > 1 else 0)
-        together = math.gcd(count // tile.threads, _TOGETHER)
+        # TVM's code generator takes a vector that was loaded before for one that is loaded again, in one scope.
+        together = math.gcd(count // tile.threads, _TOGETHER) if tile.cluster == 1 else 1
 
         def some(i: Any) -> Any:
             return self._for(together, lambda j: self._neighbours((i * together + j) * tile.threads + first), _UNROLLED)
