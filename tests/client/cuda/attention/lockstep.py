@@ -92,7 +92,7 @@ class _Lockstep:
                 self.statement(node.body)
 
     def do_IfThenElse(self, node: Any) -> None:
-        before, holds = self.active, self.value(node.condition)
+        before, holds = self.active, np.asarray(self.value(node.condition), bool)
         assert node.else_case is None
         self.active = before & holds
         if self.active.any():

@@ -130,6 +130,7 @@ FIRST = [
     Case("float16", 1, 4, 20, 70, 32, 32, AttentionTile(warps=(2, 2), rows=1, keys=16), 2, True, (1, 4, 1, 70)),
     Case("float16", 2, 1, 40, 40, 16, 16, AttentionTile(warps=(1, 1), rows=1, keys=16, stages=1), behind=False),
     Case("float16", 1, 1, 90, 90, 32, 32, AttentionTile(warps=(2, 1), rows=1, keys=16), causal=True),
+    Case("float16", 1, 1, 20, 9, 16, 16, AttentionTile(warps=(1, 1), rows=1, keys=32)),
     Case("float32", 1, 1, 18, 20, 32, 32, AttentionTile(warps=(1, 2), rows=1, keys=16)),
     Case("float32", 1, 2, 17, 40, 16, 48, AttentionTile(warps=(1, 1), rows=1, keys=16), 2, True, (1, 1, 1, 40)),
 ]
