@@ -58,6 +58,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = Fa
         within_bounds,
         keep_effects,
         *simplify,
+        *_attention_passes(target),
         *_turning_passes(turned=turned),
         *_accuracy_passes(target),
         *planning,
@@ -508,11 +509,20 @@ def _accuracy_passes(target: Any) -> list[Any]:
     if target.kind.name != "cuda":
         return []
     from tunehub.cuda.accurate_math import accurate_math
-    from tunehub.cuda.attention.joining import join_attention
-    from tunehub.cuda.attention.rule import serves
     from tunehub.cuda.products import gpu_products
 
-    return [*([join_attention] if serves(target) else []), accurate_math, gpu_products]
+    return [accurate_math, gpu_products]
+
+
+def _attention_passes(target: Any) -> list[Any]:
+    """Attention as one function each. Before images are turned: TVM's ConvertLayout fails on a ``squeeze`` whose axis
+    counts from the end (0.27: ``std::bad_alloc``), as vision transformers have it in front of their heads."""
+    if target.kind.name != "cuda":
+        return []
+    from tunehub.cuda.attention.joining import join_attention
+    from tunehub.cuda.attention.rule import serves
+
+    return [join_attention] if serves(target) else []
 
 
 def _layout_pass(target: Any) -> Any:

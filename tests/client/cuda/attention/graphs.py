@@ -98,7 +98,7 @@ def eager(g: Graph) -> Any:
 def vit(g: Graph) -> Any:
     """Parts of one linear layer, each taken by an index that is computed."""
     whole = g(op.reshape(g.parameter(LENGTH, 1, 3 * WIDTH), (LENGTH, 1, 3, WIDTH)))
-    whole = g(op.squeeze(g(op.permute_dims(g(op.expand_dims(whole, [0])), [3, 1, 2, 0, 4])), [3]))
+    whole = g(op.squeeze(g(op.permute_dims(g(op.expand_dims(whole, [0])), [3, 1, 2, 0, 4])), [-2]))
     parts = []
     for at in range(3):
         index = relax.const(at, "int64")

@@ -15,8 +15,10 @@ from tvm.relax import op
 from tvm_ffi import structural_equal
 
 from tunehub.cuda.attention.joining import join_attention
+from tunehub.cuda.attention.rule import serves
 from tunehub.cuda.attention.spec import attention_of
 from tunehub.relax.nodes import buffer_shapes
+from tunehub.relax.pipeline import prepare
 
 from ....threads_as_loops import UNOPTIMISED
 from .graphs import DEPTH, GRAPHS, HEADS, LENGTH, Graph, inputs, module, run
@@ -141,3 +143,11 @@ def test_queries_keys_and_values_of_the_same_rows_are_one_product(biases: bool, 
 def test_products_of_other_rows_and_of_float32_stay_apart() -> None:
     assert operators(join_attention(module(_layer(False, True, False), "float16"))).count("matmul") == 3
     assert operators(join_attention(module(_layer(True, True, False), "float32"))).count("matmul") == 3
+
+
+@pytest.mark.skipif(not serves(tvm.target.Target({"kind": "cuda", "arch": "sm_90"})), reason="needs TVM 0.27")
+def test_a_vision_transformer_is_prepared_with_channels_last() -> None:
+    """TVM's ConvertLayout fails on its ``squeeze`` along an axis that counts from the end, which is gone before."""
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    prepared = prepare(module(GRAPHS["vit"], "float16"), target, turned=True)
+    assert sum(attention_of(each) is not None for each in kernels(prepared)) == 1
