@@ -35,7 +35,7 @@ Costs = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredTiles:
+class MeasuredWarpgroupTiles:
     """Tiles of one workload that were measured: ``run_s`` in seconds, and what PyTorch takes, if that is known."""
 
     name: str
@@ -60,11 +60,11 @@ def main(path: Path) -> None:
         click.echo(line)
 
 
-def measured(path: Path) -> Iterator[MeasuredTiles]:
+def measured(path: Path) -> Iterator[MeasuredWarpgroupTiles]:
     """The workloads of a file."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for item in map(json.loads, lines):
-            yield MeasuredTiles(
+            yield MeasuredWarpgroupTiles(
                 name=item["name"],
                 kind=item["kind"],
                 matmul=_matmul(item),
@@ -74,7 +74,7 @@ def measured(path: Path) -> Iterator[MeasuredTiles]:
             )
 
 
-def fitted(found: Sequence[MeasuredTiles]) -> Costs:
+def fitted(found: Sequence[MeasuredWarpgroupTiles]) -> Costs:
     """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
     weights = [(each.run_s.min() / each.run_s) ** _WEIGHT for each in found]
     even = [weight / np.sqrt((weight**2).sum()) for weight in weights]
@@ -82,19 +82,19 @@ def fitted(found: Sequence[MeasuredTiles]) -> Costs:
     return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(even)), strict=True))
 
 
-def chosen(each: MeasuredTiles, costs: Costs) -> int:
+def chosen(each: MeasuredWarpgroupTiles, costs: Costs) -> int:
     """The number of the tile with the least expected time."""
     return int(np.argmin(_rows(each, costs) @ np.array(list(costs.values()))))
 
 
-def _judged(found: Sequence[MeasuredTiles], costs: Costs) -> str:
+def _judged(found: Sequence[MeasuredWarpgroupTiles], costs: Costs) -> str:
     share = geometric_mean([each.run_s[chosen(each, costs)] / each.run_s.min() for each in found])
     known = [each.run_s[chosen(each, costs)] / each.torch_s for each in found if each.torch_s is not None]
     beside = f", over PyTorch's time {geometric_mean(known):.3f}, worst {max(known):.2f}" if known else ""
     return f"{len(found)}, chosen tile over fastest {share:.3f}{beside}"
 
 
-def _rows(each: MeasuredTiles, costs: Costs) -> Array:
+def _rows(each: MeasuredWarpgroupTiles, costs: Costs) -> Array:
     found = [counts(each.matmul, tile) for tile in each.tiles]
     return np.array([[number[name] for name in costs] for number in found])
 
