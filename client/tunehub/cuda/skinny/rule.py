@@ -14,7 +14,7 @@ from tunehub.cuda.tensor_core import matmul_of
 from tunehub.relax.schedule.guard import check_features, check_function
 
 NAME = "skinny"  # in reports
-_FEW = 16  # rows
+_FEW, _MANY_COLUMNS = 16, 1 << 14  # rows; where there are more columns, blocks of 64 rows fill the GPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,7 @@ def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
         return
     if extents.rows == 1:
         raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")
-    matmul = matmul_of(mod) if extents.rows > _FEW else None
+    few = extents.rows <= (_FEW if extents.columns > _MANY_COLUMNS else 2 * _FEW)
+    matmul = None if few else matmul_of(mod)
     if matmul is not None and warpgroups.expected_s(matmul, target) is not None:
-        raise NoTileError(f"a kernel for warpgroups is as fast from {_FEW + 1} rows on")
+        raise NoTileError(f"a kernel for warpgroups is as fast for {extents.rows} rows")
