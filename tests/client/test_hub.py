@@ -549,7 +549,8 @@ def test_processes_racing_to_index_one_blob(registry: RegistryFolder, cache: Pat
     children = [subprocess.Popen(command, env=environment) for _ in range(8)]
     assert [child.wait(timeout=120) for child in children] == [0] * 8
     kinds = sorted(path.suffix for path in (cache / "blobs").iterdir() if path.suffix != ".lock")
-    assert kinds == [".sqlite", ".tunepkg"]
+    # Of this package, and of the embedded one behind it where that serves the target, too.
+    assert kinds in ([".sqlite", ".tunepkg"], [".sqlite", ".sqlite", ".tunepkg", ".tunepkg"])
 
 
 def test_empty_and_layered_lookups() -> None:
