@@ -11,9 +11,12 @@ _PACKAGES = "llvm-*.tunepkg"  # of CPUs: a target without features takes any of 
 
 
 def published_records() -> list[ScheduleRecord]:
-    """MetaSchedule's records of the first package for a CPU. Raises FileNotFoundError when none is embedded."""
-    found = sorted((embedded_registry() / "packages").glob(_PACKAGES))
-    if not found:
-        raise FileNotFoundError(f"the embedded registry has no package {_PACKAGES}")
-    with open_package(found[0]) as package, package.open(RECORDS_FILE) as stream:
-        return [record for record in read_records(stream, RECORDS_FILE) if isinstance(record, ScheduleRecord)]
+    """MetaSchedule's records of the first package for a CPU that has any. Raises FileNotFoundError when none is
+    embedded."""
+    for file in sorted((embedded_registry() / "packages").glob(_PACKAGES)):
+        with open_package(file) as package:
+            if RECORDS_FILE in package.names:
+                with package.open(RECORDS_FILE) as stream:
+                    found = read_records(stream, RECORDS_FILE)
+                    return [record for record in found if isinstance(record, ScheduleRecord)]
+    raise FileNotFoundError(f"the embedded registry has no package {_PACKAGES} with {RECORDS_FILE}")

@@ -210,12 +210,14 @@ def _multiplies(block: Any, dtype: str) -> bool:
 
 def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
     """``regions``: of A, B and C."""
+    from tunehub.relax.nodes import element_type
+
     own = [list(_variables(region)) for region in regions]
     groups: dict[str, list[Axis]] = {"batch": [], "rows": [], "columns": [], "k": []}
     for number, axis in enumerate(block.iter_vars):
         uses = tuple(any(axis.var.same_as(variable) for variable in variables) for variables in own)
-        if type(axis.dom.extent).__name__ != "IntImm":
-            return None
+        if type(axis.dom.extent).__name__ != "IntImm" or element_type(axis.dom.extent) != "int64":
+            return None  # primitives count in 64 bits, as Relax does, and refuse to mix
         extent = int(axis.dom.extent)
         if extent == 1:
             continue

@@ -193,8 +193,8 @@ def test_records_of_templates_are_for_cpus(case: Any, make_hub: Any) -> None:
     alone = conv_function(case[0], tvm.target.Target({"kind": "llvm", "num-cores": 2}))
     outcome, _ = schedule_function(alone["main"], cuda, make_hub([case[1]]))
     served = outcome.served  # by the rule for CUDA
-    assert served is not None and (served.rung, served.template, served.record) == ("template", "cuda_tiles", None)
-    assert "does not fit" in outcome.rejected[0].reason
+    assert served is not None and (served.rung, served.template, served.record) == ("template", "split_k", None)
+    assert "for CUDA is not known" in outcome.rejected[0].reason
 
 
 # --- without records
