@@ -37,7 +37,9 @@ def _product(rows: int, columns: int, inner: int, *, relu: bool = False) -> Any:
     first, second = te.placeholder((rows, inner), name="first"), te.placeholder((inner, columns), name="second")
     result = topi.add(topi.nn.matmul(first, second), te.placeholder((columns,), name="bias"))
     bias = result.op.input_tensors[1]
-    function = te.create_prim_func([first, second, bias, topi.nn.relu(result) if relu else result])
+    function = te.create_prim_func(
+        [first, second, bias, topi.nn.relu(result) if relu else result], index_dtype_override="int64"
+    )
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
