@@ -23,7 +23,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_rule import cost_lines, positive_costs
+from benchmarks.gpu_rule import cost_lines, fitted_costs, positive_costs
 from tunehub.cuda.matmul import Axis, Matmul
 from tunehub.cuda.tensor_core import TensorTile
 from tunehub.cuda.tensor_core_cost import (
@@ -37,7 +37,6 @@ from tunehub.cuda.tensor_core_cost import (
 from tunehub.records.never_worse import GUESS_MARGIN
 
 ROWS = Path(__file__).parent / "results" / "half-h200-2026-11-22.jsonl.xz"
-_WEIGHT = 0.5  # how much less slow tiles count: (fastest ÷ own time) to this power
 
 Array = npt.NDArray[Any]
 Costs = dict[str, float]
@@ -95,10 +94,7 @@ def judgement(found: Sequence[MeasuredProduct]) -> Iterator[str]:
 
 def fitted(found: Sequence[MeasuredProduct]) -> Costs:
     """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    weights = [(each.run_s.min() / each.run_s) ** _WEIGHT for each in found]
-    rows = [_rows(each, COSTS) / each.run_s[:, None] for each in found]
-    even = [weight / np.sqrt((weight**2).sum()) for weight in weights]
-    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(even)), strict=True))
+    return fitted_costs(COSTS, ((_rows(each, COSTS), each.run_s) for each in found))
 
 
 def defaults(found: Sequence[MeasuredProduct]) -> tuple[Costs, Costs]:

@@ -75,13 +75,10 @@ def judgement(judged: Sequence[MeasuredTiles], found: Sequence[MeasuredTiles]) -
 
 def fitted(found: Iterable[MeasuredTiles]) -> dict[str, float]:
     """The cost of one of everything in ``cuda_cost.COSTS``, in seconds."""
-    rows, weights = [], []
-    for each in found:
-        number = counts(each.problem, each.tiles)
-        rows.append(np.stack([number[name] for name in COSTS], axis=1) / each.run_s[:, None])
-        weight = (each.run_s.min() / each.run_s) ** _WEIGHT
-        weights.append(weight / np.sqrt((weight**2).sum()))
-    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(weights)), strict=True))
+    numbers = ((counts(each.problem, each.tiles), each.run_s) for each in found)
+    return fitted_costs(
+        COSTS, ((np.stack([number[name] for name in COSTS], axis=1), run_s) for number, run_s in numbers)
+    )
 
 
 def default(found: Iterable[MeasuredTiles]) -> dict[str, float]:
@@ -170,6 +167,17 @@ def _chosen(each: MeasuredTiles, costs: dict[str, float], own: dict[str, float])
         theirs = cuda_cost.default_counts(each.problem, shape)
         served = sum(own[name] * theirs[name] for name in own) >= GUESS_MARGIN * float(expected[at])
     return float(each.run_s.min() / each.run_s[at]), (each.default_s or math.nan) / float(each.run_s[at]), served
+
+
+def fitted_costs(names: Iterable[str], workloads: Iterable[tuple[Array, Array]]) -> dict[str, float]:
+    """The cost of one of everything in ``names``, in seconds, from how much of each (a column) each tile of a workload
+    (a row) has, and the seconds of the tiles. Every workload counts the same."""
+    rows, weights = [], []
+    for numbers, run_s in workloads:
+        rows.append(numbers / run_s[:, None])
+        weight = (run_s.min() / run_s) ** _WEIGHT
+        weights.append(weight / np.sqrt((weight**2).sum()))
+    return dict(zip(names, positive_costs(np.concatenate(rows), np.concatenate(weights)), strict=True))
 
 
 def positive_costs(rows: Array, weights: Array) -> list[float]:

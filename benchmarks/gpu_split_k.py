@@ -20,13 +20,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_rule import cost_lines, positive_costs
+from benchmarks.gpu_rule import cost_lines, fitted_costs
 from tunehub.cuda.matmul import Axis, Matmul
 from tunehub.cuda.split_k import SplitTiles
 from tunehub.cuda.split_k_cost import COSTS, counts
 
 ROWS = Path(__file__).parent / "results" / "split-k-h200-2026-11-22.jsonl.xz"
-_WEIGHT = 0.5  # how much less slow tiles count: (fastest ÷ own time) to this power
 
 Array = npt.NDArray[Any]
 Costs = dict[str, float]
@@ -82,10 +81,7 @@ def judgement(found: Sequence[MeasuredSplits]) -> Iterator[str]:
 
 def fitted(found: Sequence[MeasuredSplits]) -> Costs:
     """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    weights = [(each.run_s.min() / each.run_s) ** _WEIGHT for each in found]
-    rows = [_rows(each) / each.run_s[:, None] for each in found]
-    even = [weight / np.sqrt((weight**2).sum()) for weight in weights]
-    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(even)), strict=True))
+    return fitted_costs(COSTS, ((_rows(each), each.run_s) for each in found))
 
 
 def _judged(found: Sequence[MeasuredSplits], costs: Costs) -> str:

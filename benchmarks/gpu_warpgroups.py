@@ -21,14 +21,13 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu_rule import cost_lines, positive_costs
+from benchmarks.gpu_rule import cost_lines, fitted_costs
 from tunehub.cuda.hopper.cost import COSTS, counts
 from tunehub.cuda.hopper.ptx import COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul
 
 ROWS = Path(__file__).parent / "results" / "warpgroups-h200-2026-11-22.jsonl.xz"
-_WEIGHT = 0.5  # how much less slow tiles count: (fastest ÷ own time) to this power
 
 Array = npt.NDArray[Any]
 Costs = dict[str, float]
@@ -76,10 +75,7 @@ def measured(path: Path) -> Iterator[MeasuredWarpgroupTiles]:
 
 def fitted(found: Sequence[MeasuredWarpgroupTiles]) -> Costs:
     """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    weights = [(each.run_s.min() / each.run_s) ** _WEIGHT for each in found]
-    even = [weight / np.sqrt((weight**2).sum()) for weight in weights]
-    rows = [_rows(each, COSTS) / each.run_s[:, None] for each in found]
-    return dict(zip(COSTS, positive_costs(np.concatenate(rows), np.concatenate(even)), strict=True))
+    return fitted_costs(COSTS, ((_rows(each, COSTS), each.run_s) for each in found))
 
 
 def chosen(each: MeasuredWarpgroupTiles, costs: Costs) -> int:

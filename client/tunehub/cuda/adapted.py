@@ -12,26 +12,34 @@ from typing import Any
 
 from tunehub.cuda import split_k_rule
 from tunehub.cuda.cost import Problem, as_tiles, seconds
-from tunehub.cuda.tiles import Sums, others_s, sums_of
+from tunehub.cuda.tiles import others_s, sums_of
 
 _SPATIAL, _REDUCTION = 5, 3  # parts of MetaSchedule's tiles
 TileRow = tuple[list[int], list[int], list[int], list[int]]
 
 
-def expected_times(mod: Any, trace: Any, target: Any) -> tuple[float | None, float | None]:
+def adapted_s(mod: Any, trace: Any) -> float | None:
     """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by ``trace`` (a ``tvm.s_tir.Trace``
-    with its extents), and that it should take without a record: by a rule's tile or by TVM's own schedule.
-
-    None for what the costs do not know: a function that does not add up products, a trace without MetaSchedule's tiles.
-    """
+    with its extents); None for what the costs do not know: a function that does not add up products, a trace without
+    MetaSchedule's tiles."""
     sums = sums_of(mod)
     if sums is None or sums.problem is None:
-        return None, None
+        return None
     decided = dict(trace.decisions)
     parts = [decided[each] for each in trace.insts if each.kind.name == "SamplePerfectTile" and each in decided]
     row = tile_row([[int(part) for part in tile] for tile in parts], sums.problem)
-    own = None if row is None else float(seconds(sums.problem, as_tiles([row]))[0])
-    return own, _without_record_s(mod, sums, target)
+    return None if row is None else float(seconds(sums.problem, as_tiles([row]))[0])
+
+
+def without_record_s(mod: Any, target: Any) -> float | None:
+    """Seconds that ``mod`` should take without a record: by a rule's tile or by TVM's own schedule; None for a function
+    that does not add up products."""
+    sums = sums_of(mod)
+    if sums is None or sums.problem is None:
+        return None
+    tile_s, default_s = others_s(sums, target)
+    known = [tile_s if tile_s is not None else default_s, split_k_rule.promised_s(mod)]
+    return min((each for each in known if each is not None), default=None)
 
 
 def tile_row(tiles: Sequence[Sequence[int]], problem: Problem) -> TileRow | None:
@@ -44,9 +52,3 @@ def tile_row(tiles: Sequence[Sequence[int]], problem: Problem) -> TileRow | None
         return None
     virtual, threads = [tile[1] for tile in spatial], [tile[2] for tile in spatial]
     return virtual, threads, [tile[3] * tile[4] for tile in spatial], [tile[1] * tile[2] for tile in steps]
-
-
-def _without_record_s(mod: Any, sums: Sums, target: Any) -> float | None:
-    tile_s, default_s = others_s(sums, target)
-    known = [tile_s if tile_s is not None else default_s, split_k_rule.promised_s(mod)]
-    return min((each for each in known if each is not None), default=None)

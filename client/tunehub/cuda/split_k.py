@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -69,8 +69,32 @@ class Side(NamedTuple):
     window: int = 1
 
 
+Number = TypeVar("Number", int, Array)
+
+
+class _BlockShape(Generic[Number]):
+    """What follows from the numbers of one tile, or from the arrays of many."""
+
+    __slots__ = ()
+    groups: Number
+    threads: tuple[Number, Number]
+    sums: tuple[Number, Number]
+    depth: Number
+
+    @property
+    def block(self) -> tuple[Number, Number, Number]:
+        """Results along the two sides and K of a block, in elements."""
+        slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
+        return slow, fast, self.groups * self.depth
+
+    @property
+    def block_threads(self) -> Number:
+        """Threads of a block."""
+        return self.groups * self.threads[0] * self.threads[1]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class SplitTile:
+class SplitTile(_BlockShape[int]):
     """The choices of a sketch, (slow, fast) where there are two: along the results whose neighbours are far apart in
     memory, and along those whose neighbours are neighbours.
 
@@ -86,20 +110,9 @@ class SplitTile:
     vectors: tuple[int, int]
     pipelined: bool = False
 
-    @property
-    def block(self) -> tuple[int, int, int]:
-        """Results along the two sides and K of a block, in elements."""
-        slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
-        return slow, fast, self.groups * self.depth
-
-    @property
-    def block_threads(self) -> int:
-        """Threads of a block."""
-        return self.groups * math.prod(self.threads)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitTiles:
+class SplitTiles(_BlockShape[Array]):
     """Many tiles at once: each number of :class:`SplitTile` is an array of one for each tile."""
 
     groups: Array
@@ -123,17 +136,6 @@ class SplitTiles:
     def _each(self, taken: Callable[[Array], Any]) -> dict[str, Any]:
         columns = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: tuple(map(taken, own)) if isinstance(own, tuple) else taken(own) for name, own in columns}
-
-    @property
-    def block(self) -> tuple[Array, Array, Array]:
-        """As of one tile."""
-        slow, fast = (count * own for count, own in zip(self.threads, self.sums, strict=True))
-        return slow, fast, self.groups * self.depth
-
-    @property
-    def block_threads(self) -> Array:
-        """As of one tile."""
-        return np.asarray(self.groups * self.threads[0] * self.threads[1])
 
 
 def matmul_of(mod: Any) -> Matmul | None:

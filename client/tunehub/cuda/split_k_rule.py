@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,13 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
 def promised_s(mod: Any) -> float | None:
     """Seconds that the likeliest tile should take; None when there is none."""
     matmul = matmul_of(mod)
-    found = [] if matmul is None else likeliest(matmul, 1)
+    found = () if matmul is None else likeliest(matmul, _ATTEMPTS)
     return found[0][1] if found else None
 
 
-def likeliest(matmul: Matmul, count: int) -> list[tuple[SplitTile, float]]:
+@lru_cache(maxsize=256)  # asked for a transfer, for the rule, and for each function that differs in what follows only
+def likeliest(matmul: Matmul, count: int) -> tuple[tuple[SplitTile, float], ...]:
     """The ``count`` tiles that should take least, in seconds each, the best first."""
     found = all_tiles(matmul)
     expected = seconds(matmul, found)
-    return [(found.tile(int(at)), float(expected[at])) for at in np.argsort(expected, kind="stable")[:count]]
+    return tuple((found.tile(int(at)), float(expected[at])) for at in np.argsort(expected, kind="stable")[:count])

@@ -67,17 +67,14 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
     return schedule
 
 
-def fastest(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """As :func:`by_rule`, by warpgroups where the GPU has them and they should take less."""
+def by_warpgroups(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """As :func:`by_rule`, by a kernel for warpgroups; None where the GPU has none or where tiles of this sketch should
+    take as little. Raises as :func:`tunehub.cuda.hopper.rule.by_rule`: tiles of this sketch may do then."""
     matmul = warpgroups.matmul_in(mod)
     own = None if matmul is None else warpgroups.expected_s(matmul, target)
     if matmul is None or own is None or own >= min((seconds(matmul, t) for t in ranked(matmul, 1)), default=math.inf):
-        return by_rule(mod, target)
-    try:
-        found = warpgroups.by_rule(mod, matmul, target)
-    except Exception:  # TVM raises many kinds; the other sketch may do
-        found = None
-    return found or by_rule(mod, target)
+        return None
+    return warpgroups.by_rule(mod, matmul, target)
 
 
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:

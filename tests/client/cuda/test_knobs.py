@@ -15,7 +15,7 @@ from tunehub.cuda import split_k_rule, tiles
 from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.knobs import TileChoice, by_knobs, by_open_knobs, knob_space, read_tile
 from tunehub.cuda.rule import tile_for
-from tunehub.cuda.tensor_core_rule import fastest
+from tunehub.cuda.tensor_core_rule import by_warpgroups
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import main_module
@@ -89,7 +89,7 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
     space = knob_space(mod, H200)
     names = [choice.template for choice in space]
     assert len(space) == 16 and set(names) == {"warpgroups", "tensor_cores"}
-    rule = fastest(mod, H200)
+    rule = by_warpgroups(mod, H200)
     assert rule is not None
     first = by_knobs(mod, H200, space[0]).mod["main"].body
     assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)

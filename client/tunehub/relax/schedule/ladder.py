@@ -115,6 +115,13 @@ class Request:
         return anchor_key(self.mod)
 
     @cached_property
+    def without_record_s(self) -> float | None:
+        """Seconds that it should take on a CUDA GPU without a record, if the costs know it."""
+        from tunehub.cuda.adapted import without_record_s  # CPUs need none of it
+
+        return without_record_s(self.mod, self.target)
+
+    @cached_property
     def typical(self) -> Any | None:
         """``mod``, or of a symbolic function the instance by which it is compared with others, if there is one."""
         if not self.is_symbolic:
@@ -237,10 +244,10 @@ def _unless_rule_is_faster(request: Request, found: Served | StepRejected) -> Se
     """``found`` with the time that its tile should take here, rejected where the rule for CUDA promises much less."""
     if isinstance(found, StepRejected):
         return found
-    from tunehub.cuda.adapted import expected_times  # CPUs need none of it
+    from tunehub.cuda.adapted import adapted_s  # CPUs need none of it
 
-    own_s, rule_s = expected_times(request.mod, found.schedule.trace, request.target)
-    expected_s = own_s or found.predicted_s
+    expected_s = adapted_s(request.mod, found.schedule.trace) or found.predicted_s
+    rule_s = request.without_record_s
     against = against_transfer(expected_s, rule_s) if expected_s and rule_s else None
     if against is not None:
         record = None if found.record is None else found.record.op
@@ -279,11 +286,13 @@ def _skinny(request: Request) -> _Outcomes:
 
 
 def _tensor_cores(request: Request) -> _Outcomes:
-    """Tiles for tensor cores by rule, where these promise to beat TVM's own schedule; with open rows, for each size."""
+    """Tensor cores by rule, where these promise to beat TVM's own schedule: kernels for warpgroups, or tiles; with open
+    rows, tiles for each size."""
     from tunehub.cuda import open_tensor_cores, tensor_core_rule  # CPUs need none of it
 
-    rule = open_tensor_cores.by_size if request.is_symbolic else tensor_core_rule.fastest
-    return _by_cuda_rule(request, tensor_core_rule.NAME, rule)
+    static = (tensor_core_rule.by_warpgroups, tensor_core_rule.by_rule)
+    for rule in (open_tensor_cores.by_size,) if request.is_symbolic else static:
+        yield from _by_cuda_rule(request, tensor_core_rule.NAME, rule)
 
 
 def _attention(request: Request) -> _Outcomes:

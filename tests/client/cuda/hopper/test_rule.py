@@ -18,7 +18,7 @@ from tunehub.cuda.hopper.cost import counts, seconds
 from tunehub.cuda.hopper.ptx import WARPGROUPS, Effect
 from tunehub.cuda.hopper.tiles import suits, tiles
 from tunehub.cuda.tensor_core import matmul_of
-from tunehub.cuda.tensor_core_rule import fastest
+from tunehub.cuda.tensor_core_rule import by_warpgroups
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.schedule.ladder import schedule_function
 
@@ -37,6 +37,13 @@ def _is_of_warpgroups(found: Any) -> bool:
     return isinstance(found[0], rule.WarpgroupSchedule)
 
 
+def _serves_by_warpgroups(mod: Any) -> bool:
+    """What the ladder serves, which is a kernel for tensor cores in any case."""
+    outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
+    assert outcome.served is not None and outcome.served.template == "tensor_cores"
+    return isinstance(outcome.schedule, rule.WarpgroupSchedule)
+
+
 def test_a_large_product_is_served_by_warpgroups_and_compiled_for_their_architecture() -> None:
     mod = _linear(1024, 6144, 4096)
     outcome, scheduled = schedule_function(mod["main"], H200, EmptyLookup())
@@ -49,7 +56,7 @@ def test_a_large_product_is_served_by_warpgroups_and_compiled_for_their_architec
 
 
 def test_what_serves_has_been_checked() -> None:
-    found = fastest(_nhwc_of(64), H200)
+    found = by_warpgroups(_nhwc_of(64), H200)
     assert found is not None and _is_of_warpgroups(found)
     assert fault(found[0].mod["main"].without_attr("target"), H200) is None
 
@@ -71,7 +78,8 @@ def test_other_gpus_and_tvms_are_served_as_before(monkeypatch: pytest.MonkeyPatc
     assert rule.expected_s(matmul, H200) is not None
     monkeypatch.setattr(rule, "_has_functions", lambda: False)
     assert rule.expected_s(matmul, H200) is None
-    assert not _is_of_warpgroups(fastest(mod, H200))
+    assert by_warpgroups(mod, H200) is None
+    assert not _serves_by_warpgroups(mod)
 
 
 @pytest.mark.parametrize("mod", [_conv(14, 64, 64, 3, 1), _product(1, 64, 64, 60, transposed=(False, True))])
@@ -85,7 +93,10 @@ def test_a_kernel_that_would_be_wrong_leaves_the_function_to_the_other_sketch(mo
         raise ValueError("a fault")
 
     monkeypatch.setattr(rule, "check_function", refused)
-    assert not _is_of_warpgroups(fastest(_linear(1024, 1024, 1024), H200))
+    mod = _linear(1024, 1024, 1024)
+    assert not _serves_by_warpgroups(mod)
+    outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
+    assert "a fault" in [item.reason for item in outcome.rejected], "the report says so"
 
 
 def test_waves_and_waiting_are_counted() -> None:
