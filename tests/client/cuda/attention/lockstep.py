@@ -14,26 +14,10 @@ import numpy as np
 
 from tunehub.relax.nodes import buffer_kind, buffer_of, parameters
 
+from ..operators import BINARY
+
 WARP = 32
 _BOUND = 4
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "Div": np.divide,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-}
 
 
 @dataclass(frozen=True)
@@ -131,9 +115,9 @@ class _Lockstep:
             return np.float32(node.value)
         if kind == "Var":
             return self.names[hash(node)]
-        if kind in _BINARY:
+        if kind in BINARY:
             with np.errstate(all="ignore"):
-                return _BINARY[kind](self.value(node.a), self.value(node.b))
+                return BINARY[kind](self.value(node.a), self.value(node.b))
         if kind == "Cast":
             return np.asarray(self.value(node.value)).astype(str(node.ty.dtype))
         if kind == "Select":

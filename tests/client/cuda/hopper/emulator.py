@@ -14,24 +14,8 @@ import numpy as np
 
 from tunehub.relax.nodes import parameters
 
-_BINARY = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "BitwiseXor": np.bitwise_xor,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-    "EQ": np.equal,
-    "NE": np.not_equal,
-}
+from ..operators import BINARY
+
 _BASE = 1024  # where shared memory begins
 
 
@@ -122,8 +106,8 @@ class _Block:
             return node.value
         if kind == "Var":
             return self.values[hash(node)]
-        if kind in _BINARY:
-            return _BINARY[kind](self.value(node.a), self.value(node.b))
+        if kind in BINARY:
+            return BINARY[kind](self.value(node.a), self.value(node.b))
         if kind == "Not":
             return np.logical_not(self.value(node.a))
         if kind == "Cast":
