@@ -82,7 +82,7 @@ def size_result(size: int, found: NetworkComparison) -> SizeResult:
         ms={name: found.ms(name) for name in found.samples_s},
         ratios=_ratios(found.samples_s),
         differences={name: value if math.isfinite(value) else None for name, value in apart.items()},
-        compile_s={name: facts.compile_s for name, facts in found.facts.items()},
+        compile_s={name: facts.compile_s for name, facts in found.facts.items() if not math.isnan(facts.compile_s)},
         errors=dict(found.errors),
     )
 
