@@ -97,9 +97,10 @@ class Hub:
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
-    compiling keeps the layouts of a module or chooses them; with `measuring` it measures what has no record, and puts
-    the fastest there. `verification` checks schedules before they serve. Compiling reports by `add`, `failed`,
-    `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`.
+    compiling keeps the layouts of a module or chooses them, `winograd` whether it may compute convolutions by that
+    algorithm; with `measuring` it measures what has no record, and puts the fastest there. `verification` checks
+    schedules before they serve. Compiling reports by `add`, `failed`, `refused`, `fall_back`, `leaves_wrong` and
+    `lost_vectors`.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Hub:
         layout: Layout = "keep",
         measuring: MeasuredRecords | None = None,
         verification: Verification | None = None,
+        winograd: bool = False,
         read_tuning: Callable[[], Mapping[str, TunedRatio]] | None = None,
     ) -> None:
         """Use `open_hub`."""
@@ -125,6 +127,7 @@ class Hub:
         self.layout: Layout = layout
         self.measuring = measuring
         self.verification = verification
+        self.winograd = winograd
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
         self._functions: dict[str, Any] = {}
@@ -353,7 +356,7 @@ def _open(
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
         logs=opened.logs(), layout=options.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
-        verification=_verification(options, host, resolution.chosen, policy, opened.relay),
+        verification=_verification(options, host, resolution.chosen, policy, opened.relay), winograd=options.winograd,
     )  # fmt: skip
 
 

@@ -35,7 +35,9 @@ class HubOptions(TypedDict, total=False):
     compiling measures on this machine for each workload without a record of its own; the fastest are kept among your
     own records (CPUs, on TVM 0.25 and newer). `verify`: which schedules are run beside the plain schedule before they
     serve: on GPUs those that nobody has measured on this kind of device (`auto`), all of them, on CPUs too, and the
-    whole network (`always`), or none (`never`; TVM 0.25 and newer).
+    whole network (`always`), or none (`never`; TVM 0.25 and newer). `winograd`: convolutions of 3×3 by Winograd's
+    algorithm where that should be faster (CPUs, layouts `auto`, on TVM 0.25 and newer; the default); off, results
+    round as those of direct convolutions.
     """
 
     registry: Address | Sequence[Address] | None
@@ -48,6 +50,7 @@ class HubOptions(TypedDict, total=False):
     layout: Layout | None
     measure: int | None
     verify: Verify | None
+    winograd: bool | None
 
 
 def _data_folder(name: str) -> Callable[[], Path]:
@@ -79,6 +82,7 @@ class Options:
     layout: Layout | None = None
     measure: int = 0
     verify: Verify = "auto"
+    winograd: bool = True
 
 
 def read_options(environ: Mapping[str, str] | None = None, **given: Unpack[HubOptions]) -> Options:
@@ -196,4 +200,5 @@ _READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     "layout": _one("layout", _one_of(Layout, "layout")),
     "measure": _one("measure", _measure),
     "verify": _one("verify", _one_of(Verify, "way to verify")),
+    "winograd": _one("winograd", _flag),
 }  # fmt: skip

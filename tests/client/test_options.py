@@ -83,6 +83,14 @@ def test_verify_is_one_of_three_words() -> None:
         read_options({"TUNEHUB_VERIFY": "yes"})
 
 
+def test_winograd_is_a_flag_that_is_on() -> None:
+    assert read_options({}).winograd
+    assert not read_options({"TUNEHUB_WINOGRAD": "0"}).winograd
+    assert read_options({"TUNEHUB_WINOGRAD": "0"}, winograd=True).winograd
+    with pytest.raises(SettingError, match=r"TUNEHUB_WINOGRAD.*yes or no"):
+        read_options({"TUNEHUB_WINOGRAD": "4x4"})
+
+
 def test_measure() -> None:
     assert read_options({}).measure == 0
     assert read_options({"TUNEHUB_MEASURE": " 8 "}).measure == 8

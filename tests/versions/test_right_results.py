@@ -71,3 +71,25 @@ def test_what_fast_mathematics_makes_wrong() -> None:
     mod = accurate_math(net(make, x.shape, y.shape))
     np.testing.assert_allclose(_computed(mod, x, y), np.stack(wanted), rtol=1e-6, atol=1e-7)
     assert 'dtype="float64"' in mod.script(show_meta=False)
+
+
+def test_convolutions_by_winograds_algorithm() -> None:
+    import tunehub
+
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((64, 64, 3, 3)).astype("float32") / 24 for _ in range(2)]
+
+    def make(b: Any, x: Any) -> Any:
+        for weight in weights:
+            x = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, relax.const(weight), padding=1))))
+        return x
+
+    data = rng.standard_normal((1, 64, 28, 28)).astype("float32")
+    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
+    results = {}
+    for winograd in (True, False):
+        with tunehub.context(target, layout="auto", winograd=winograd) as hub:
+            machine = relax.VirtualMachine(tvm.compile(net(make, data.shape), target), tvm.cpu())
+        results[winograd] = machine["main"](tvm.runtime.tensor(data)).numpy()
+        assert ("winograd" in [each.template for each in hub.report().workloads]) == winograd
+    assert np.abs(results[True] - results[False]).max() <= 1e-4 * np.abs(results[False]).max()

@@ -26,6 +26,7 @@ _REMEDY = "install what reads models: pip install 'tunehub[builder]'"
 @click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
 @click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
+@click.option("--no-winograd", is_flag=True, help="Convolutions of 3×3 are computed directly.")
 @click.option(
     "--misses",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -41,6 +42,7 @@ def explain(
     require: str | None,
     layout: Layout | None,
     verify: Verify | None,
+    no_winograd: bool,
     misses: Path | None,
     registry: Sequence[str],
     as_json: bool,
@@ -53,8 +55,9 @@ def explain(
 
     sizes, mod = _read("--specialize", specialize, "SYMBOL=1,8"), _module(model, shapes)
     report = api.explain(
-        mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout, verify=verify
-    )
+        mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout, verify=verify,
+        winograd=False if no_winograd else None,
+    )  # fmt: skip
     if misses is not None:
         _save(report, misses)
     if as_json:

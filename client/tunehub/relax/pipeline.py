@@ -177,15 +177,27 @@ def _named_for(target: Any, mod: Any) -> Any:
 
 
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
-    """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own."""
-    if target.kind.name == "cuda":
-        return _turned(prepare(mod, target), mod, target, hub)
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own."""
     if hub.layout == "auto":
         try:
-            return prepare(mod, target, layout="auto")
+            return _with_winograd(prepare(mod, target, layout="auto"), target, hub)
         except Exception as error:
             hub.failed("planning layouts", error)
-    return prepare(mod, target)
+    prepared = prepare(mod, target)
+    return _turned(prepared, mod, target, hub) if target.kind.name == "cuda" else prepared
+
+
+def _with_winograd(prepared: Any, target: Any, hub: Hub) -> Any:
+    """``prepared`` with convolutions by Winograd's algorithm where the hub may and that should be faster."""
+    if not hub.winograd or target.kind.name != "llvm":
+        return prepared
+    from tunehub.relax.winograd.module import with_winograd
+
+    try:
+        return with_winograd(prepared, target, hub.lookup)
+    except Exception as error:
+        hub.failed("writing convolutions by Winograd's algorithm", error)
+        return prepared
 
 
 def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:

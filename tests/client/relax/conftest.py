@@ -111,6 +111,7 @@ class FakeHub:
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
+    winograd: bool = False
     measuring: Any = None
     verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)

@@ -118,6 +118,27 @@ def _flattened(result: Any, channels: int) -> Any:
     return topi.reshape(plain, (int(plain.shape[0]), channels * int(plain.shape[2]) * int(plain.shape[3])))
 
 
+def random_winograd(rng: random.Random, block: int) -> Case:
+    """A direct convolution that can be rewritten."""
+    size, padding = [max(3, _extent(rng)) for _ in range(2)], tuple(rng.randint(0, 2) for _ in range(4))
+    inner, out_block, outer = rng.randint(1, 3), rng.choice((block, block // 2)), rng.randint(1, 4)
+    data, weight = (rng.choice((1, 1, 3)), inner, *size, block), (outer, inner, 3, 3, block, out_block)
+    kind, residual = rng.choice(EPILOGUES), rng.random() < 0.3
+
+    def convolve(x: Any, w: Any) -> Any:
+        return blocked.conv2d_blocked(x, w, padding=padding)
+
+    name = f"winograd {data} {weight} p{padding} {kind}"
+    bias = (outer, 1, 1, out_block)
+    if kind == "none" and not residual:
+        leave = rng.choice((lambda y, _: y, blocked.from_blocked, _flattened))
+        return case(name, lambda x, w: leave(convolve(x, w), outer * out_block - 1), data, weight)
+    if not residual:
+        return case(name, lambda x, w, b: epilogue(kind, convolve(x, w), b), data, weight, bias)
+    result = case("", convolve, data, weight).shapes[-1]
+    return case(name, lambda x, w, b, r: epilogue(kind, convolve(x, w), b, r), data, weight, bias, result)
+
+
 def random_depthwise(rng: random.Random, block: int) -> Case:
     kernel = rng.choice(((3, 3), (5, 5), (1, 3), (7, 7)))
     strides, dilation = rng.choice(((1, 1), (2, 2), (1, 2))), rng.choice(((1, 1), (2, 1)))

@@ -1,0 +1,78 @@
+"""Where Winograd's algorithm should be faster than the direct convolution, by counted costs. Pure.
+
+The unit is what one core takes for a multiply-add of vectors at its peak. Constants are fitted to the layers of ResNet
+and VGG on a Zen 4 core with AVX-512 (docs/adr/0039).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.templates import register_tile
+from tunehub.templates.base import FLOAT_BYTES, Machine
+from tunehub.templates.winograd import register_tiles
+
+TILES = _LARGE, _SMALL = 4, 2
+_KERNEL, _MOST_INPUTS = 3, 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
+_TRANSFORMED = 6.4  # of one vector of one place, in and out
+_BYTES, _MOST_READERS = 7.5, 4  # of weights from memory in one unit by a core; more cores get no more together
+_LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
+_STEPS = 40_000  # three steps more that all threads begin together: 12 µs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conv3x3:
+    """A convolution of 3×3 with unit strides. ``inputs`` and ``outputs``: blocks of channels, and channels in one;
+    ``rows`` and ``columns`` are those of the result."""
+
+    batch: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    rows: int
+    columns: int
+
+
+def gain(convolution: Conv3x3, tile: int, machine: Machine) -> float:
+    """How many times as fast as the direct convolution the algorithm with tiles of ``tile`` should be."""
+    return _direct(convolution, machine) / _by_tiles(convolution, tile, machine)
+
+
+def chosen_tile(convolution: Conv3x3, machine: Machine, tuned_gain: float = 1.0) -> int | None:
+    """The tile that promises most, if that is worth a guess; ``tuned_gain``: how many times as fast as by default knobs
+    the direct convolution is by a record. Large tiles are for sums that are short enough to be accurate."""
+    large, small = (gain(convolution, tile, machine) for tile in TILES)
+    accurate = math.prod(convolution.inputs) <= _MOST_INPUTS
+    tile, best = (_LARGE, large) if accurate and large >= _LARGE_TILES * small else (_SMALL, small)
+    return tile if best >= GUESS_MARGIN * tuned_gain else None
+
+
+def _direct(convolution: Conv3x3, machine: Machine) -> float:
+    outer, lanes = convolution.outputs
+    sizes = register_tile.tiles(convolution.columns, outer, lanes, machine)
+    cost = min(register_tile.cost((convolution.columns, *size), lanes, machine) for size in sizes)
+    pixels = convolution.batch * convolution.rows * convolution.columns
+    return _units(convolution, machine, pixels * _KERNEL * _KERNEL * cost, _KERNEL * _KERNEL)
+
+
+def _by_tiles(convolution: Conv3x3, tile: int, machine: Machine) -> float:
+    all_tiles = (convolution.batch, -(-convolution.rows // tile), -(-convolution.columns // tile))
+    tiles = math.prod(all_tiles)
+    places = (tile + _KERNEL - 1) ** 2
+    cost = min(register_tiles(all_tiles, convolution.outputs, machine).values())
+    vectors = sum(
+        blocks * register_tile.vectors_of(lanes, machine) for blocks, lanes in (convolution.inputs, convolution.outputs)
+    )
+    transforms = _TRANSFORMED * places * tiles * vectors / machine.cores
+    return _units(convolution, machine, places * tiles * cost, places) + transforms + _STEPS
+
+
+def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int) -> float:
+    """Of products that take ``steps`` for a block of outputs and an input, and of reading ``places`` weights for each
+    pair of channels. A step counts two multiply-adds in a unit."""
+    inputs = math.prod(convolution.inputs)
+    weights = FLOAT_BYTES * places * inputs * math.prod(convolution.outputs)
+    return 2 * steps * convolution.outputs[0] * inputs / machine.cores + weights / (
+        _BYTES * min(machine.cores, _MOST_READERS)
+    )
