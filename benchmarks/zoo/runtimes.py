@@ -18,6 +18,7 @@ from benchmarks.zoo.architectures import architecture
 from benchmarks.zoo.export import ExportedNetwork, seeded_model
 from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
+from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 
 if TYPE_CHECKING:
     from tunehub.report.report import Report
@@ -101,6 +102,7 @@ class GpuTvm:
 
         import tunehub
 
+        load_cuda_intrinsics()  # else TVM's default takes a minute to import those of all devices, the first time
         target, module = tvm.target.Target(this_gpu().tvm_config()), network.relax_module()
         began = time.perf_counter()
         with tunehub.context(target) if self.served else nullcontext() as hub:

@@ -10,6 +10,7 @@ from tunehub.cuda.fault import Fault
 from tunehub.cuda.plain import plain_schedule
 from tunehub.exceptions import last_line
 from tunehub.records.ladder import Refusal, StepRejected
+from tunehub.relax.intrinsics import light_parser
 from tunehub.relax.nodes import main_module, statements_in
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
@@ -27,7 +28,8 @@ def checked(schedule_all: Any, target: Any, tell: Tell) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.ApplyDefaultSchedule")  # type: ignore[untyped-decorator]
     def apply(mod: Any, _context: Any) -> Any:
-        scheduled = _scheduled(schedule_all, mod, tell)
+        with light_parser():  # TVM's rule for products in half precision imports all tensor intrinsics
+            scheduled = _scheduled(schedule_all, mod, tell)
         for variable, function in mod.functions.items():
             new = scheduled[variable]
             if not isinstance(new, tvm.tirx.PrimFunc) or new.same_as(function):

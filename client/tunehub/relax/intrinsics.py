@@ -23,7 +23,7 @@ def import_intrinsics(module: str) -> None:
     """Import ``module``, for example "tvm.s_tir.tensor_intrin.cuda"; raises what an import raises."""
     if module in sys.modules:
         return
-    with _light_stack():
+    with light_parser():
         importlib.import_module(module)
 
 
@@ -50,8 +50,11 @@ def _stack() -> list[_Frame]:
 
 
 @contextmanager
-def _light_stack() -> Iterator[None]:
-    """While open, TVM's parser alone sees our stack. Other threads that parse meanwhile are served as well by it."""
+def light_parser() -> Iterator[None]:
+    """While open, TVM's parser alone sees our stack. Other threads that parse meanwhile are served as well by it.
+
+    For :func:`import_intrinsics`, and for what imports intrinsics itself, as TVM's rules for products on GPUs do.
+    """
     parser = importlib.import_module(_PARSER)
     parser.__dict__["inspect"] = SimpleNamespace(**{**vars(inspect), "stack": _stack})
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,8 @@ from ..relax.conftest import FakeHub  # noqa: E402
 pytestmark = pytest.mark.slow
 
 op = relax.op
+PARSER = sys.modules["tvm.tirx.script.parser.entry"]
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
 
 
 def log_sum_exp() -> Any:
@@ -50,6 +54,18 @@ def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_
     ((name, why),) = told.items()
     assert name in functions and name != "matmul"
     assert (why.step, why.refusal) == ("dlight", None) and why.reason.startswith("TVM's rules raise: ")
+
+
+def test_tvms_rules_may_import_intrinsics_while_its_parser_is_a_light_one() -> None:
+    seen: list[bool] = []
+
+    def rules(mod: Any) -> Any:
+        seen.append(PARSER.__dict__["inspect"] is not inspect)
+        return mod
+
+    mod = prepare(log_sum_exp(), TARGET)
+    assert checked(rules, TARGET, lambda *_: None)(mod) is not None
+    assert seen == [True] and PARSER.__dict__["inspect"] is inspect
 
 
 def test_the_report_says_which_functions_have_their_plain_schedule_and_why() -> None:

@@ -44,7 +44,7 @@ def in_a_class() -> Any:
 @pytest.mark.parametrize("script", [in_a_function, in_a_class])
 def test_the_parser_reads_the_same(script: Callable[[], Any]) -> None:
     plain = script()
-    with intrinsics._light_stack():
+    with intrinsics.light_parser():
         assert PARSER.__dict__["inspect"] is not inspect
         light = script()
     tvm.ir.assert_structural_equal(plain, light)
