@@ -1,9 +1,10 @@
 """Differential testing of schedules for GPUs: random functions, each by records and by the rule, run and compared.
 
-``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P]`` appends a line of JSON to the file OUT
-for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
+``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P] [--served]`` appends a line of JSON to the
+file OUT for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
 (:mod:`tunehub.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its false
-alarms. Without a GPU pairs are checked, not run.
+alarms. With ``--served`` schedules are those that a client without records uses, timed beside TVM's own in turns.
+Without a GPU pairs are checked, not run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -23,8 +25,11 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
+from benchmarks.gpu_network import alone
 from benchmarks.random_functions import random_network
 from tunehub.exceptions import last_line
+from tunehub.measure.protocol import MeasuringPlan, in_turns, is_faster
+from tunehub.relax.nodes import buffer_shapes
 
 if TYPE_CHECKING:
     from tunehub.cuda.tiles import Sums
@@ -34,13 +39,16 @@ _H200 = {
     "max_shared_memory_per_block": 49152, "registers_per_block": 65536, "thread_warp_size": 32,
 }  # fmt: skip
 _ANCHORS, _NEIGHBOURS = 2, 4  # of a function: how many records are tried
+_TIMED = MeasuringPlan(rounds=5, sample_s=0.001, warm_up_s=0.001, budget_s=0.05)
+_SERVED = "served by"
 _LOST = 3  # exit code of a process whose CUDA context is lost
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A function and a schedule. ``refused``: why the schedule does not apply; ``fault``: what the static check says;
     ``apart``: the difference of outputs from the plain schedule's, relative, which may be ``most``; None: it did not
-    run, for the reason ``failed`` if it should have."""
+    run, for the reason ``failed`` if it should have. ``run_s`` and ``default_s``, of TVM's own schedule, are samples in
+    seconds where both were timed."""
 
     seed: int
     kind: str
@@ -55,6 +63,15 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     apart: float | None = None
     most: float | None = None
     failed: str | None = None
+    run_s: tuple[float, ...] = ()
+    default_s: tuple[float, ...] = ()
+
+    @property
+    def slower(self) -> float | None:
+        """How many times as long as TVM's own schedule it takes, if longer beyond the noise."""
+        if not self.run_s or not is_faster(self.default_s, self.run_s):
+            return None
+        return median(self.run_s) / median(self.default_s)
 
 
 Run: TypeAlias = Callable[[Pair, Any, Any], Pair]
@@ -65,13 +82,14 @@ Run: TypeAlias = Callable[[Pair, Any, Any], Pair]
 @click.option("--seconds", default=300.0, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--processes", default=1, show_default=True)
-@click.option("--alone", is_flag=True, hidden=True, help="In this process; what a lost GPU ends.")
-def main(out: Path, seconds: float, seed: int, processes: int, alone: bool) -> None:
+@click.option("--served", is_flag=True, help="Only what a client without records uses; timed beside TVM's own.")
+@click.option("--alone", "in_here", is_flag=True, hidden=True, help="In this process; what a lost GPU ends.")
+def main(out: Path, seconds: float, seed: int, processes: int, served: bool, in_here: bool) -> None:
     """Test random pairs for SECONDS."""
-    if alone:
-        _test(out, seed, time.monotonic() + seconds)
+    if in_here:
+        _test(out, seed, time.monotonic() + seconds, served=served)
         return
-    tried_in_lanes(["benchmarks.gpu_fuzz"], out, seconds, seed, processes)
+    tried_in_lanes(["benchmarks.gpu_fuzz", *(["--served"] if served else [])], out, seconds, seed, processes)
     decoder = msgspec.json.Decoder(Pair)
     click.echo(json.dumps(summary(decoder.decode(line) for line in out.read_bytes().splitlines()), indent=1))
 
@@ -83,7 +101,15 @@ def summary(pairs: Iterable[Pair]) -> dict[str, Any]:
     for pair in found:
         counts["does not apply" if pair.refused else _outcome(pair)] += 1
     wrong = [pair for pair in found if not pair.refused and not pair.fault and _is_wrong(pair)]
-    return {"pairs": len(found), **dict(sorted(counts.items())), "wrong and not refused": [_name(p) for p in wrong]}
+    whole: dict[str, Any] = {"pairs": len(found), **dict(sorted(counts.items()))}
+    whole["wrong and not refused"] = [_name(p) for p in wrong]
+    timed = [pair for pair in found if pair.run_s]
+    if timed:
+        slower = sorted((pair for pair in timed if pair.slower), key=lambda pair: -(pair.slower or 0.0))
+        whole["timed"] = len(timed)
+        whole["of TVM's own time"] = geometric_mean(median(p.run_s) / median(p.default_s) for p in timed)
+        whole["slower than TVM's own"] = [f"{pair.slower:.2f} times: {_about(pair)}" for pair in slower]
+    return whole
 
 
 def _outcome(pair: Pair) -> str:
@@ -96,10 +122,14 @@ def _is_wrong(pair: Pair) -> bool:
 
 
 def _name(pair: Pair) -> str:
-    return f"{pair.seed} {pair.function} {pair.shapes} by {pair.schedule}: {pair.failed or pair.apart}"
+    return f"{_about(pair)}: {pair.failed or pair.apart}"
 
 
-def _test(out: Path, seed: int, end: float) -> None:
+def _about(pair: Pair) -> str:
+    return f"{pair.seed} {pair.function} {pair.shapes} by {pair.schedule}"
+
+
+def _test(out: Path, seed: int, end: float, *, served: bool) -> None:
     """Pairs of one process until ``end``; ends the process when the GPU does not answer any more."""
     import tvm
 
@@ -110,7 +140,7 @@ def _test(out: Path, seed: int, end: float) -> None:
     with tunehub.context(target, offline=True) as hub, out.open("ab") as lines:
         rng = random.Random(seed)
         while time.monotonic() < end:
-            for pair in pairs_of(rng.getrandbits(40), target, hub.lookup, run):
+            for pair in pairs_of(rng.getrandbits(40), target, None if served else hub.lookup, run):
                 lines.write(msgspec.json.encode(pair) + b"\n")
                 lines.flush()
                 if run is not None and run.lost:
@@ -120,11 +150,14 @@ def _test(out: Path, seed: int, end: float) -> None:
 
 
 def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[Pair]:
-    """The pairs of a seed's network, judged; ``run`` completes a pair by running a function and its schedule."""
+    """The pairs of a seed's network, judged; ``run`` completes a pair by running a function and its schedule.
+
+    ``lookup`` None: the schedules are those that serve without records.
+    """
     import tvm
     from tvm import relax
 
-    from tunehub.relax.nodes import buffer_shapes, main_module
+    from tunehub.relax.nodes import main_module
     from tunehub.relax.pipeline import prepare
 
     network = random_network(seed)
@@ -140,7 +173,8 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
             shapes=[list(map(int, shape)) for shape, _ in buffer_shapes(function)],
             schedule="",
         )
-        for name, make in _schedules(mod, target, lookup, random.Random(seed)):
+        found = _served(mod, target) if lookup is None else _schedules(mod, target, lookup, random.Random(seed))
+        for name, make in found:
             yield _judged(replace(pair, schedule=name), mod, make, target, run)
 
 
@@ -191,6 +225,17 @@ def _schedules(mod: Any, target: Any, lookup: Any, rng: random.Random) -> Iterat
             yield "rule, beyond the ends", partial(_by_rule, mod, sums, target, covering=True)
 
 
+def _served(mod: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What serves a client without records, if not TVM's own schedule."""
+    from tunehub.records.lookup import EmptyLookup
+    from tunehub.relax.schedule.ladder import Scheduling
+
+    own = Scheduling(mod["main"], target, EmptyLookup())
+    if own.served is not None:
+        schedule = own.served.schedule
+        yield f"{_SERVED} {own.served.template or own.served.rung}", lambda: schedule
+
+
 def _by_rule(mod: Any, sums: Sums, target: Any, *, covering: bool = False) -> Any:
     """By the rule's tile, also where the rule would leave the function to TVM."""
     from tunehub.cuda import tiles
@@ -216,6 +261,7 @@ class _Runner:
         self._session = VerifySession(str(target))
         self._session.warm_up()
         self._pending = pending
+        self._lock = pending.with_name("gpu.lock")  # of all processes, whose files are in one folder
         self._reference: Any = None
 
     def __call__(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
@@ -229,7 +275,41 @@ class _Runner:
         self._pending.unlink()
         self.lost = found.lost
         apart = None if found.difference is None else min(found.difference, sys.float_info.max)  # JSON has no infinity
-        return replace(pair, apart=apart, most=found.tolerance, failed=found.error)
+        pair = replace(pair, apart=apart, most=found.tolerance, failed=found.error)
+        if _is_wrong(pair) or not pair.schedule.startswith(_SERVED):
+            return pair
+        return self._timed(pair, function, scheduled)
+
+    def _timed(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
+        """Beside TVM's own schedule; not where TVM cannot build that one."""
+        import tvm
+
+        from tunehub.cuda.default import default_schedule
+        from tunehub.verify.inputs import arrays_for, unwritten
+
+        device, target = tvm.cuda(0), tvm.target.Target(_H200)
+        try:
+            own = default_schedule(function, target)
+            libraries = [_library(each, target) for each in (own, scheduled)]
+        except Exception:  # of any kind: what TVM raises for its own rules
+            return pair
+        given = zip(arrays_for(function, "signed"), buffer_shapes(function), strict=True)
+        arrays = [unwritten(*shape, None) if array is None else array for array, shape in given]
+        tensors = [tvm.runtime.tensor(array, device) for array in arrays]
+
+        def timer(library: Any) -> Callable[[int], float]:
+            return lambda runs: float(library.time_evaluator("main", device, number=runs, repeat=1)(*tensors).mean)
+
+        with alone(str(self._lock)):
+            default_s, run_s = in_turns(dict(enumerate(map(timer, libraries))), _TIMED).values()
+        return replace(pair, run_s=run_s, default_s=default_s)
+
+
+def _library(function: Any, target: Any) -> Any:
+    import tvm
+
+    named = function.with_attr("global_symbol", "main")
+    return tvm.tirx.build(tvm.IRModule({"main": named}), target=target)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """``python -m benchmarks.gpu_warpgroups [FILE]``: fit the costs of kernels for warpgroups, and judge the rule.
 
-FILE (default: that of 2026-11-22, H200): a JSON object a line and workload: ``name``, ``kind``, ``extents`` (batch,
+FILE (default: that of 2026-11-23, H200): a JSON object a line and workload: ``name``, ``kind``, ``extents`` (batch,
 rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not measured), and ``tiles``,
 each the fields of a WarpgroupTile and its seconds. Judged is each kind of workload with costs that were fitted without
 it: of the tiles that were measured for a workload, the rule's first is compared with the fastest. Needs scipy; no TVM,
@@ -27,7 +27,7 @@ from tunehub.cuda.hopper.ptx import COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul
 
-ROWS = Path(__file__).parent / "results" / "warpgroups-h200-2026-11-22.jsonl.xz"
+ROWS = Path(__file__).parent / "results" / "warpgroups-h200-2026-11-23.jsonl.xz"
 
 Array = npt.NDArray[Any]
 Costs = dict[str, float]

@@ -6,14 +6,17 @@ On a GPU PyTorch's CUDA graphs take onnxruntime's place. A run of all models kee
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import click
 import onnx
 
-from benchmarks.dynamic.compiling import compile_ahead
+from benchmarks.dynamic.compiling import Ahead, compile_ahead
 from benchmarks.dynamic.document import keep, write_document
 from benchmarks.dynamic.models import NETWORKS, OpenModel, open_model, opened
 from benchmarks.dynamic.results import DynamicSummary, OpenResult, open_result, rows, summarize
@@ -34,6 +37,8 @@ _PLANS = {
     "cpu": PLAN,
     "cuda": MeasuringPlan(rounds=7, sample_s=0.05, warm_up_s=0.05, pause_s=0.001, budget_s=3.0),
 }
+_COMPILING_S = 1800.0  # at most, for one compile or all that are made ahead
+_SIZE_S = 4.0  # that measuring a size takes
 OPTIONS = (
     click.Option(["--device"], type=click.Choice(list(_PLANS)), default="cpu", show_default=True),
     click.Option(
@@ -49,19 +54,24 @@ OPTIONS = (
         default=1,
         show_default=True,
         type=click.IntRange(min=1),
-        help="With several, so many models are compiled at a time, before any is measured; compile times are not said, "
-        "and schedules are not run to verify them.",
+        help="With several, so many models are compiled at a time, before any is measured; compile times are those of "
+        "the CPU then, and schedules are not run to verify them.",
+    ),
+    click.Option(
+        ["--seconds"],
+        type=click.FloatRange(min=1.0),
+        help="Time for all. Half of it is for compiling ahead; then no size is begun that is not done in time.",
     ),
 )
 
 
-def run(device: str, networks: Sequence[str], layers: int, jobs: int = 1) -> list[Row]:
+def run(device: str, networks: Sequence[str], layers: int, jobs: int = 1, seconds: float | None = None) -> list[Row]:
     """Measure ``networks`` at their sizes. Raises UnknownNetworkError, and ClickException without the GPU asked for."""
     if device == "cuda":
         this_gpu()
     with tempfile.TemporaryDirectory() as folder:
         models = [open_model(name, Path(folder), layers) for name in networks]
-        summary = measure(models, Path(folder), device, _PLANS[device], jobs)
+        summary = measure(models, Path(folder), device, _PLANS[device], jobs, seconds or math.inf)
     if tuple(networks) == NETWORKS and layers == BertConfig().layers:
         keep(summary)
         write_document()
@@ -69,14 +79,23 @@ def run(device: str, networks: Sequence[str], layers: int, jobs: int = 1) -> lis
 
 
 def measure(
-    models: Sequence[OpenModel], folder: Path, device: str, plan: MeasuringPlan, jobs: int = 1
+    models: Sequence[OpenModel],
+    folder: Path,
+    device: str,
+    plan: MeasuringPlan,
+    jobs: int = 1,
+    seconds: float = math.inf,
 ) -> DynamicSummary:
-    """Each model at each size, in the processes of all runtimes; ``jobs``: so many are compiled at a time."""
-    ahead = compile_ahead(models, folder, device, jobs) if jobs > 1 else {}
+    """Each model at each size, in the processes of all runtimes; ``jobs``: so many are compiled at a time. After
+    ``seconds`` no size is begun, and half of them are for what is compiled ahead."""
+    until = time.perf_counter() + seconds
+    limit_s = min(seconds / 2, _COMPILING_S)
+    ahead = compile_ahead(models, folder, device, jobs, limit_s) if jobs > 1 else {}
     with runtime_processes(runtimes(device, ahead), threads=physical_cores()) as workers:
-        first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
-        compare(first, workers, MeasuringPlan(rounds=1, sample_s=0.0))  # imports, so that no compile time has them
-        found = [_measured(model, workers, plan) for model in models]
+        if not ahead:
+            first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
+            compare(first, workers, MeasuringPlan(rounds=1, sample_s=0.0))  # imports, so that no compile time has them
+        found = [_measured(model, workers, plan, ahead, until) for model in models]
     return summarize(device, machine_of(device), found)
 
 
@@ -87,13 +106,27 @@ def tiny_network(name: str) -> Network:
     return MobileNetV2(config=config).network(name)
 
 
-def _measured(model: OpenModel, workers: Mapping[str, WorkerProcess], plan: MeasuringPlan) -> OpenResult:
+def _measured(
+    model: OpenModel, workers: Mapping[str, WorkerProcess], plan: MeasuringPlan, ahead: Ahead, until: float
+) -> OpenResult:
     found, symbols = {}, ", ".join(model.symbols.values())
     for size in model.sizes:
-        found[size] = compare(model.at(size), workers, plan)
+        left_s, title = until - time.perf_counter(), f"{model.name}, {symbols} {size}"
+        if left_s < _SIZE_S:
+            click.echo(f"{title}: not measured, no time is left", err=True)
+            continue
+        found[size] = compare(model.at(size), workers, plan, min(left_s, _COMPILING_S))
         for name, reason in found[size].errors.items():
-            click.echo(f"{model.name}, {symbols} {size}: {name}: {reason}", err=True)
-        ms = ", ".join(f"{name} {found[size].ms(name):.2f} ms" for name in found[size].samples_s)
-        click.echo(f"{model.name}, {symbols} {size}: {ms}", err=True)
+            click.echo(f"{title}: {name}: {reason}", err=True)
+        ms = ", ".join(f"{name} {found[size].ms(name):.3f} ms" for name in found[size].samples_s)
+        click.echo(f"{title}: {ms}; apart {found[size].max_rel_diff('dynamic'):.0e}", err=True)
     weights = sum(len(tensor.raw_data) for tensor in onnx.load(model.path).graph.initializer)
-    return open_result(model.name, symbols, weights, found)
+    return open_result(model.name, symbols, weights, found, _cpu_seconds(model, ahead))
+
+
+def _cpu_seconds(model: OpenModel, ahead: Ahead) -> dict[str, float]:
+    """Of what was compiled ahead: ``dynamic``, and ``fixed``, the median of all sizes."""
+    made = {key: each.cpu_s for key, each in ahead.items() if not isinstance(each, str)}
+    fixed = [made[name] for name in (f"{model.name}_{size}" for size in model.sizes) if name in made]
+    found = {"dynamic": made.get(model.path.stem), "fixed": median(fixed) if fixed else None}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}

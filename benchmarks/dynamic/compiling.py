@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
 
 from benchmarks.dynamic.models import LARGEST, OpenModel
 from benchmarks.gpu_network import this_gpu
+from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub.options import Verify
 from tunehub_builder import networks
 from tunehub_builder.networks import Network
@@ -24,13 +29,17 @@ if TYPE_CHECKING:
 _GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
+Ahead: TypeAlias = "Mapping[str, CompiledModel | str]"  # by the names of compile_ahead; a text says why there is none
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledModel:
     """``executable``: TVM's, or None when it is in the exported ``library``. ``compile_s`` is NaN where others compiled
-    beside it; ``library_bytes``: None when it was not exported."""
+    beside it, ``cpu_s``: of all threads. ``library_bytes``: None when it was not exported."""
 
     executable: Any = None
     compile_s: float
+    cpu_s: float
     report: Report
     library: Path | None = None
     library_bytes: int | None = None
@@ -51,39 +60,75 @@ def compiled(network: Network, device: str, *, measured: bool, verify: Verify = 
     on_cpu = device == "cpu"
     target = tunehub.host_target() if on_cpu else tvm.target.Target(this_gpu().tvm_config())
     module = network.relax_module() if on_cpu else recorded(network.relax_module())
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     config = {} if on_cpu else _GRAPHS
     with tunehub.context(target, verify=verify) as hub, tvm.transform.PassContext(opt_level=3, config=config):
         executable = tvm.compile(module, target)
-    compile_s = time.perf_counter() - began
+    compile_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     report = replace(hub.report(), functions={})  # TVM's functions stay in their process
     size = _library_bytes(executable) if measured else None
-    return CompiledModel(executable=executable, compile_s=compile_s, report=report, library_bytes=size)
+    return CompiledModel(executable=executable, compile_s=compile_s, cpu_s=cpu_s, report=report, library_bytes=size)
 
 
-def compile_ahead(models: Iterable[OpenModel], folder: Path, device: str, jobs: int) -> dict[str, CompiledModel]:
-    """Libraries in ``folder``, ``jobs`` of them compiled at a time: of each model with its dimension open, by the name
-    of its file, and of each size, by that of the network. What fails is left out: whoever compiles it later says why.
-    """
-    wanted = dict(pair for model in models for pair in _wanted(model))
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = {key: pool.submit(exported, network, folder / f"{key}.so", device) for key, network in wanted.items()}
-    return {key: future.result() for key, future in found.items() if future.exception() is None}
+def compile_ahead(models: Sequence[OpenModel], folder: Path, device: str, jobs: int, limit_s: float) -> Ahead:
+    """Libraries in ``folder``, ``jobs`` of them compiled at a time, all within ``limit_s``: of each model with its
+    dimension open, by the name of its file, and of each size, by that of the network. Those that take longest are
+    first."""
+    until = time.perf_counter() + limit_s
+    wanted = {model.path.stem: networks.open_onnx_file(model.path) for model in models}
+    wanted |= {fixed.name: fixed for model in models for fixed in map(model.at, model.sizes)}
+    idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+    found: dict[str, CompiledModel | str] = {}
+    with ExitStack() as stack:
+        for _ in range(min(jobs, len(wanted))):
+            session = partial(CompilingSession, folder, device)
+            idle.put(WorkerProcess(session, threads=1, without=SLOW_OPTIONAL_MODULES))
+        stack.callback(_stop, idle)
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        asked = {pool.submit(_asked, idle, until, key, network): key for key, network in wanted.items()}
+        for future in as_completed(asked):
+            key, answer = asked[future], future.result()
+            found[key] = answer
+            said = answer if isinstance(answer, str) else f"compiled in {answer.cpu_s:.1f} s of CPU time"
+            click.echo(f"{key}: {said}", err=True)
+    return found
 
 
-def _wanted(model: OpenModel) -> Iterator[tuple[str, Network]]:
-    yield model.path.stem, networks.open_onnx_file(model.path)
-    for size in model.sizes:
-        yield f"{model.name}_{size}", model.at(size)
+@dataclass(frozen=True, slots=True)
+class CompilingSession:
+    """In a worker process that compiles: the libraries are put into ``folder``."""
+
+    folder: Path
+    device: str
+
+    def library(self, key: str, network: Network) -> CompiledModel:
+        """As :func:`compiled`, in the file of this ``key``. Schedules are not run to verify them: on a GPU each compile
+        would start processes for all cores."""
+        found = compiled(network, self.device, measured=False, verify="never")
+        library = self.folder / f"{key}.so"
+        found.executable.export_library(str(library))
+        size = library.stat().st_size
+        return replace(found, executable=None, compile_s=math.nan, library=library, library_bytes=size)
 
 
-def exported(network: Network, library: Path, device: str) -> CompiledModel:
-    """As :func:`compiled`, in the file ``library``. Schedules are not run to verify them: on a GPU each compile would
-    start processes for all cores."""
-    found = compiled(network, device, measured=False, verify="never")
-    found.executable.export_library(str(library))
-    size = library.stat().st_size
-    return replace(found, executable=None, compile_s=math.nan, library=library, library_bytes=size)
+def _asked(idle: SimpleQueue[WorkerProcess], until: float, key: str, network: Network) -> CompiledModel | str:
+    """What one of the ``idle`` processes answers before the time ``until``."""
+    worker = idle.get()
+    try:
+        left_s = until - time.perf_counter()
+        if left_s <= 0.0:
+            return "no time was left to compile it"
+        if not worker.alive:
+            worker.start()
+        kind, answer = worker.ask(("library", key, network), left_s)
+        return answer if kind == "ok" else f"not compiled: {answer}"
+    finally:
+        idle.put(worker)
+
+
+def _stop(workers: SimpleQueue[WorkerProcess]) -> None:
+    while not workers.empty():
+        workers.get().stop(at_once=True)
 
 
 def recorded(module: Any) -> Any:

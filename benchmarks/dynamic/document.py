@@ -25,7 +25,7 @@ Written by `python -m benchmarks dynamic`, not by hand.
 
     python -m benchmarks dynamic                          # this CPU: about 8 minutes on 2 quiet cores
     python -m benchmarks dynamic --device cuda            # this machine's first NVIDIA GPU, with PyTorch
-    python -m benchmarks dynamic --device cuda --jobs 14  # 14 compiles at a time before that: no compile times
+    python -m benchmarks dynamic --device cuda --jobs 16 --seconds 150  # compiled side by side before, cut at 150 s
     python -m benchmarks dynamic --network resnet18 --network bert_base --layers 2
 
 Each runtime has a process of its own, and the processes take turns; times are medians in ms, ratios medians of the
@@ -57,7 +57,9 @@ def _section(summary: DynamicSummary) -> str:
     title = "On a CPU" if summary.device == "cpu" else "On a GPU"
     other, shown = _OTHERS[summary.device], _TITLES[summary.device]
     times = ["model", "open", "size", "open, ms", "fixed, ms", "÷ fixed", f"{shown}, ms", f"÷ {shown}", "difference"]
-    compiles = ["model", "compile open, s", "÷ fixed", "library, MB", "fixed library, MB", "weights, MB", "rungs"]
+    seconds = "s of CPU time" if any(item.cpu_s for item in summary.models) else "s"
+    compiles = ["model", f"compile open, {seconds}", "÷ fixed", "library, MB", "fixed library, MB"]
+    compiles += ["weights, MB", "rungs"]
     return "\n".join(
         [
             f"## {title}\n\n{facts}.\n",

@@ -36,7 +36,8 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class OpenResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model with the open dimensions ``symbol``. ``library_mb``: of the exported libraries, ``dynamic`` and ``fixed``
-    (one size); ``rungs``: the number of workloads by rung."""
+    (one size); ``rungs``: the number of workloads by rung. ``cpu_s``: seconds of CPU time that compiles took which had
+    others beside them, ``dynamic`` and ``fixed`` (the median of all sizes)."""
 
     name: str
     symbol: str
@@ -44,14 +45,20 @@ class OpenResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weights_mb: float
     library_mb: dict[str, float] = {}
     rungs: dict[str, int] = {}
+    cpu_s: dict[str, float] = {}
 
     def compile_s(self) -> float:
-        """Seconds of compiling with the dimension open; NaN when that failed."""
+        """Seconds of compiling with the dimension open, of CPU time where others compiled beside it; NaN when that
+        failed."""
+        if self.cpu_s:
+            return self.cpu_s.get("dynamic", math.nan)
         return next((item.compile_s["dynamic"] for item in self.sizes if "dynamic" in item.compile_s), math.nan)
 
     def compile_ratio(self) -> float:
         """Those seconds over those with the dimension fixed, the median of all sizes; NaN where one is not known."""
         fixed = [item.compile_s["fixed"] for item in self.sizes if "fixed" in item.compile_s]
+        if self.cpu_s:
+            return self.compile_s() / self.cpu_s.get("fixed", math.nan)
         return self.compile_s() / median(fixed) if fixed else math.nan
 
 
@@ -75,7 +82,7 @@ def size_result(size: int, found: NetworkComparison) -> SizeResult:
         ms={name: found.ms(name) for name in found.samples_s},
         ratios=_ratios(found.samples_s),
         differences={name: value if math.isfinite(value) else None for name, value in apart.items()},
-        compile_s={name: facts.compile_s for name, facts in found.facts.items()},
+        compile_s={name: facts.compile_s for name, facts in found.facts.items() if not math.isnan(facts.compile_s)},
         errors=dict(found.errors),
     )
 
@@ -87,8 +94,14 @@ def _ratios(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: median(mine / other for mine, other in found) for name, found in pairs.items() if found}
 
 
-def open_result(name: str, symbol: str, weights_bytes: int, found: Mapping[int, NetworkComparison]) -> OpenResult:
-    """What the comparisons of all sizes say of a model."""
+def open_result(
+    name: str,
+    symbol: str,
+    weights_bytes: int,
+    found: Mapping[int, NetworkComparison],
+    cpu_s: Mapping[str, float] = {},
+) -> OpenResult:
+    """What the comparisons of all sizes say of a model; ``cpu_s``: see :class:`OpenResult`."""
     known = [item.facts["dynamic"] for item in found.values() if "dynamic" in item.facts]
     libraries = {
         runtime: item.facts[runtime].library_bytes
@@ -104,6 +117,7 @@ def open_result(name: str, symbol: str, weights_bytes: int, found: Mapping[int, 
         weights_mb=weights_bytes / _MB,
         library_mb={runtime: (size or 0) / _MB for runtime, size in libraries.items()},
         rungs={rung: count for rung, count in report.rung_counts().items() if count} if report else {},
+        cpu_s=dict(cpu_s),
     )
 
 

@@ -8,13 +8,13 @@ serves all sizes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dynamic.compiling import CompiledModel, compiled
+from benchmarks.dynamic.compiling import Ahead, CompiledModel, compiled
 from benchmarks.gpu_network import GpuRunner, launched_seconds
 from benchmarks.zoo.runtimes import gpu_runner, recorded_graph
 from tunehub_builder import networks
@@ -23,7 +23,7 @@ from tunehub_builder.networks import Network
 from tunehub_builder.networks.onnx_file import OnnxFile
 
 
-def runtimes(device: str, ahead: Mapping[str, CompiledModel]) -> list[Runtime]:
+def runtimes(device: str, ahead: Ahead) -> list[Runtime]:
     """Those of the ``device``: ``dynamic``, ``fixed``, and ``onnxruntime`` or ``torch_graphs``; ``ahead``: what was
     compiled before."""
     ours: list[Runtime] = [SizedTunehub(name=name, device=device, ahead=ahead) for name in ("dynamic", "fixed")]
@@ -40,11 +40,12 @@ class SizedTunehub:
 
     name: str
     device: str
-    ahead: Mapping[str, CompiledModel] = field(default_factory=dict)
+    ahead: Ahead = field(default_factory=dict)
     kept: dict[Path, CompiledModel] = field(default_factory=dict)
 
     def prepare(self, network: Network, threads: int) -> Prepared:
-        """See :class:`~tunehub_builder.bench.runtimes.Runtime`."""
+        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises RuntimeError for what could not be compiled
+        before."""
         path, known = _file(network), self.kept.pop(_file(network), None)
         self.kept.clear()
         found = known if self.name == "dynamic" else None
@@ -60,7 +61,10 @@ class SizedTunehub:
     def _made(self, network: Network, path: Path, *, measured: bool) -> CompiledModel:
         key = path.stem if self.name == "dynamic" else network.name
         if key in self.ahead:
-            return self.ahead[key].loaded()
+            found = self.ahead[key]
+            if isinstance(found, str):
+                raise RuntimeError(found)
+            return found.loaded()
         model = networks.open_onnx_file(path) if self.name == "dynamic" else network
         return compiled(model, self.device, measured=measured)
 

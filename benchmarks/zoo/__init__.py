@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from benchmarks.table import Row
-from benchmarks.zoo.architectures import Architecture, architectures, in_half
+from benchmarks.zoo.architectures import Architecture, architectures, at_batch, in_half
 from benchmarks.zoo.document import keep, machine_of, write_document, write_summary
 from benchmarks.zoo.results import ZooJournal, ZooSummary, rows, summarize
 from benchmarks.zoo.running import PLANS, ZooRun
@@ -25,6 +25,7 @@ OPTIONS = (
     click.Option(["--device"], type=click.Choice(list(PLANS)), default="cpu", show_default=True),
     click.Option(["--only"], default="*", help="Networks by names or patterns, separated by commas."),
     click.Option(["--half"], type=int, default=0, help="In half precision, this many inputs at once."),
+    click.Option(["--batch"], type=int, default=0, help="In float32, this many inputs at once."),
     click.Option(["--check-only"], is_flag=True, help="Compare outputs, time nothing: the machine need not be quiet."),
     click.Option(["--export", "export_to"], type=_FOLDER, help="Only export the networks, into this folder."),
     click.Option(["--from", "exports"], type=_FOLDER, help="Exported networks.  [default: in the work folder]"),
@@ -36,14 +37,17 @@ OPTIONS = (
 
 
 def run(
-    device: str, only: str, half: int, check_only: bool, export_to: Path | None, exports: Path | None, work: Path,
-    again: bool, jobs: int, seconds: float,
+    device: str, only: str, half: int, batch: int, check_only: bool, export_to: Path | None, exports: Path | None,
+    work: Path, again: bool, jobs: int, seconds: float,
 ) -> list[Row]:  # fmt: skip
     """Export and run the networks that ``only`` names; the rows of all that are done.
 
     Raises ClickException for a pattern that names none, or without PyTorch where something must be exported.
     """
-    chosen = tuple(in_half(item, half) for item in select(only)) if half else select(only)
+    if half and batch:
+        raise click.ClickException("--half is inputs in half precision, --batch inputs in float32: give one of them")
+    of = f"-half{half}" if half else f"-batch{batch}" if batch else ""
+    chosen = tuple(in_half(item, half) if half else at_batch(item, batch) if batch else item for item in select(only))
     plan = None if check_only else PLANS[device]
     zoo = ZooRun(exports=export_to or exports or work / "exports", device=device, plan=plan, jobs=jobs, seconds=seconds)
     if export_to is not None:
@@ -54,8 +58,8 @@ def run(
     if again:
         journal.forget(item.name for item in chosen)
     summary = run_zoo(zoo, chosen, journal)
-    write_summary(summary, work / f"zoo-{device}{f'-half{half}' if half else ''}.json")
-    if not check_only and not half and len(summary.networks) == len(architectures()):
+    write_summary(summary, work / f"zoo-{device}{of}.json")
+    if not check_only and not of and len(summary.networks) == len(architectures()):
         keep(summary)
         write_document()
     return rows(summary)

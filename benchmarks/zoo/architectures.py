@@ -48,18 +48,27 @@ def architectures() -> tuple[Architecture, ...]:
     return _ALL
 
 
+def at_batch(item: Architecture, batch: int) -> Architecture:
+    """``item`` with ``batch`` inputs at once; it is called ``NAME.batchBATCH``."""
+    feeds = {name: replace(feed, shape=(batch, *feed.shape[1:])) for name, feed in item.feeds.items()}
+    return replace(item, name=f"{item.name}.batch{batch}", feeds=feeds)
+
+
 def in_half(item: Architecture, batch: int) -> Architecture:
     """``item`` in half precision, ``batch`` inputs at once; it is called ``NAME.halfBATCH``. As ONNX: TVM's importer of
     programs gives convolutions in half precision results in float32, and then fails."""
-    feeds = {name: replace(feed, shape=(batch, *feed.shape[1:])) for name, feed in item.feeds.items()}
-    return replace(item, name=f"{item.name}.half{batch}", form="onnx", feeds=feeds, half=True)
+    return replace(at_batch(item, batch), name=f"{item.name}.half{batch}", form="onnx", half=True)
 
 
 def architecture(name: str) -> Architecture:
-    """The one of this name, in half precision when that says so. Raises StopIteration for a name that none has."""
-    base, _, batch = name.partition(".half")
+    """The one of this name, at its batch and in half precision when that says so. Raises StopIteration for a name that
+    none has."""
+    base, _, suffix = name.partition(".")
     found = next(item for item in architectures() if item.name == base)
-    return in_half(found, int(batch)) if batch else found
+    for word, variant in (("half", in_half), ("batch", at_batch)):
+        if suffix.startswith(word):
+            return variant(found, int(suffix.removeprefix(word)))
+    return found
 
 
 def _vision(kind: str, library: str, names: str) -> Iterator[Architecture]:

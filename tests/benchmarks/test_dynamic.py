@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.dynamic import measure
-from benchmarks.dynamic.compiling import exported, recorded
+from benchmarks.dynamic.compiling import CompilingSession, compile_ahead, recorded
 from benchmarks.dynamic.document import keep, latest, write_document
 from benchmarks.dynamic.models import open_model, opened
 from benchmarks.dynamic.results import open_result, rows, size_result, summarize
@@ -91,12 +92,40 @@ def test_results_are_kept_and_written_as_a_document(tmp_path: Path) -> None:
 def test_a_library_that_was_compiled_ahead_runs(tmp_path: Path) -> None:
     model = opened(tiny_bert(), tmp_path, {1: "sequence"}, (1, 7))
     network = open_onnx_file(model.path)
-    found = exported(network, tmp_path / "bert.so", "cpu")
+    found = CompilingSession(tmp_path, "cpu").library("bert", network)
     assert found.executable is None and np.isnan(found.compile_s)
     assert found.library_bytes == (tmp_path / "bert.so").stat().st_size
     for size in (1, 7):
         (outputs,) = tvm_runner(found.loaded().executable, model.at(size).sample_inputs())()
         assert outputs.shape[1] == size
+
+
+@pytest.mark.slow
+def test_on_a_gpu_all_goes_as_far_as_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Here is none: a program by the name of nvidia-smi says there is, in all processes."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771, 580.0, 1980, 3201, 700.00'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    model = opened(tiny_bert(), tmp_path, {1: "sequence"}, (1, 7))
+    found = measure([model], tmp_path, "cuda", PLAN, jobs=2)
+    (result,) = found.models
+    assert result.cpu_s.keys() == {"dynamic", "fixed"} and result.compile_ratio() > 0.0
+    for size in result.sizes:
+        assert {"dynamic", "fixed", "torch_graphs"} == size.errors.keys()
+        assert "not compiled" not in " ".join(size.errors.values())
+    assert found.machine["gpu"] == "NVIDIA H200"
+    assert capfd.readouterr().err.count("s of CPU time") == 3
+
+
+@pytest.mark.slow
+def test_without_time_nothing_is_compiled_or_measured(tmp_path: Path) -> None:
+    model = opened(tiny_bert(), tmp_path, {1: "sequence"}, (1,))
+    assert set(compile_ahead([model], tmp_path, "cpu", 2, 0.0).values()) == {"no time was left to compile it"}
+    (result,) = measure([model], tmp_path, "cpu", PLAN, jobs=2, seconds=0.1).models
+    assert result.sizes == []
 
 
 @pytest.mark.slow

@@ -13,20 +13,14 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("tvm.relax")
 
 
-# What TVM's passes say of `if_then_else` in shapes, such as that of a slice whose end may be negative.
-_SLICED = ("prim.if_then_else", "no block is being built")
-
-
 def test_modules_of_a_seed_are_the_same() -> None:
     assert str(random_open_module(7).mod) == str(random_open_module(7).mod)
 
 
-@pytest.mark.filterwarnings("ignore::tunehub.HubWarning")  # what is left to TVM is in the report
-@pytest.mark.parametrize("seed", swept((3, 7, 14), range(150)))
+@pytest.mark.parametrize("seed", swept((3, 7, 14, 116), range(150)))
 def test_a_random_module_computes_what_tvm_computes(seed: int) -> None:
     trial = tried(seed)
-    assert not trial.wrong and not trial.failed
-    assert all(any(each in reason for each in _SLICED) for reason in trial.left)
+    assert not trial.wrong and not trial.failed and not trial.left
 
 
 def test_trials_are_counted_by_what_came_of_them() -> None:

@@ -14,7 +14,7 @@ from benchmarks.gpu_network import GpuRunner
 from benchmarks.table import Row
 from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
-from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architecture, architectures, in_half
+from benchmarks.zoo.architectures import KINDS, Architecture, Feed, architecture, architectures, at_batch, in_half
 from benchmarks.zoo.document import keep, write_document
 from benchmarks.zoo.export import MODEL, export, feeds_of, is_exported, read_exported, seeded_model, write_network
 from benchmarks.zoo.results import ZooJournal, ZooResult, rows, summarize
@@ -101,6 +101,17 @@ def test_a_network_in_half_precision_has_a_name_and_inputs_of_its_own() -> None:
     near = {"tunehub": 1e-3}
     wide = ZooResult(name="resnet18", kind="cnn", form="onnx", library="torchvision", differences=near)
     assert not wide.is_right() and msgspec.structs.replace(wide, half=True).is_right()
+
+
+@pytest.mark.fast
+def test_a_network_at_another_batch_keeps_its_form_and_precision() -> None:
+    own = at_batch(architecture("squeezenet1_1"), 8)
+    assert own.name == "squeezenet1_1.batch8" and architecture(own.name).feeds == own.feeds
+    assert (own.form, own.half) == ("program", False)
+    (image,) = feeds_of(own, 0)
+    assert (image.shape, image.dtype) == ((8, 3, 224, 224), "float32")
+    both = CliRunner().invoke(main, ["zoo", "--half", "8", "--batch", "8"])
+    assert both.exit_code == 1 and "give one of them" in both.output
 
 
 @pytest.mark.fast

@@ -18,6 +18,7 @@ from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import bound_value, shape_of, tensor_type
 
 _CONVOLUTION = "relax.nn.conv2d"
+_TYPES = ("float16", "bfloat16")
 _TURN = "relax.permute_dims"
 # Which TVM turns images for: their numbers have no layout.
 _BY_ELEMENT = frozenset(
@@ -103,14 +104,14 @@ def _axes(turn: Any) -> list[int]:
 
 def _is_turned(call: Any) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    is_half = str(tensor_type(call.args[0]).dtype) == "float16"
+    is_half = str(tensor_type(call.args[0]).dtype) in _TYPES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
     return is_half and in_order and shape is not None and isinstance(shape[-1], int)
 
 
 def _gains(call: Any) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    if str(tensor_type(call.args[0]).dtype) != "float16" or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
+    if str(tensor_type(call.args[0]).dtype) not in _TYPES or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
         return False
     kernel = shape_of(call.args[1])
     if shape is None or kernel is None or not isinstance(shape[1], int):

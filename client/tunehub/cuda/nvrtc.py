@@ -8,6 +8,7 @@ TVM (``tvm/support/nvcc.py``). Options are the same.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
 from tunehub.cuda.hopper.ptx import WARPGROUPS
 
+CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
 _OTHER_HEADER = re.compile(r"#\s*include(?!\s*<(cuda_fp16|cuda_bf16|mma)\.h>)")
 _ERROR = re.compile(r"\b(error|fatal)\b\s*:")
@@ -72,7 +74,7 @@ class Compiler:
         def compiled(code: Any, *_target: Any) -> bytearray:
             return bytearray(self.compile(str(code)))
 
-        tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
+        tvm_ffi.register_global_func(CALLBACK, compiled, override=True)
 
     def know(self, source: str, cubin: bytes) -> None:
         """Take machine code that another process has made: TVM will ask for that of ``source``."""
@@ -81,13 +83,28 @@ class Compiler:
     def _compile(self, source: str) -> bytes:
         if source == self._given[0]:
             return self._given[1]
-        own, arch = own_part(source, self._plain), own_architecture(source, self._arch)
-        if own is not None:
-            try:
-                return _without_headers(_TYPES + own, arch)
-            except NvrtcError:
-                pass  # something of the header is used after all
-        return _as_tvm(source, arch)
+        arch = own_architecture(source, self._arch)
+        return without_header(source, self._plain, arch) or _as_tvm(source, arch)
+
+
+def without_header(source: str, plain: str, arch: str) -> bytes | None:
+    """Machine code of ``source`` for ``arch``, compiled without what its header has in common with the ``plain`` one;
+    None where that is needed after all, NVRTC is missing, or it refuses the source."""
+    own = own_part(source, plain)
+    try:
+        return None if own is None else _without_headers(_TYPES + own, arch)
+    except (NvrtcError, ImportError):
+        return None
+
+
+def asked_for() -> bool:
+    """Whether TVM's own callback would compile with NVRTC, and nobody wants to see what it makes of a source."""
+    import tvm_ffi
+    from tvm.support import nvcc
+
+    is_own = tvm_ffi.get_global_func(CALLBACK).same_as(nvcc.tvm_callback_cuda_compile)
+    mode = os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc").lower()
+    return bool(is_own) and mode == "nvrtc" and "TVM_KERNEL_DUMP" not in os.environ
 
 
 def own_architecture(source: str, arch: str) -> str:
@@ -112,7 +129,12 @@ def split_source(source: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def plain_header() -> str:
-    """The header that this TVM writes for a kernel which needs nothing: a copy of one number."""
+    """The header that this TVM writes for a kernel which needs nothing."""
+    return split_source(source_of(build_plain()))[0]
+
+
+def build_plain() -> Any:
+    """A library with a kernel that needs nothing: a copy of one number."""
     import tvm
     from tvm import te
     from tvm.s_tir import Schedule
@@ -121,9 +143,7 @@ def plain_header() -> str:
     schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([data, te.compute((1,), lambda i: data[i] + 1.0)])}))
     (loop,) = schedule.get_loops(schedule.get_sblock("compute"))
     schedule.bind(schedule.split(loop, [None, 1])[1], "threadIdx.x")
-    return split_source(
-        source_of(tvm.tirx.build(schedule.mod, target=tvm.target.Target({"kind": "cuda", "arch": "sm_80"})))
-    )[0]
+    return tvm.tirx.build(schedule.mod, target=tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
 
 
 def source_of(library: Any) -> str:

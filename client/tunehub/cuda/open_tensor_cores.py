@@ -1,6 +1,6 @@
 """Products in half precision with an open number of rows on CUDA: kernels for few rows, then pieces on tensor cores,
-each as long as a tile, for ranges of sizes where these promise to beat TVM's own schedule, which serves the other
-sizes. One is launched when the function is called."""
+each as long as a tile (by warpgroups where the GPU has these), for ranges of sizes where these promise to beat TVM's
+own schedule, which serves the other sizes. One is launched when the function is called."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tunehub.cuda.default import default_schedule
+from tunehub.cuda.headers import missing_for_tensor_cores
+from tunehub.cuda.hopper import cost as warpgroup_cost
+from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.hopper.open_rows import over_rows
+from tunehub.cuda.hopper.tiles import WarpgroupTile, suits
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_sizes import OpenFunction, SizedFunction, open_function
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.sizes import ranges
 from tunehub.cuda.skinny.open_rows import few_rows
 from tunehub.cuda.tensor_core import TensorTile, matmul_of
-from tunehub.cuda.tensor_core_cost import default_s, seconds
+from tunehub.cuda.tensor_core_cost import default_s
+from tunehub.cuda.tensor_core_cost import seconds as tensor_core_s
 from tunehub.cuda.tensor_core_rule import check_headers, checked, ranked
 from tunehub.exceptions import last_line
 from tunehub.records.never_worse import GUESS_MARGIN
@@ -32,7 +38,8 @@ _SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)  # at wh
 _MOST_KERNELS = 4
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
-_Range: TypeAlias = "tuple[TensorTile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
+_Tile: TypeAlias = "TensorTile | WarpgroupTile"
+_Range: TypeAlias = "tuple[_Tile | None, int | None]"  # what serves sizes, None: TVM's own, up to which; None: all
 
 
 def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
@@ -52,17 +59,18 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
         made[None] = default_schedule(function, target)
     branches = [*few, *(SizeBranch(up_to=up_to, function=made[tile]) for tile, up_to in chosen)]
     found = joined(function, product(wide(whole.axes.extents)), branches)
+    if any(isinstance(tile, WarpgroupTile) for tile, _ in chosen):
+        found = warpgroups.for_own_target(found, target)
     return SizedFunction(mod=main_module(found)), None
 
 
 def _more_rows(
     whole: OpenFunction, matmul: Matmul | None, target: Any, few: list[SizeBranch]
-) -> tuple[list[_Range], dict[TensorTile | None, Any]]:
+) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
     if matmul is None:
         return [(None, None)], {}
     try:
-        check_headers()
         chosen, made = _pieces(whole, matmul, target)
     except NoTileError:
         if not few:
@@ -72,11 +80,11 @@ def _more_rows(
     return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
 
 
-def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Range], dict[TensorTile | None, Any]]:
+def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
-    tiles = list({tile: None for size in _TRIED for tile in ranked(_at(matmul, size), 1)})
+    tiles = list(_likely(whole, matmul, target))
     failure = "TVM's own schedule should take as little at all sizes"
-    made: dict[TensorTile | None, Any] = {}
+    made: dict[_Tile | None, Any] = {}
     while True:
         chosen = _chosen(matmul, tiles)
         wanted = {tile for tile, _ in chosen if tile is not None}
@@ -92,9 +100,23 @@ def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Ran
             tiles.remove(tile)
 
 
+def _likely(whole: OpenFunction, matmul: Matmul, target: Any) -> dict[_Tile, None]:
+    """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
+    missing."""
+    found: dict[_Tile, None] = {}
+    if warpgroups.serves(target) and suits(matmul):
+        found = {tile: None for size in _SIZES for tile in warpgroups.ranked(_at(matmul, size), 1)}
+    if found and missing_for_tensor_cores() is not None:
+        return found
+    check_headers()
+    if matmul_of(whole.piece(_LENGTHS[0])) is not None:
+        found |= {tile: None for size in _TRIED for tile in ranked(_at(matmul, size), 1)}
+    return found
+
+
 def _open_rows(whole: OpenFunction) -> Matmul | None:
     """The product of a piece of one length when the open axis is its rows, and no convolution is."""
-    first, second = (matmul_of(whole.piece(length)) for length in _LENGTHS)
+    first, second = (warpgroups.matmul_in(whole.piece(length)) for length in _LENGTHS)
     if first is None or second is None or first.window > 1 or first.batch:
         return None
     extents = (1, *_LENGTHS[:1], *first.extents[2:]), (1, *_LENGTHS[1:2], *first.extents[2:])
@@ -106,24 +128,32 @@ def _at(matmul: Matmul, rows: int) -> Matmul:
     return replace(matmul, rows=(own._replace(extent=rows),))
 
 
-def _tiled(whole: OpenFunction, tile: TensorTile, target: Any) -> Any:
+def _tiled(whole: OpenFunction, tile: _Tile, target: Any) -> Any:
     """The function in pieces of as many rows as a block of ``tile`` has, checked, as TVM's own is where it is made."""
+    made = over_rows(whole, tile) if isinstance(tile, WarpgroupTile) else _over_pieces(whole, tile)
+    check_function(made, whole.function, target)
+    return made
+
+
+def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
     length = tile.block[0]
     piece = whole.piece(length)
     matmul = matmul_of(piece)
     if matmul is None:
         raise NoTileError(f"a piece of {length} is of another kind")
-    made = whole.over(checked(piece, matmul, tile).mod["main"], length)
-    check_function(made, whole.function, target)
-    return made
+    return whole.over(checked(piece, matmul, tile).mod["main"], length)
 
 
-def _chosen(matmul: Matmul, tiles: Sequence[TensorTile]) -> list[_Range]:
+def _chosen(matmul: Matmul, tiles: Sequence[_Tile]) -> list[_Range]:
     """What should take least in each range of sizes."""
-    times = [[seconds(_at(matmul, size), tile) for size in _SIZES] for tile in tiles]
+    times = [[_seconds(_at(matmul, size), tile) for size in _SIZES] for tile in tiles]
     times.append([default_s(_at(matmul, max(size, _PADDED))) / GUESS_MARGIN for size in _SIZES])
     candidates = [*tiles, None]
     return [
         (candidates[at], _SIZES[last] if last + 1 < len(_SIZES) else None)
         for at, last in ranges(np.array(times), _MOST_KERNELS)
     ]
+
+
+def _seconds(matmul: Matmul, tile: _Tile) -> float:
+    return warpgroup_cost.seconds(matmul, tile) if isinstance(tile, WarpgroupTile) else tensor_core_s(matmul, tile)

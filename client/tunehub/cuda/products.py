@@ -3,7 +3,7 @@
 * In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
   tensor core takes, add up few numbers and stay.
-* bfloat16 stays as it is, but for products of few rows.
+* bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
   in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
   is read as it lies. Constants are transposed once, when TVM folds them.
@@ -21,6 +21,7 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.cuda.hopper.rule import serves
 from tunehub.cuda.skinny.dequantisation import Dequantised, dequantised_from
 from tunehub.cuda.skinny.product import MOST_ROWS
 from tunehub.cuda.skinny.weights import Format, dequantised
@@ -46,6 +47,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self._mod = mod
         self._kernels = Kernels(self.builder_)
+        target = tvm.target.Target.current(allow_none=True)
+        self._half = _NARROW if target is not None and serves(target) else _HALF
         self._made: dict[Any, Dequantised | None] = {}
 
     def visit_call_(self, call: Any) -> Any:
@@ -57,7 +60,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if len(types) != 1 or not types <= {*_NARROW, "float32"}:
             return call
         (own,) = types
-        half, result = own in _HALF, str(tensor_type(call).dtype)
+        half, result = own in self._half, str(tensor_type(call).dtype)
         few = name == "relax.matmul" and _has_few_rows(call)
         if own in _NARROW and not half and not few:
             return call

@@ -1,9 +1,11 @@
-"""The kernels of a module compiled to machine code by several threads: NVRTC takes most of a compile for CUDA, for one
-kernel after the other.
+"""The functions of a module lowered, and its kernels compiled to machine code, by several threads: NVRTC takes most of
+a compile for CUDA, for one kernel after the other, and TVM's passes most of the rest.
 
 TVM makes a runtime module for each target, and asks ``tvm_callback_cuda_compile`` for the machine code of one when it
 makes it. So kernels are dealt to targets that differ in their tag alone, the source of each is asked for before TVM
-does, and threads compile it by the very callback, whosever that is; TVM then gets what they have made.
+does, and threads compile it by the very callback, whosever that is; TVM then gets what they have made. In place of
+TVM's own callback NVRTC is asked without the headers that most kernels do not need (:mod:`tunehub.cuda.nvrtc`): they
+take longer than the kernels, and NVRTC compiles little in parallel.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from contextlib import suppress
 from threading import local
 from typing import Any
 
+from tunehub.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
 from tunehub.target.host import usable_threads
 
-_CALLBACK = "tvm_callback_cuda_compile"
 _MOST_MODULES = 16
 _FEWEST_KERNELS = 2  # of a module
 _TAG = "tunehub."
+_ENTRY = "tirx.is_entry_func"  # what TVM makes of the only function of a module
 
 Factory = Callable[[], tuple[Any, Any, Any]]
 
@@ -37,6 +40,7 @@ class SideBySide:
         self._threads = min(threads or usable_threads(), _MOST_MODULES)
         self._pool: ThreadPoolExecutor | None = None
         self._original: Any = None
+        self._plain: str | None = None  # TVM's header, where it can be left out
         self._made: dict[str, Future[Any]] = {}
         self._seen = local()
 
@@ -49,8 +53,8 @@ class SideBySide:
             lower, finalize_host, finalize_device = factory()
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
-            def deal(mod: Any, _context: Any) -> Any:
-                return dealt(lower(mod), self._threads)
+            def deal(mod: Any, context: Any) -> Any:
+                return dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
 
             def finalize() -> Any:
                 passes = finalize_device()
@@ -73,7 +77,7 @@ class SideBySide:
         if self._pool is not None:
             _register(self._original)
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool, self._original = None, None
+        self._pool, self._original, self._plain = None, None, None
         self._made.clear()
 
     def _begin(self, mod: Any) -> None:
@@ -84,20 +88,24 @@ class SideBySide:
         if not str(target.tag).startswith(_TAG):
             return
         if self._pool is None:
-            self._original = tvm_ffi.get_global_func(_CALLBACK)
+            self._original = tvm_ffi.get_global_func(CALLBACK)
+            quick = asked_for()
             self._pool = ThreadPoolExecutor(self._threads)
             _register(self._compile)
-        arguments = self._source(mod, target)
+            self._plain = self._plain_header() if quick else None
+        arguments = self._source(lambda: tvm_ffi.get_global_func("target.build.cuda")(mod, target))
         if arguments is not None:
-            self._made[str(arguments[0])] = self._pool.submit(_under, target, self._original, arguments)
+            self._made[str(arguments[0])] = self._pool.submit(self._machine_code, target, arguments)
 
-    def _source(self, mod: Any, target: Any) -> tuple[Any, ...] | None:
-        """What TVM asks the callback; None where it does not, as without CUDA."""
-        import tvm_ffi
+    def _plain_header(self) -> str | None:
+        arguments = self._source(build_plain)
+        return None if arguments is None else split_source(str(arguments[0]))[0]
 
+    def _source(self, build: Callable[[], Any]) -> tuple[Any, ...] | None:
+        """What TVM asks the callback while it does ``build``; None where it does not, as without CUDA."""
         self._seen.arguments, self._seen.asked = None, True
         try:
-            tvm_ffi.get_global_func("target.build.cuda")(mod, target)
+            build()
         except Exception:
             if self._seen.arguments is None:
                 raise
@@ -106,6 +114,15 @@ class SideBySide:
         found: tuple[Any, ...] | None = self._seen.arguments
         return found
 
+    def _machine_code(self, target: Any, arguments: tuple[Any, ...]) -> Any:
+        if self._plain is not None:
+            source = str(arguments[0])
+            found = without_header(source, self._plain, own_architecture(source, str(target.attrs["arch"])))
+            if found is not None:
+                return bytearray(found)
+        with target:
+            return self._original(*arguments)
+
     def _compile(self, *arguments: Any) -> Any:
         """The callback."""
         if getattr(self._seen, "asked", False):
@@ -113,6 +130,31 @@ class SideBySide:
             raise _SourceSeen
         made = self._made.pop(str(arguments[0]), None)
         return self._original(*arguments) if made is None else made.result()
+
+
+def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: int) -> Any:
+    """``mod`` after the pass ``lower``, under the PassContext ``context``: each function on its own where all are for
+    CUDA, as TVM's passes for one function take no note of others. MetaSchedule lowers in threads as well."""
+    import tvm
+
+    functions = list(mod.functions.items())
+    if (
+        min(threads, len(functions)) < _FEWEST_KERNELS
+        or context.instruments
+        or not all(_is_kernel(function) for _, function in functions)
+    ):
+        return lower(mod)
+
+    def alone(item: tuple[Any, Any]) -> list[tuple[Any, Any]]:
+        with context:
+            part = lower(tvm.IRModule(dict([item]), attrs=mod.attrs))
+        return [(variable, function.without_attr(_ENTRY)) for variable, function in part.functions.items()]
+
+    with ThreadPoolExecutor(threads) as pool:
+        parts = [each for part in pool.map(alone, functions) for each in part]
+    if len({str(variable.name_hint) for variable, _ in parts}) < len(parts):
+        return lower(mod)  # a kernel's name is that of another function
+    return tvm.IRModule(dict(parts), attrs=mod.attrs)
 
 
 def dealt(mod: Any, modules: int) -> Any:
@@ -141,12 +183,7 @@ def _is_kernel(function: Any) -> bool:
     return target is not None and str(target.kind.name) == "cuda"
 
 
-def _under(target: Any, compile_source: Any, arguments: tuple[Any, ...]) -> Any:
-    with target:
-        return compile_source(*arguments)
-
-
 def _register(function: Any) -> None:
     import tvm_ffi
 
-    tvm_ffi.register_global_func(_CALLBACK, function, override=True)
+    tvm_ffi.register_global_func(CALLBACK, function, override=True)

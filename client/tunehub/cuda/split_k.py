@@ -159,14 +159,8 @@ def sides(matmul: Matmul) -> tuple[Side, Side]:
     return (found[1], found[0]) if matmul.columns_first else found
 
 
-def tiles(matmul: Matmul) -> Iterator[SplitTile]:
-    """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
-    found = all_tiles(matmul)
-    return map(found.tile, range(len(found)))
-
-
 def all_tiles(matmul: Matmul) -> SplitTiles:
-    """:func:`tiles`, at once."""
+    """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
     both = sides(matmul)
     slow, fast = (list(_cuts(side.extent)) for side in both)
     cuts = [(a, b, c, d) for a, c in slow for b, d in fast if FEWEST_SUMS <= c * d <= MOST_SUMS]

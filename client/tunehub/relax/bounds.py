@@ -6,7 +6,7 @@ not check bounds when a model runs, so here inputs are held to them, before anyt
 
 A slice that ends at ``n - 1`` may end at a negative number, which counts from the end. TVM writes its extent with
 ``if_then_else``, over which its passes stumble (FoldConstant and FuseOps of 0.27). Here the end is a number that is
-never negative, of minima and maxima alone.
+never negative, of minima and maxima alone; so the extent of the slice is written otherwise, wherever it stands.
 
 The extent of two tensors side by side is ``1 + n`` for TVM's types and ``n + 1`` for its kernels. FuseTIR (0.27) takes
 one for the other's only where they are written alike, so here such a concatenation is a kernel from the beginning. So
@@ -16,12 +16,13 @@ all outside; where none can be, it is pooling with more padding behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_ffi import structural_equal
 
 from tunehub.relax.index_expressions import operator_name, parts_of
 from tunehub.relax.nodes import integer, shape_of, symbolic, tensor_class, tensor_type
@@ -32,6 +33,7 @@ _SLICE = "relax.strided_slice"
 _CONCAT = "relax.concat"
 _POOLING = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
 _CONDITION = "if_then_else"
+_ANY_END = (1 << 31) - 1
 _Bounds = tuple[tuple[Any, int, int | None], ...]  # symbols, each with its first and its last value
 
 
@@ -61,13 +63,33 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
     _bounds: _Bounds = ()
     _unchecked: tuple[Any, ...] = ()
     _analyzer: Any = None
+    _rewritten: tuple[tuple[Any, Any], ...] = ()  # extents of slices: as TVM has them, and as they are here
 
     def written(self, function: Any, checked: bool) -> Any:
         """``function`` with simple shapes; ``checked``: by its bounds, to which it is held at its beginning."""
         self._bounds = _bounds(function) if checked else ()
         self._unchecked = tuple(function.params)
         self._analyzer = _analyzer(function, self._bounds)
+        self._rewritten = ()
+        for binding in _bindings(function):
+            self._rewritten += self._extents(binding)
         return self.visit_expr(function)
+
+    def _extents(self, binding: Any) -> tuple[tuple[Any, Any], ...]:
+        """The extents with conditions of a slice, each with what is written for it."""
+        call, extents = binding.value, shape_of(binding.var) or ()
+        if _name(call) != _SLICE or not any(map(_has_condition, extents)):
+            return ()
+        data = call.args[0]
+        shape = [self._simple(extent) for extent in shape_of(data) or ()]
+        simple = relax.Var("data", tensor_class()(shape, tensor_type(data).dtype))
+        made = self._inside_slice(relax.Call(call.op, [simple, *call.args[1:]], call.attrs))
+        inferred = () if made is None else shape_of(relax.BlockBuilder().normalize(made)) or ()
+        pairs = zip(extents, inferred, strict=False)
+        return tuple((old, new) for old, new in pairs if _has_condition(old) and not self._is_known(old))
+
+    def _is_known(self, extent: Any) -> bool:
+        return any(structural_equal(extent, old) for old, _ in self._rewritten)
 
     def visit_shape_expr_(self, shape: Any) -> Any:
         simple = [self._simple(extent) for extent in shape.values]
@@ -86,13 +108,21 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if _rounds_up(call):
             return _with_more_padding(call)
-        ends = self._ends_inside(call) if _name(call) == _SLICE else None
+        inside = self._inside_slice(call) if _name(call) == _SLICE else None
+        return call if inside is None else inside
+
+    def _inside_slice(self, call: Any) -> Any | None:
+        """A slice that begins and ends inside; None for those that :meth:`_ends_inside` has none for."""
+        ends = self._ends_inside(call)
         if ends is None:
-            return call
+            return None
         data, axes, _, _, strides = call.args
         return relax.op.strided_slice(data, axes, *ends, strides, assume_inbound=True)
 
     def _simple(self, extent: Any) -> Any:
+        for old, new in self._rewritten if _has_condition(extent) else ():
+            if structural_equal(extent, old):
+                return new
         if _is_written_otherwise(extent) and not _has_choice(extent):
             return symbolic().Analyzer().simplify(extent)
         if not _has_choice(extent) or not (self._bounds or _has_condition(extent)):
@@ -101,9 +131,9 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
 
     def _ends_inside(self, call: Any) -> tuple[list[Any], list[Any]] | None:
         """Where the slices of a call begin and end, counted from the beginning and within the shape; None where all are
-        numbers, and where a slice runs backwards."""
+        numbers, but for ends that mean the end of an extent with choices, and where a slice runs backwards."""
         shape, slices = shape_of(call.args[0]), _slices(call)
-        if shape is None or slices is None or not any(integer(each) is None for row in slices for each in row):
+        if shape is None or slices is None or not any(_is_open(row, shape) for row in slices):
             return None
         begins, ends = [], []
         for axis, begin, end, step in slices:
@@ -112,7 +142,8 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
                 return None
             first = self._inside(begin, shape[place])
             begins.append(first)
-            ends.append(self._analyzer.simplify(tvm.tirx.max(self._inside(end, shape[place]), first)))
+            last = shape[place] if _is_end(end, shape[place]) else self._inside(end, shape[place])
+            ends.append(self._analyzer.simplify(tvm.tirx.max(last, first)))
         return begins, ends
 
     def _inside(self, place: Any, extent: Any) -> Any:
@@ -147,6 +178,16 @@ def _slices(call: Any) -> list[tuple[Any, ...]] | None:
     if len(fields) != 4 or None in fields:
         return None
     return list(zip(*([_expression(field) for field in each] for each in fields), strict=True))
+
+
+def _is_open(slice_: tuple[Any, ...], shape: Sequence[Any]) -> bool:
+    axis, _, end, _ = slice_
+    return any(integer(each) is None for each in slice_) or _is_end(end, shape[integer(axis) or 0])
+
+
+def _is_end(end: Any, extent: Any) -> bool:
+    """Whether ``end`` is the number that models write for the end of any axis, and ``extent`` one with choices."""
+    return (integer(end) or 0) >= _ANY_END and _has_choice(extent)
 
 
 def _expression(field: Any) -> Any:

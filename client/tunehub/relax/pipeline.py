@@ -177,14 +177,15 @@ def _named_for(target: Any, mod: Any) -> Any:
 
 
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
-    """The module in the layouts that the hub asks for; when they cannot be planned, in its own."""
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own."""
+    if target.kind.name == "cuda":
+        return _turned(prepare(mod, target), mod, target, hub)
     if hub.layout == "auto":
         try:
             return _with_winograd(prepare(mod, target, layout="auto"), target, hub)
         except Exception as error:
             hub.failed("planning layouts", error)
-    prepared = prepare(mod, target)
-    return _turned(prepared, mod, target, hub) if target.kind.name == "cuda" else prepared
+    return prepare(mod, target)
 
 
 def _with_winograd(prepared: Any, target: Any, hub: Hub) -> Any:

@@ -66,7 +66,7 @@ def instance(function: Any, values: Sequence[int]) -> Any:
 
     symbols = symbols_of(function)
     numbers = [tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)]
-    found = in_place(function, numbers)
+    found = _replaced(function, symbols, numbers)
     return _without_other_branches(found) if PROBES in (found.attrs or {}) else found
 
 
@@ -101,9 +101,21 @@ def first_probes(function: Any) -> set[tuple[int, ...]]:
     return set(dict(reversed(branches)).values())
 
 
+def outermost_probes(function: Any) -> list[tuple[int, ...]]:
+    """Of the probes that lead into each branch of a scheduled ``function`` the smallest and the largest; without
+    branches those of all."""
+    found = sorted(probes(function), key=math.prod)
+    branches = [(branches_at(function, values), values) for values in found]
+    kept = {*dict(branches).values(), *dict(reversed(branches)).values()}
+    return [values for values in found if values in kept]
+
+
 def in_place(function: Any, expressions: Sequence[Any]) -> Any:
     """``function`` with TVM's ``expressions`` in place of its symbols; itself without any."""
-    symbols = symbols_of(function)
+    return _replaced(function, symbols_of(function), expressions)
+
+
+def _replaced(function: Any, symbols: Sequence[Any], expressions: Sequence[Any]) -> Any:
     if not symbols:
         return function
     added = [symbol for symbol in symbols if not any(map(symbol.same_as, function.params))]

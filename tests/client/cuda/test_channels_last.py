@@ -76,6 +76,18 @@ def test_all_of_it_is_one_transposition_and_kernels_for_rows_of_channels() -> No
     assert [each.template for name, each in found.items() if "conv2d" in name] == ["tensor_cores"] * 2
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_images_are_turned_where_no_package_says_which_layouts_records_are_for(dtype: str) -> None:
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never") as hub:
+        pass
+    hub.layout = "auto"  # as without a package
+    with H200:
+        names = [[str(v.name_hint) for v in each.functions] for each in (
+            _prepare_for(hub, _network(dtype), H200), prepare(_network(dtype), H200, turned=True)
+        )]  # fmt: skip
+    assert names[0] == names[1]
+
+
 @pytest.mark.parametrize("dtype,arch", [("float32", "sm_90"), ("float16", "sm_80")])
 def test_other_networks_and_gpus_keep_their_order(dtype: str, arch: str) -> None:
     target = tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024})

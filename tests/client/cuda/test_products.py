@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import op
 
+from tunehub.cuda import products
 from tunehub.cuda.products import gpu_products
 from tunehub.relax.nodes import tensor_class
 
@@ -94,6 +95,14 @@ def test_half_precision_is_added_up_in_single() -> None:
         result = _run(_network(body, x, y), np.ones(x, "float16"), np.ones(y, "float16"))
         assert result.dtype == np.float16
         assert (result == 4096).all()
+
+
+@pytest.mark.parametrize("arch,wide", [("sm_90", True), ("sm_80", False)])
+def test_bfloat16_is_added_up_in_single_where_warpgroups_do(arch: str, wide: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(products, "serves", lambda target: str(target.attrs["arch"]) == "sm_90")  # as TVM 0.27
+    mod = _network(lambda emit, x, w: op.matmul(x, w), (100, 40), (40, 24), dtype="bfloat16")
+    with tvm.target.Target({"kind": "cuda", "arch": arch, "max_threads_per_block": 1024}):
+        assert ("relax.astype" in _operators(mod)) == wide
 
 
 def test_products_in_single_precision_and_convolutions_in_groups_stay() -> None:

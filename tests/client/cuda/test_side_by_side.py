@@ -13,9 +13,11 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 import tvm
 import tvm_ffi
 from tvm import te
+from tvm.support import nvcc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
-from tunehub.cuda.side_by_side import SideBySide, dealt
+from tunehub.cuda import nvrtc
+from tunehub.cuda.side_by_side import SideBySide, dealt, lowered_apart
 from tunehub.relax.lowering import PIPELINE
 from tunehub.relax.nodes import main_module
 
@@ -114,3 +116,83 @@ def test_a_module_for_a_cpu_is_left_alone() -> None:
     target = tvm.target.Target("llvm")
     mod = tvm.IRModule({v: f.with_attr("target", target) for v, f in _module(8).functions.items()})
     assert dealt(mod, 8).same_as(mod)
+
+
+def _bound(kernels: int) -> Any:
+    target = tvm.target.Target(TARGET, host="llvm")
+    return tvm.tirx.transform.BindTarget(target)(_module(kernels))
+
+
+def test_functions_are_lowered_apart_as_together() -> None:
+    lower = PIPELINE_MAP[PIPELINE]()[0]
+    mod, context = _bound(3), tvm.transform.PassContext(config={"tirx.disable_vectorize": True})
+    with context:
+        together = lower(mod)
+    seen: list[Any] = []
+
+    def noted(part: Any) -> Any:
+        seen.append((len(part.functions), dict(tvm.transform.PassContext.current().config)))
+        return lower(part)
+
+    apart = lowered_apart(noted, mod, context, 2)
+    assert seen == [(1, {"tirx.disable_vectorize": True})] * 3
+    assert len(together.functions) == 6
+    assert {str(v.name_hint) for v in apart.functions} == {str(v.name_hint) for v in together.functions}
+    for number in range(3):
+        ours, whole = ({str(v.name_hint): f for v, f in each.functions.items()} for each in (apart, together))
+        tvm.ir.assert_structural_equal(ours[f"f{number}_kernel"], whole[f"f{number}_kernel"])
+        tvm.ir.assert_structural_equal(ours[f"f{number}"], whole[f"f{number}"], map_free_vars=True)
+
+
+def test_kernels_of_one_name_are_lowered_together() -> None:
+    """Apart, the kernel of one function would have the name of another function."""
+    one = _bound(1)
+    variable, function = next(iter(one.functions.items()))
+    mod = tvm.IRModule({variable: function, "f0_kernel": function.with_attr("global_symbol", "f0_kernel")})
+    lowered = lowered_apart(PIPELINE_MAP[PIPELINE]()[0], mod, tvm.transform.PassContext(), 2)
+    assert len({str(each.name_hint) for each in lowered.functions}) == 4
+
+
+def test_one_thread_and_instruments_see_the_whole_module() -> None:
+    mod, sizes = _bound(2), list[int]()
+
+    def noted(part: Any) -> Any:
+        sizes.append(len(part.functions))
+        return part
+
+    lowered_apart(noted, mod, tvm.transform.PassContext(), 1)
+    lowered_apart(noted, mod, tvm.transform.PassContext(instruments=[tvm.ir.instrument.PassTimingInstrument()]), 2)
+    assert sizes == [2, 2]
+
+
+@pytest.mark.parametrize(("quick", "expected"), [(b"quick", b"quick"), (None, b"whole")])
+def test_in_place_of_tvms_own_callback_headers_are_left_out_where_they_can_be(
+    quick: bytes | None, expected: bytes, cuda: _Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources: list[str] = []
+
+    def compiled(source: str, arch: str) -> bytes:
+        assert arch == "sm_80"
+        sources.append(source)
+        if quick is None:
+            raise nvrtc.NvrtcError("a name of the header")
+        return quick
+
+    tvm_ffi.register_global_func(CALLBACK, nvcc.tvm_callback_cuda_compile, override=True)
+    monkeypatch.setattr(nvrtc, "_without_headers", compiled)
+    monkeypatch.setattr(nvcc, "compile_cuda", lambda *_, **__: bytearray(b"whole"))
+    compiler = SideBySide(2)
+    _built(4, monkeypatch, compiler)
+    compiler.close()
+    assert cuda.got == [expected] * 2
+    assert len(sources) == 2 and not any("#include" in source for source in sources)
+    assert tvm_ffi.get_global_func(CALLBACK).same_as(nvcc.tvm_callback_cuda_compile)
+
+
+def test_who_wants_to_see_what_nvrtc_gets_sees_tvms_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nvrtc.asked_for()
+    monkeypatch.setenv("TVM_KERNEL_DUMP", "1")
+    assert not nvrtc.asked_for()
+    monkeypatch.delenv("TVM_KERNEL_DUMP")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    assert not nvrtc.asked_for()

@@ -30,14 +30,16 @@ from .test_tensor_core import CASES, dense, run
 pytestmark = pytest.mark.slow
 
 
-def _product(batch: int, rows: int, columns: int, depth: int, *, transposed: tuple[bool, bool]) -> Any:
+def _product(
+    batch: int, rows: int, columns: int, depth: int, *, transposed: tuple[bool, bool], dtype: str = "float16"
+) -> Any:
     """A product with a bias, in each order of the operands' dimensions."""
     shapes = ((rows, depth), (depth, columns))
     a, b = (
-        te.placeholder((batch, *(shape[::-1] if turned else shape)), "float16", name=name)
+        te.placeholder((batch, *(shape[::-1] if turned else shape)), dtype, name=name)
         for name, shape, turned in zip("ab", shapes, transposed, strict=True)
     )
-    bias = te.placeholder((columns,), "float16", name="bias")
+    bias = te.placeholder((columns,), dtype, name="bias")
     k = te.reduce_axis((0, depth), name="k")
 
     def product(n: Any, i: Any, j: Any) -> Any:
@@ -46,7 +48,7 @@ def _product(batch: int, rows: int, columns: int, depth: int, *, transposed: tup
         return te.sum(one.astype("float32") * other.astype("float32"), axis=k)
 
     c = te.compute((batch, rows, columns), product, name="product")
-    d = te.compute(c.shape, lambda n, i, j: c[n, i, j].astype("float16") + bias[j], name="out")
+    d = te.compute(c.shape, lambda n, i, j: c[n, i, j].astype(dtype) + bias[j], name="out")
     return tvm.IRModule({"main": te.create_prim_func([a, b, bias, d], index_dtype_override="int64")})
 
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tunehub.relax.bounds import bounds_of, within_bounds
-from tunehub.relax.nodes import same_extent, shape_of
+from tunehub.relax.nodes import same_extent, shape_of, tensor_class
 from tunehub.relax.pipeline import compile_module
 
 pytestmark = pytest.mark.slow
@@ -114,6 +114,40 @@ def test_slices_that_may_begin_or_end_at_a_negative_number_are_served(
         part = data[:, slice(*places, step)]
         expected = (np.exp(np.clip(part, -3, 3)) + part) @ weight
         np.testing.assert_allclose(run(executable, data), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_input_as_long_as_a_slice_is_added_to_it(nets: Any, target: Any, run: Any, make_hub: Any) -> None:
+    """The model says of it what TVM infers for ``x[1 : n - 1]``, which is written otherwise here."""
+    builder, n = relax.BlockBuilder(), tvm.tirx.Var("n", "int64")
+    data = relax.Var("data", tensor_class()((4, n), "float32"))
+    with builder.function("main"):
+        with builder.dataflow():
+            part = builder.emit(op.strided_slice(data, [1], [1], [n - 1], [1]))
+            added = relax.Var("added", tensor_class()((shape_of(part)[1],), "float32"))
+            result = builder.emit_output(op.minimum(part, added))
+        builder.emit_func_output(result, params=[data, added])
+    hub = make_hub(layout="auto")
+    executable = compile_module(builder.get(), target, hub)
+    assert not hub.failures and not hub.notes
+    for size in (2, 3, 9):
+        arrays = nets.array(4, size), nets.array(size - 2)
+        np.testing.assert_array_equal(run(executable, *arrays), np.minimum(arrays[0][:, 1:-1], arrays[1]))
+
+
+def test_what_a_slice_leaves_is_sliced_to_its_end(nets: Any, target: Any, run: Any, make_hub: Any) -> None:
+    n = tvm.tirx.Var("n", "int64")
+
+    def body(b: Any, x: Any) -> Any:
+        rows = b.emit(op.flatten(b.emit(op.strided_slice(x, [1], [0], [n - 1], [3]))))
+        return b.emit(op.exp(b.emit(op.strided_slice(rows, [0], [0], [2**31 - 1], [3]))))
+
+    hub = make_hub(layout="auto")
+    executable = compile_module(nets.build(body, (1, n, 4)), target, hub)
+    assert not hub.failures and not hub.notes
+    for size in (2, 5, 17):
+        data = nets.array(1, size, 4)
+        expected = np.exp(data[:, : size - 1 : 3].reshape(-1)[::3])
+        np.testing.assert_allclose(run(executable, data), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("last", [None, 64])

@@ -80,6 +80,24 @@ def test_chosen_batches_have_functions_of_their_own_and_all_are_right(
     assert {workload.symbols for workload in hub.workloads} == {(), ("batch",)}
 
 
+@pytest.mark.parametrize("begin", [0, 1])
+def test_slices_that_may_end_at_a_negative_number_have_functions_for_chosen_sizes(
+    nets: Any, target: Any, make_hub: Any, begin: int
+) -> None:
+    n = symbol("n")
+
+    def body(b: Any, x: Any) -> Any:
+        return b.emit(op.exp(b.emit(op.strided_slice(x, [1], [begin], [n - 1], [1]))))
+
+    hub = make_hub(layout="auto")
+    machine = Machine(compile_module(nets.build(body, (2, n, 8)), target, hub, specialize={"n": [1, 6]}))
+    assert not hub.failures
+    for size in (1, 2, 6, 9):
+        data = nets.array(2, size, 8)
+        np.testing.assert_allclose(machine(data).numpy(), np.exp(data[:, begin : size - 1]), rtol=1e-5)
+        assert machine.chosen() == [f"main_n_{size}" if size in (1, 6) else "main_open"]
+
+
 def test_a_record_for_the_fixed_shape_serves_the_function_of_its_size(
     nets: Any, target: Any, make_hub: Any, record_for: Any
 ) -> None:

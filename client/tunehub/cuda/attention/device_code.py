@@ -10,20 +10,28 @@ from typing import Any
 
 _QUALIFIERS = "__forceinline__ __device__"
 
-MULTIPLY, LOAD, LOAD_TRANSPOSED, PAIR, COPY = (
-    f"tunehub_{name}" for name in ("mma_m16n8k16", "ldmatrix_x4", "ldmatrix_x4_trans", "pair", "copy_16_bytes")
+MULTIPLY, PAIR = (  # of operands of a type
+    {"float16": f"tunehub_{name}", "bfloat16": f"tunehub_{name}_bf16"} for name in ("mma_m16n8k16", "pair")
 )
+LOAD, LOAD_TRANSPOSED, COPY = (f"tunehub_{name}" for name in ("ldmatrix_x4", "ldmatrix_x4_trans", "copy_16_bytes"))
 COMMIT, WAIT, EXCHANGE, TWO, NOTHING = (
     f"tunehub_{name}" for name in ("copies_commit", "copies_wait", "lane_xor", "load_pair", "minus_infinity")
 )
+FOUR_OUT, FOUR_IN = (f"tunehub_{name}" for name in ("keep_four", "cluster_read"))
 
-_SOURCES = {
-    MULTIPLY: """void {name}(float* d, const unsigned* a, const unsigned* b) {{
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+KINDS = {"float16": "f16", "bfloat16": "bf16"}  # in PTX
+_MULTIPLY = """void {name}(float* d, const unsigned* a, const unsigned* b) {{
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.KIND.KIND.f32 "
     "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}""",
+}}"""
+_PAIR = """void {name}(unsigned* d, float low, float high) {{
+  asm("cvt.rn.KINDx2.f32 %0, %1, %2;" : "=r"(*d) : "f"(high), "f"(low));
+}}"""
+_SOURCES = {
+    **{name: _MULTIPLY.replace("KIND", KINDS[dtype]) for dtype, name in MULTIPLY.items()},
+    **{name: _PAIR.replace("KIND", KINDS[dtype]) for dtype, name in PAIR.items()},
     LOAD: """void {name}(unsigned* d, const void* source) {{
   unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(source));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0,%1,%2,%3}}, [%4];"
@@ -34,10 +42,6 @@ _SOURCES = {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{%0,%1,%2,%3}}, [%4];"
     : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at));
 }}""",
-    PAIR: """void {name}(unsigned* d, float low, float high) {{
-  half2 both = __floats2half2_rn(low, high);
-  *d = *reinterpret_cast<unsigned*>(&both);
-}}""",
     TWO: """void {name}(unsigned* d, const void* source) {{
   *d = *static_cast<const unsigned*>(source);
 }}""",
@@ -47,6 +51,15 @@ _SOURCES = {
 }}""",
     COMMIT: """void {name}() {{ asm volatile("cp.async.commit_group;" ::); }}""",
     WAIT: """void {name}() {{ asm volatile("cp.async.wait_all;" ::: "memory"); }}""",
+    FOUR_OUT: """void {name}(void* d, const float* source) {{
+  *static_cast<float4*>(d) = make_float4(source[0], source[1], source[2], source[3]);
+}}""",
+    FOUR_IN: """void {name}(float* d, const void* own, int rank) {{
+  unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(own));
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {{%0, %1, %2, %3}}, [%4];"
+    : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(at) : "memory");
+}}""",
     NOTHING: """float {name}() {{ return __int_as_float(0xff800000); }}""",
     EXCHANGE: """float {name}(float value, int mask) {{ return __shfl_xor_sync(0xffffffffu, value, mask); }}""",
 }

@@ -20,7 +20,7 @@ from tunehub.relax.nodes import bound_value, buffer_kind, plain_extent, same_ext
 from tunehub.relax.symbols import variables_in
 from tunehub.relax.tensor_views import name_of
 
-_TYPES = ("float16", "float32")
+_TYPES = ("float16", "bfloat16", "float32")
 _LARGEST = 256  # depth: what a warp keeps in registers
 _WIDTH = 16  # of which depths are multiples: elements of a product of tensor cores
 

@@ -5,6 +5,7 @@ made as they do (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,9 @@ class AttentionTile:
     rows: int
     keys: int
     stages: int = 2
+    warpgroups: bool = False
+    cluster: int = 1
+    staggered: bool = False
 
     @property
     def queries(self) -> int:
@@ -66,30 +70,37 @@ class AttentionTile:
         return WARP * self.warps[0] * self.warps[1]
 
 
-def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
-    """The function of ``attention`` as a kernel by ``tile``."""
-    return _AttentionKernel(attention, tile).function()
+class AttentionKernel:
+    """Writes the kernel of ``attention`` by ``tile``."""
 
+    engine: Any
 
-class _AttentionKernel:
     def __init__(self, attention: Attention, tile: AttentionTile) -> None:
         self.a, self.t = attention, tile
         self.buffers: list[Any] = []
         self.keys, self.queries = narrow(attention.keys), narrow(attention.queries)
         self.single = isinstance(attention.keys, int) and attention.keys <= tile.step
+        self.allocate()
+        rows = self.engine.rows
+        self.most, self.total = self.local("most", (rows,)), self.local("total", (rows,))
+        side_by_side = (
+            4 if tile.warps[1] * tile.cluster > 1 else self.engine.neighbours
+        )  # results that are written at once
+        self.out = self.local("out", (side_by_side,), str(buffer_kind(attention.result).dtype))
+        self.one = [self.local(name, (1,)) for name in ("new", "factor", "weight")]
+        self.top, self.four = self.local("top", (1,)), self.local("four", (4,))
+
+    # -- memory
+
+    def allocate(self) -> None:
+        """Memory for queries, keys, values, scores and results."""
+        attention, tile = self.a, self.t
         self.stages = 1 if self.single else tile.stages
-        self.engine: Any = (Halves if attention.dtype == "float16" else Singles)(self)
+        self.engine = (Singles if attention.dtype == _F32 else Halves)(self)
         self.width = width = 16 // self.engine.bytes  # elements of one copy
         self.k_tile = self.shared("keys", (self.stages, tile.step, attention.depth + width), attention.dtype)
         self.v_tile = self.shared("values", (self.stages, tile.step, attention.outputs + width), attention.dtype)
         self.engine.allocate()
-        rows = self.engine.rows
-        self.most, self.total = self.local("most", (rows,)), self.local("total", (rows,))
-        side_by_side = 4 if tile.warps[1] > 1 else self.engine.neighbours  # results that are written at once
-        self.out = self.local("out", (side_by_side,), str(buffer_kind(attention.result).dtype))
-        self.one = [self.local(name, (1,)) for name in ("new", "factor", "weight")]
-
-    # -- memory
 
     def local(self, name: str, shape: tuple[int, ...], dtype: str = _F32) -> Any:
         return self._buffer(name, shape, dtype, "local")
@@ -109,9 +120,13 @@ class _AttentionKernel:
     def function(self) -> Any:
         rows, queries = self.t.queries, self.a.queries
         tiles, heads = (queries + (rows - 1)) // rows, product(self.a.lead)
-        body = threads("blockIdx.x", heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
+        body = self.grid(heads * tiles, lambda at: self.block(narrow(at), narrow(heads), narrow(tiles)))
         own = self.a.function
         return own.with_body(block_of(own.body, body, "root", []))
+
+    def grid(self, blocks: Any, body: Body) -> Any:
+        """``body`` for each of ``blocks`` blocks."""
+        return threads("blockIdx.x", blocks, body)
 
     def block(self, block: Any, heads: Any, tiles: Any) -> Any:
         self.lead = self.places(block % heads)
@@ -128,15 +143,16 @@ class _AttentionKernel:
         return found[::-1]
 
     def thread(self, warp: Any, lane: Any) -> Any:
-        self.warp, self.lane = warp, lane
-        self.row_warp, self.key_warp = warp // self.t.warps[1], warp % self.t.warps[1]
+        return self.body(warp, lane, warp // self.t.warps[1], warp % self.t.warps[1])
+
+    def body(self, warp: Any, lane: Any, row_warp: Any, key_warp: Any) -> Any:
+        """What a thread does, of the warp so far along queries and along keys."""
+        self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, row_warp, key_warp
 
         def clear(h: Any) -> Any:
             return steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
 
         body = steps(
-            self.copy_tile(0, 0),
-            self.engine.load_query(),
             nest("h", [self.engine.rows], clear),
             self.engine.clear_outputs(),
             self.loop(),
@@ -144,24 +160,35 @@ class _AttentionKernel:
         )
         return block_of(self.a.function.body, body, "attention", self.buffers)
 
-    def loop(self) -> Any:
-        if self.single:
-            return self.tile_of_keys(const(0), const(0), None)
+    def count_of_tiles(self) -> Any:
+        """Of keys, up to the last that a query has."""
         step = self.t.step
         count = (self.keys + (step - 1)) // step
-        if self.a.causal is not None:
-            from tvm import tirx
+        if self.a.causal is None:
+            return count
+        from tvm import tirx
 
-            last = self.first + self.t.queries + self.a.causal  # keys that the last query sees
-            count = tirx.min(count, (last + (step - 1)) // step)
+        last = self.first + self.t.queries + self.a.causal  # keys that the last query sees
+        return tirx.min(count, (last + (step - 1)) // step)
+
+    def tiles(self) -> tuple[Any, Any]:
+        """The first tile of keys of a block, and how many it takes."""
+        return const(0), self.count_of_tiles()
+
+    def loop(self) -> Any:
+        """All tiles of keys."""
+        first, count = self.tiles()
+        start = steps(self.copy_tile(first, 0), self.engine.load_query())
+        if self.single:
+            return steps(start, self.tile_of_keys(const(0), const(0), None))
 
         def body(at: Any) -> Any:
-            following = when(at + 1 < count, self.copy_tile(at + 1, (at + 1) % self.stages))
+            following = when(at + 1 < count, self.copy_tile(first + at + 1, (at + 1) % self.stages))
             if self.stages == 1:
-                return steps(self.tile_of_keys(at, const(0), None), barrier(), following)
-            return self.tile_of_keys(at, at % self.stages, following)
+                return steps(self.tile_of_keys(first + at, const(0), None), barrier(), following)
+            return self.tile_of_keys(first + at, at % self.stages, following)
 
-        return serial("tile", count, body)
+        return steps(start, serial("tile", count, body))
 
     # -- loading
 
@@ -320,7 +347,7 @@ class _AttentionKernel:
             return store(self.total, [h], total + device.call(device.EXCHANGE, total, const(mask)))
 
         summed = nest("h", [e.rows], lambda h: steps(*[added(h, mask) for mask in e.masks]))
-        if self.t.warps[1] == 1:
+        if self.t.warps[1] * self.t.cluster == 1:
             return steps(summed, nest("h", [e.rows], self.write_row))
         return steps(summed, self.merge())
 
@@ -350,12 +377,32 @@ class _AttentionKernel:
             ),
         )
 
+    def merge_memory(self, *shapes: tuple[int, ...]) -> list[Any]:
+        """Shared memory for parts, and for maxima and totals."""
+        return [self.shared(name, shape) for name, shape in zip(("sums", "tops"), shapes, strict=True)]
+
     def merge(self) -> Any:
         """Parts of different keys are added, each weighted by what its maximum is less than the largest."""
-        from tvm import tirx
+        count, rows = self.t.warps[1], self.t.queries
+        sums, tops = self.merge_memory((count, rows, self.a.outputs + 4), (count, rows, 2))
 
-        e, count, rows = self.engine, self.t.warps[1], self.t.queries
-        sums, tops = self.shared("sums", (count, rows, self.a.outputs + 4)), self.shared("tops", (count, rows, 2))
+        def joined(own: Any, column: Any) -> Any:
+            part = self.part_of_warp(sums, tops, own, column)
+            return steps(self.added_up(count, *part), self.write_four(own, column))
+
+        return steps(self.kept(sums, tops), self.by_fours(joined))
+
+    def part_of_warp(self, sums: Any, tops: Any, own: Any, column: Any) -> tuple[Body, Body, Callable[[Any, Any], Any]]:
+        """Maximum, total and sums of one warp's part."""
+        return (
+            lambda w: load(tops, w, own, 0),
+            lambda w: load(tops, w, own, 1),
+            lambda w, x: load(sums, w, own, column + x),
+        )
+
+    def kept(self, sums: Any, tops: Any) -> Any:
+        """What each warp has of its keys, in shared memory."""
+        e = self.engine
 
         def keep(h: Any) -> Any:
             own = self.row_warp * (16 * self.t.rows) + e.row(h)
@@ -369,45 +416,57 @@ class _AttentionKernel:
                 store(tops, [self.key_warp, own, 1], load(self.total, h)),
             )
 
-        parts = self.a.outputs // 4
-        total, acc = rows * parts, self.local("part", (4,))
+        return steps(barrier(), nest("h", [e.rows], keep), barrier())
 
-        def joined(i: Any) -> Any:
-            at = i * self.t.threads + self.warp * WARP + self.lane
-            row = self.first + at // parts
-            body = self.joined(sums, tops, acc, at // parts, at % parts * 4)
-            inside = [] if total % self.t.threads == 0 else [at < total]
-            inside += [] if divides(rows, self.a.queries) else [row < self.queries]
-            return when(tirx.all(*inside), body) if inside else body
-
-        turns = -(-total // self.t.threads)
-        return steps(barrier(), nest("h", [e.rows], keep), barrier(), nest("i", [turns], joined))
-
-    def joined(self, sums: Any, tops: Any, acc: Any, own: Any, column: Any) -> Any:
-        """Four neighbours of a row: their parts added, and written."""
+    def by_fours(self, body: Callable[[Any, Any], Any], *more: Callable[[Any], Any]) -> Any:
+        """``body`` for four neighbours of a row at a time, the row of a block and the first column."""
         from tvm import tirx
 
-        count, (most, scale, whole) = self.t.warps[1], self.one
+        rows, parts = self.t.queries, self.a.outputs // 4
+        total = rows * parts
+
+        def one(i: Any) -> Any:
+            at = i * self.t.threads + self.warp * WARP + self.lane
+            inside = [] if total % self.t.threads == 0 else [at < total]
+            inside += [] if divides(rows, self.a.queries) else [self.first + at // parts < self.queries]
+            inside += [holds(at) for holds in more]
+            own = body(at // parts, at % parts * 4)
+            return when(tirx.all(*inside), own) if inside else own
+
+        return nest("i", [-(-total // self.t.threads)], one)
+
+    def added_up(self, count: int, top: Body, total: Body, part: Callable[[Any, Any], Any]) -> Any:
+        """Four neighbours of ``count`` parts; the largest maximum and the total of the weights come with them."""
+        from tvm import tirx
+
+        subtracted, scale, whole = self.one
 
         def larger(w: Any) -> Any:
-            return store(most, [0], tirx.max(load(most, 0), load(tops, w + 1, own, 0)))
+            return store(self.top, [0], tirx.max(load(self.top, 0), top(w + 1)))
 
         def added(w: Any) -> Any:
             weight = load(scale, 0)
             return steps(
-                store(scale, [0], tirx.exp2(self.exponent(load(tops, w, own, 0), load(most, 0)))),
-                store(whole, [0], load(whole, 0) + weight * load(tops, w, own, 1)),
-                nest("x", [4], lambda x: store(acc, [x], load(acc, x) + weight * load(sums, w, own, column + x))),
+                store(scale, [0], tirx.exp2(self.exponent(top(w), load(subtracted, 0)))),
+                store(whole, [0], load(whole, 0) + weight * total(w)),
+                nest("x", [4], lambda x: store(self.four, [x], load(self.four, x) + weight * part(w, x))),
             )
 
         return steps(
-            store(most, [0], load(tops, 0, own, 0)),
+            store(self.top, [0], top(const(0))),
             nest("w", [count - 1], larger),
-            store(most, [0], self.finite(load(most, 0))),
+            store(subtracted, [0], self.finite(load(self.top, 0))),
             store(whole, [0], f32(0)),
-            nest("x", [4], lambda x: store(acc, [x], f32(0))),
+            nest("x", [4], lambda x: store(self.four, [x], f32(0))),
             nest("w", [count], added),
-            self.write(
-                self.first + own, 4, lambda x: column + x, lambda x: self.a.finished(load(acc, x), load(whole, 0))
-            ),
+        )
+
+    def write_four(self, own: Any, column: Any) -> Any:
+        """The results that were added up."""
+        whole = self.one[2]
+        return self.write(
+            self.first + own,
+            4,
+            lambda x: column + x,
+            lambda x: self.a.finished(load(self.four, x), load(whole, 0)),
         )

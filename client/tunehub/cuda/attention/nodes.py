@@ -80,13 +80,14 @@ class SharedTile:
 
     buffer: Any
     shape: tuple[int, ...]
+    start: int = 0  # in the buffer
 
     def place(self, *at: Any) -> Any:
         """Of an element."""
         offset: Any = 0
         for extent, index in zip(self.shape, at, strict=True):
             offset = offset * extent + index
-        return offset
+        return offset + self.start if self.start else offset
 
 
 def store(buffer: Any, place: Sequence[Any], value: Any) -> Any:
@@ -123,6 +124,13 @@ def when(condition: Any, body: Any) -> Any:
     from tvm import tirx
 
     return tirx.IfThenElse(condition, body, None)
+
+
+def either(condition: Any, body: Any, otherwise: Any) -> Any:
+    """One of two statements."""
+    from tvm import tirx
+
+    return tirx.IfThenElse(condition, body, otherwise)
 
 
 def run(expression: Any) -> Any:

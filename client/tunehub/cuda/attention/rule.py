@@ -6,24 +6,30 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
-from tunehub.cuda.attention.kernel import AttentionTile, kernel_of
+from tunehub.cuda.attention.kernel import AttentionTile
+from tunehub.cuda.attention.kernels import kernel_of
 from tunehub.cuda.attention.spec import Attention, attention_of
 from tunehub.cuda.cost import MULTIPROCESSORS
+from tunehub.cuda.hopper.rule import compile_for_warpgroups, own_target
+from tunehub.cuda.hopper.rule import serves as has_warpgroups
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_function
-from tunehub.relax.symbols import is_symbolic
+from tunehub.relax.symbols import instance, is_symbolic, symbols_of
 
 NAME = "attention"  # in reports
 _FIRST_ARCHITECTURE = 80  # with copies that are not waited for, and products of 16 × 8 × 16
 _SHORT = 256  # keys that a block takes at once
 _FEW = 256  # queries of all matrices of a batch, for which blocks are small
-_ANY = {  # warps along queries and keys, keys of a warp, from many queries to large depths
-    "float16": ((4, 1, 64), (4, 1, 32), (4, 1, 16)),
-    "float32": ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16)),
-}
+_PART = 64  # of which depths are multiples for warpgroups
+_WIDE = 128  # depth and outputs together, up to which warpgroups take 128 keys at a time
+_LONG = 1000  # blocks of 128 queries, from which two warpgroups share keys
+# Warps along queries and keys, keys of a warp, from many queries to large depths.
+_ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
+_ANY_SINGLES = ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,16 @@ def by_rule(mod: Any, target: Any) -> tuple[AttentionSchedule, None] | None:
     if attention is None:
         return None
     if not is_symbolic(function):
-        return AttentionSchedule(main_module(_first(attention, tiles(attention), target))), None
-    few, many = (_first(attention, order, target) for order in _open_tiles(attention))
+        return AttentionSchedule(main_module(_first(attention, tiles(attention, target), target))), None
+    few, many = (_first(attention, order, target) for order in _open_tiles(attention, target))
     branches = [SizeBranch(up_to=_FEW, function=few), SizeBranch(up_to=None, function=many)]
-    return AttentionSchedule(main_module(joined(function, size_of(function), branches))), None
+    return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many))), None
+
+
+def _own(function: Any, other: Any) -> Any:
+    """``function`` for the target that ``other`` names, if any."""
+    target = (other.attrs or {}).get("target")
+    return function if target is None else function.with_attr("target", target)
 
 
 def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) -> Any:
@@ -61,20 +73,60 @@ def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) ->
     for tile in order:
         kernel = kernel_of(attention, tile)
         try:
-            check_function(kernel, attention.function, target)
+            _check(kernel, attention.function, tile, target)
         except GuardError as error:  # of too much shared memory, say; another tile may do
             failure = error
         else:
-            return kernel
+            return _for_warpgroups(kernel, target) if tile.warpgroups else kernel
     raise failure
 
 
-def tiles(attention: Attention) -> Iterator[AttentionTile]:
+def _check(kernel: Any, function: Any, tile: AttentionTile, target: Any) -> None:
+    check_function(kernel, function, target)
+    symbols = symbols_of(function)
+    if symbols:  # shared memory is all in use only when tiles of keys follow each other
+        many = [4 * tile.step + 1] * len(symbols)
+        check_function(instance(kernel, many), instance(function, many), target)
+
+
+def _for_warpgroups(kernel: Any, target: Any) -> Any:
+    compile_for_warpgroups()
+    return kernel.with_attr("target", own_target(target))
+
+
+def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     """Tiles for known extents, the best first, as far as measured: see docs/adr/0036-attention-on-cuda.md."""
     heads = math.prod(attention.lead)
-    fewest, most = (heads * -(-attention.queries // rows) for rows in (64, 16))  # blocks
-    shape = _for_halves if attention.dtype == "float16" else _for_singles
-    return _made([shape(attention, fewest, most), *_ANY[attention.dtype]])
+    most = heads * -(-attention.queries // 16)  # blocks
+    if _suits_warpgroups(attention, target) and most > MULTIPROCESSORS:
+        yield _of_warpgroups(attention, heads)
+    fewest = heads * -(-attention.queries // 64)
+    shape = _for_singles if attention.dtype == "float32" else _for_halves
+    yield from _made([shape(attention, fewest, most), *_any(attention)])
+
+
+def _suits_warpgroups(attention: Attention, target: Any) -> bool:
+    wide = all(size in (_PART, 2 * _PART) for size in (attention.depth, attention.outputs))
+    return wide and attention.dtype != "float32" and has_warpgroups(target)
+
+
+def _of_warpgroups(attention: Attention, heads: int) -> AttentionTile:
+    """Few blocks: each divides its keys. A long loop: two warpgroups have keys in common."""
+    blocks, longest = (heads * -(-attention.queries // rows) for rows in (64, 128))
+    short = attention.causal is not None or attention.keys <= _SHORT
+    if blocks <= MULTIPROCESSORS * (2 if short else 1):
+        return _warpgroups(4, 2, 64)
+    if attention.depth + attention.outputs <= _WIDE:
+        return _warpgroups(4, 1, 128)
+    return _warpgroups(8, 1, 128) if longest >= _LONG else _warpgroups(4, 1, 64)
+
+
+def _warpgroups(rows: int, along: int, keys: int) -> AttentionTile:
+    return AttentionTile(warps=(rows, along), rows=1, keys=keys, warpgroups=True)
+
+
+def _any(attention: Attention) -> tuple[tuple[int, int, int], ...]:
+    return _ANY_SINGLES if attention.dtype == "float32" else _ANY_HALVES
 
 
 def _for_halves(attention: Attention, fewest: int, most: int) -> tuple[int, int, int]:
@@ -93,10 +145,12 @@ def _for_singles(attention: Attention, fewest: int, most: int) -> tuple[int, int
     return (1, 4, 16) if most <= MULTIPROCESSORS else (2, 4, 32)
 
 
-def _open_tiles(attention: Attention) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:
+def _open_tiles(attention: Attention, target: Any) -> tuple[Iterator[AttentionTile], Iterator[AttentionTile]]:
     """Tiles for few and for many queries of an unknown number."""
-    rest = _ANY[attention.dtype]
-    return _made([(2, 4, 32), *rest]), _made(rest)
+    rest = _any(attention)
+    own = (_warpgroups(4, 1, 128 if attention.depth + attention.outputs <= _WIDE else 64),)
+    many = own if _suits_warpgroups(attention, target) else ()
+    return _made([(2, 4, 32), *rest]), chain(many, _made(rest))
 
 
 def _made(shapes: Iterable[tuple[int, int, int]]) -> Iterator[AttentionTile]:

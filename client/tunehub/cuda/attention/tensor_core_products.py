@@ -77,7 +77,7 @@ class Halves:
         return steps(clear, nest("d n", [self.a.depth // 16, self.t.keys // 16], step))
 
     def multiply(self, sums: Any, r: Any, n: Any, first: Any, x: Any) -> Any:
-        return run(device.call(device.MULTIPLY, pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
+        return run(device.call(device.MULTIPLY[self.a.dtype], pointer(sums, r, n, 0), first, pointer(self.part, x * 2)))
 
     def weighted(self, stage: Any) -> Any:
         k, lane = self.k, self.k.lane
@@ -86,7 +86,7 @@ class Halves:
         def pack(r: Any, j: Any, e: Any) -> Any:
             at = [r, j * 2 + e // 2, e % 2 * 2]
             low, high = load(self.sums, *at), load(self.sums, *at[:2], at[2] + 1)
-            return run(device.call(device.PAIR, pointer(self.all_weights, r, e), low, high))
+            return run(device.call(device.PAIR[self.a.dtype], pointer(self.all_weights, r, e), low, high))
 
         self.all_weights = k.local("pairs", (self.t.rows, 4), "uint32")
 

@@ -18,6 +18,7 @@ from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, FLOAT, HALF, SKEW, Warpgroup
 from tunehub.cuda.matmul import Axis, Matmul, inline_consumers, inline_producers
 from tunehub.relax.index_expressions import operator_name, parts_of
 from tunehub.relax.nodes import buffer_kind, element_type, integer, symbolic
+from tunehub.relax.open_axes.views import dtype_of
 from tunehub.relax.schedule.guard import _realized
 
 _INDEX = "int32"
@@ -159,16 +160,34 @@ def _apart(block: Any, axes: Sequence[Axis], place: Any) -> dict[int, Any]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenRows:
+    """Rows of an unknown number, as many blocks high as there are ``pieces``, an expression of 64 bits. The product is
+    of one piece, as high as a block: ``declared(piece)`` are the statements that make its parameters those of the
+    number ``piece``, and bind the variable ``left`` to the number of rows that there are in it."""
+
+    pieces: Any
+    left: Any
+    declared: Callable[[Any], list[Any]]
+
+
 def kernel(product: Product, tile: WarpgroupTile) -> Any:
     """The PrimFunc of ``product`` by ``tile``."""
     from tvm import tirx
 
-    return _KernelWriter(product, tile, tirx).function()
+    return product.function.with_body(_KernelWriter(product, tile, tirx, None).statement())
+
+
+def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
+    """As a statement, what computes all ``rows``, of which ``product`` is a piece."""
+    from tvm import tirx
+
+    return _KernelWriter(product, tile, tirx, rows).statement()
 
 
 class _KernelWriter:
-    def __init__(self, product: Product, tile: WarpgroupTile, tirx: Any) -> None:
-        self.product, self.tile, self.tirx = product, tile, tirx
+    def __init__(self, product: Product, tile: WarpgroupTile, tirx: Any, open_rows: OpenRows | None) -> None:
+        self.product, self.tile, self.tirx, self.open_rows = product, tile, tirx, open_rows
         batch, rows, columns, k = product.matmul.extents
         self.extents, self.batch_extent = (rows, columns, k), batch
         self.all_steps = math.ceil(k / DEPTH)
@@ -185,13 +204,14 @@ class _KernelWriter:
         self.parts = tile.rows // ptx.ROWS
         self.count = self.parts * tile.columns // 2
         self.sums = self._buffer("sums", self.count, "float32", "local")
-        self.first_row = self.block % self.grid_rows * tile.block[0]
-        self.first_column = self.block // self.grid_rows * tile.block[1]
+        self.column = tirx.Var("column", _INDEX) if open_rows is not None else self.block // self.grid_rows
+        self.first_row = self.block % self.grid_rows * tile.block[0] if open_rows is None else tirx.const(0, _INDEX)
+        self.first_column = self.column * tile.block[1]
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Any:
         return self.tirx.decl_buffer((size,), dtype, name, scope=scope)
 
-    def function(self) -> Any:
+    def statement(self) -> Any:
         tirx = self.tirx
         ahead = self.tile.stages - AHEAD
         shared = self._pointer(self.pool), self._pointer(self.pool, self.tile.shared_bytes // FLOAT - 1)
@@ -226,22 +246,35 @@ class _KernelWriter:
             *self._kept(),
             *([self._sync(), self._written()] if self.tile.cluster == 1 else self._joined()),
         ]
-        nest = tirx.SeqStmt(body)
+        if self.open_rows is not None:
+            return self._over_rows(tirx.SeqStmt(body), self.open_rows)
+        blocks = self.grid_rows * self.grid_columns * self.tile.cluster
+        return self._grid(tirx.SeqStmt(body), (self.batch, self.batch_extent), (self.whole, blocks))
+
+    def _over_rows(self, body: Any, rows: OpenRows) -> Any:
+        """The blocks of one column after the other, as for known extents, without a division by what is not known."""
+        tirx, place = self.tirx, self.tirx.Var("place", "int64")
+        body = tirx.SeqStmt([tirx.Bind(self.whole, tirx.Cast(_INDEX, place)), *rows.declared(self.block), body])
+        return self._grid(body, (self.column, self.grid_columns), (place, rows.pieces * self.tile.cluster))
+
+    def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
         for variable, extent, tag in (
             (self.thread, self.tile.threads, "threadIdx.x"),
-            (self.batch, self.batch_extent, "blockIdx.y"),
-            *([(tirx.Var("rank", _INDEX), self.tile.cluster, "clusterCtaIdx.x")] if self.tile.cluster > 1 else []),
-            (self.whole, self.grid_rows * self.grid_columns * self.tile.cluster, "blockIdx.x"),
+            (*along_y, "blockIdx.y"),
+            *([(self.tirx.Var("rank", _INDEX), self.tile.cluster, "clusterCtaIdx.x")] if self.tile.cluster > 1 else []),
+            (*along_x, "blockIdx.x"),
         ):
             nest = self._bound(variable, extent, tag, nest)
-        return self.product.function.with_body(nest)
+        return nest
 
-    def _bound(self, variable: Any, extent: int, tag: str, body: Any) -> Any:
+    def _bound(self, variable: Any, extent: Any, tag: str, body: Any) -> Any:
         tirx = self.tirx
         if type(variable).__name__ != "Var":
             return body
-        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), _INDEX), _THREAD_INDEX, tag)
-        return tirx.For(variable, tirx.const(0, _INDEX), tirx.const(extent, _INDEX), _BOUND, body, thread)
+        thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(variable)), _THREAD_INDEX, tag)
+        known = isinstance(extent, int)
+        start = tirx.const(0, _INDEX if known else "int64")
+        return tirx.For(variable, start, tirx.const(extent, _INDEX) if known else extent, _BOUND, body, thread)
 
     def _for(self, extent: int, body: Callable[[Any], Any], kind: int = _SERIAL) -> Any:
         tirx = self.tirx
@@ -311,12 +344,17 @@ class _KernelWriter:
     def _copy(self, place: Any, element: Any, other: Any, k: Any, axis: int) -> Any:
         tirx = self.tirx
         value, holds = _loaded(element(self.batch, other, k))
-        if self.extents[axis] % self.tile.block[axis]:
-            holds.append(other < self.extents[axis])
+        holds += self._inside(other, axis)
         if self.extents[2] % DEPTH or self.all_steps % self.tile.cluster:
             holds.append(k < self.extents[2])
         inside = tirx.all(*holds) if holds else tirx.const(True, "bool")
         return ptx.copy()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
+
+    def _inside(self, place: Any, axis: int) -> list[Any]:
+        """The condition under which the rows or columns of a block are there; none where they always are."""
+        if axis == 0 and self.open_rows is not None:
+            return [place < self.open_rows.left]
+        return [place < self.extents[axis]] if self.extents[axis] % self.tile.block[axis] else []
 
     # -- products
 
@@ -381,12 +419,11 @@ class _KernelWriter:
 
     def _neighbours(self, index: Any) -> Any:
         """The results of one thread, next to each other, the number ``index`` of its block."""
-        tirx, (rows, columns) = self.tirx, self.tile.block
+        tirx, columns = self.tirx, self.tile.block[1]
         across = columns // _VECTOR
         row, column = index // across, index % across * _VECTOR
         at, place = (self.first_row + row, self.first_column + column), row * self.row_stride + column
-        holds = [at[0] < self.extents[0]] if self.extents[0] % rows else []
-        holds += [at[1] < self.extents[1]] if self.extents[1] % columns and self.vector > 1 else []
+        holds = [*self._inside(at[0], 0), *(self._inside(at[1], 1) if self.vector > 1 else [])]
         body = self._results(*at, place)
         body = tirx.IfThenElse(tirx.all(*holds), body, None) if holds else body
         if self.tile.cluster == 1:

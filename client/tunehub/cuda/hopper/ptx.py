@@ -124,8 +124,8 @@ def multiplied(kind: str, columns: int, rows: int, depth: int, b_turned: bool, a
             b = f"{step * K_STEP * (128 if b_turned else 2)}u"
             body.append(
                 f"""  {{
-    unsigned long long da = {_descriptor(f"a + {a}", 16, 1024)};
-    unsigned long long db = {_descriptor(f"b + {b}", b_apart if b_turned else 16, 1024)};
+    unsigned long long da = {descriptor(f"a + {a}", 16, 1024)};
+    unsigned long long db = {descriptor(f"b + {b}", b_apart if b_turned else 16, 1024)};
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
       "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{held}}}, "
       "%{count}, %{count + 1}, p, 1, 1, 0, {int(b_turned)};\\n}}\\n"
@@ -136,7 +136,9 @@ def multiplied(kind: str, columns: int, rows: int, depth: int, b_turned: bool, a
     return Function(name, "\n".join(body))
 
 
-def _descriptor(address: str, leading: int, stride: int) -> str:
+def descriptor(address: str, leading: int, stride: int) -> str:
+    """Of an operand in shared memory with rows of 128 bytes, in CUDA C++: where it starts, and bytes between its parts
+    along the leading dimension and along the other."""
     constant = (1 << 62) | ((stride >> 4) << 32) | ((leading >> 4) << 16)
     return f"{constant:#x}ull | ((({address}) & 0x3FFFFu) >> 4)"
 

@@ -47,7 +47,8 @@ def _has_functions() -> bool:
 
 def matmul_in(mod: Any) -> Matmul | None:
     """The anchor block of ``mod``, one PrimFunc ``main``, as a product of operands that warpgroups take, or None."""
-    return find_matmul(mod, "float16")  # bfloat16 compiles, and has not run on a GPU yet
+    found = (find_matmul(mod, dtype) for dtype in ("float16", "bfloat16"))
+    return next((matmul for matmul in found if matmul is not None), None)
 
 
 def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:
@@ -89,8 +90,13 @@ def by_tile(mod: Any, matmul: Matmul, tile: WarpgroupTile, target: Any) -> Warpg
     from tunehub.cuda.hopper.kernel import kernel, product_of
 
     function = kernel(product_of(mod, matmul), tile)
+    return WarpgroupSchedule(main_module(for_own_target(function, target)))
+
+
+def for_own_target(function: Any, target: Any) -> Any:
+    """``function``, which has kernels for warpgroups, as it is compiled for ``target``."""
     compile_for_warpgroups()
-    return WarpgroupSchedule(main_module(function.with_attr("target", own_target(target))))
+    return function.with_attr("target", own_target(target))
 
 
 _registered: list[Any] = []  # what TVM asked last, as far as it is from here

@@ -25,7 +25,7 @@ _BLOCKS = (  # warpgroups, and rows and columns of each
 )
 _FEWEST_COLUMNS = 32
 _STAGES = (3, 4, 6)
-_CLUSTERS = (1,)  # blocks among which K is divided: with more some results were wrong on the GPU
+_CLUSTERS = (1, 2, 4, 8)  # blocks among which K is divided
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)

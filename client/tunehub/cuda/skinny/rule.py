@@ -10,7 +10,6 @@ from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.skinny.product import NEEDED, SkinnyExtents, find_product
 from tunehub.cuda.skinny.schedule import apply
 from tunehub.cuda.skinny.tile import chosen, seconds
-from tunehub.cuda.tensor_core import matmul_of
 from tunehub.relax.schedule.guard import check_features, check_function
 
 NAME = "skinny"  # in reports
@@ -50,6 +49,6 @@ def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
     if extents.rows == 1:
         raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")
     few = extents.rows <= (_FEW if extents.columns > _MANY_COLUMNS else 2 * _FEW)
-    matmul = None if few else matmul_of(mod)
+    matmul = None if few else warpgroups.matmul_in(mod)
     if matmul is not None and warpgroups.expected_s(matmul, target) is not None:
         raise NoTileError(f"a kernel for warpgroups is as fast for {extents.rows} rows")

@@ -1,4 +1,4 @@
-"""Attention over sequences of unknown length: both products and the softmax between them as one kernel.
+"""Attention over sequences of unknown length, and long ones: both products and the softmax between as one kernel.
 
 ``matmul(softmax(f(matmul(q, k))), v)`` is computed for a few queries at a time. Their scores stay in cache: they are
 padded to whole vectors, so that no vector has a remainder, and keys and values are copied once, so that vectors lie in
@@ -42,7 +42,10 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "relax.multiply": lambda a, b: a * b,
     "relax.divide": lambda a, b: a / b,
 }
+_OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 _MOST_STEPS = 4  # between a product and its softmax
+MANY_KEYS = 256  # from which one kernel takes less than several, all extents known
+FEWEST_QUERIES = 4 * QUERIES  # for which it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,23 @@ class _Source:
 
 
 def join_attention(mod: Any, vector: int) -> Any:
-    """``mod`` with the attention over sequences of unknown length as one kernel each; ``vector``: float32 elements."""
-    graphs = (function for function in mod.functions.values() if isinstance(function, relax.Function))
-    if not any(map(relax.analysis.defined_symbolic_vars, graphs)):  # static: spared the visit of every call
-        return mod
+    """``mod`` with the attention over sequences of unknown length, or of many keys, as one kernel each; ``vector``:
+    float32 elements."""
+    graphs = [function for function in mod.functions.values() if isinstance(function, relax.Function)]
+    if not any(map(relax.analysis.defined_symbolic_vars, graphs)) and not any(map(_has_many_keys, graphs)):
+        return mod  # spared the visit of every call
     joiner = _AttentionJoiner(mod)
     joiner.vector = vector
     written = rewritten(joiner, mod)
     return relax.transform.DeadCodeElimination()(written) if joiner.found else mod
+
+
+def _has_many_keys(function: Any) -> bool:
+    """Whether a softmax, or Relax's own operator, is over many keys."""
+    calls = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
+    shapes = [shape_of(call) for call in calls if _name(call) == "relax.nn.softmax"]
+    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if _name(call) in _OPERATORS]
+    return any(shape and (integer(shape[-1]) or 0) >= MANY_KEYS for shape in shapes)
 
 
 @mutator
@@ -92,7 +104,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if _name(call) in ("relax.nn.attention", "relax.nn.attention_bias"):
+        if _name(call) in _OPERATORS:
             return self._operator(call)
         if _name(call) != "relax.matmul":
             return call
@@ -340,11 +352,13 @@ def _ordered(tensor: Any, axes: Sequence[int]) -> list[Any]:
 
 
 def _fits(q: Sequence[Any], k: Sequence[Any], v: Sequence[Any]) -> bool:
-    """Whether these are shapes of queries, keys and values with the same heads, of unknown length and static depth."""
+    """Whether these are shapes of queries, keys and values with the same heads and static depth, of which not all
+    lengths are known, or the keys are many."""
     if len({len(q), len(k), len(v)}) > 1 or len(q) < 2 or integer(q[-1]) is None or integer(v[-1]) is None:
         return False
-    if integer(q[-2]) is not None and integer(k[-1]) is not None:
-        return False  # static scores have schedules of their own
+    queries, keys = integer(q[-2]), integer(k[-1])
+    if queries is not None and keys is not None and (queries < FEWEST_QUERIES or keys < MANY_KEYS):
+        return False  # few static scores have schedules of their own
     pairs = [*zip(q[:-2], k[:-2], strict=True), *zip(q[:-2], v[:-2], strict=True), (q[-1], k[-2]), (k[-1], v[-2])]
     return all(same_extent(*pair) for pair in pairs)
 

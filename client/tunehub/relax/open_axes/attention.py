@@ -22,6 +22,8 @@ from tunehub.relax.nodes import blocks_in, integer
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
 
+NAME = "attention"  # in reports
+
 
 def is_attention(mod: Any) -> bool:
     """Whether ``main`` of ``mod`` is that kernel and nothing else."""

@@ -32,6 +32,7 @@ _LIKELY_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3136)
 _WEIGHTS_CYCLES = 2.0  # for a vector of weights from the second level of the cache
 _TILE_CYCLES = 0.25  # in each step, for what a tile takes besides
 _PIECES = 4  # for each thread
+_BLOCKS = 2  # of channels for each thread, of a copy
 _GROUP = 8  # large tiles in a task
 _WINDOW_COLUMNS = (8, 4)
 _UNROLLED = 9  # elements of a window
@@ -59,7 +60,7 @@ def by_windows(function: Any, machine: Machine) -> TiledWindows | None:
         borders = None if match.template.NAME == conv2d.NAME else borders_of(function, windows, match.workload)
         tiles = _tiles(function, windows, values, (match, machine), borders)
         is_copied = windows.pad is not None and borders is None
-        padding = _padding(function, match.workload.around) if is_copied else borders
+        padding = _padding(function, match.workload.around, machine) if is_copied else borders
         made = over_windows(function, windows, tiles, padding, _PIECES * machine.cores)
         return TiledWindows(function=made, template=match.template.NAME)
     except (NotTiledError, KnobError):
@@ -212,15 +213,18 @@ def _conv_sizes(
     return min(choices, key=seconds)
 
 
-def _padding(function: Any, around: Any) -> Padding:
-    """The padded image of all of the input, written by all threads."""
+def _padding(function: Any, around: Any, machine: Machine) -> Padding:
+    """The padded image of all of the input, written by all threads: its blocks of channels where there are enough of
+    them, else these and rows. TVM's passes take several times as long where an open extent divides an index."""
     schedule = open_schedule(main_module(function))
     for name in around.producers:
         inline(schedule, name)
     loops = schedule.get_loops(schedule.get_sblock(around.pad))
     if (integer(schedule.get(loops[-1]).extent) or _MOST_LANES + 1) <= _MOST_LANES:
         schedule.vectorize(loops[-1])
-    schedule.parallel(schedule.fuse(*loops[:3]))
+    blocks = size_of(tuple(integer(schedule.get(loop).extent) or 0 for loop in loops[:2]))
+    enough = blocks >= _BLOCKS * machine.cores
+    schedule.parallel(schedule.fuse(*loops[: 2 if enough else 3]))
     root = schedule.mod["main"].body.block
     (buffer,) = (each for each in root.alloc_buffers if str(each.name) == around.pad)
     return Padding(nest=root.body.seq[0], buffer=buffer)

@@ -8,7 +8,7 @@ code generator refuses afterwards, or takes minutes for. Found by trying each on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tunehub.cuda.fault import Fault, NotSimulated
@@ -81,10 +81,15 @@ def check_features(features: frozenset[str], target: Any) -> None:
         raise GuardError(f"the record needs {', '.join(missing)}, which the target does not have")
 
 
-def check_function(scheduled: Any, original: Any, target: Any) -> NotSimulated | None:
+def check_function(
+    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+) -> NotSimulated | None:
     """Raise GuardError unless ``scheduled`` keeps the parameters of ``original``, code can be generated for it, and on
-    a GPU :func:`tunehub.cuda.check.fault` finds nothing wrong. Returns why that is not known, where it is not."""
-    _check_statements(scheduled, original, target)
+    a GPU :func:`tunehub.cuda.check.fault` finds nothing wrong. Returns why that is not known, where it is not.
+
+    ``values``: those of the symbols at which statements are looked at, all probes if not given.
+    """
+    _check_statements(scheduled, original, target, values)
     return None if target.kind.name == "llvm" else _found_right(scheduled, target)
 
 
@@ -108,7 +113,9 @@ def _found_right(scheduled: Any, target: Any) -> NotSimulated | None:
     return found
 
 
-def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
+def _check_statements(
+    scheduled: Any, original: Any, target: Any, values: Sequence[tuple[int, ...]] | None = None
+) -> None:
     before, after = ([_shape_and_type(buffer) for buffer in parameters(f)] for f in (original, scheduled))
     if before != after or len(original.params) != len(scheduled.params):
         raise GuardError("the record changes the parameters of the function")
@@ -116,7 +123,7 @@ def _check_statements(scheduled: Any, original: Any, target: Any) -> None:
         _check_static(scheduled, original, target)
         return
     _check_open_loops(scheduled, target)
-    values = probes(scheduled)
+    values = probes(scheduled) if values is None else values
     for each in values:
         _check_static(instance(scheduled, each), instance(original, each), target)
     if not values:

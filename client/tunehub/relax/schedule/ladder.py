@@ -390,6 +390,22 @@ def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] |
     return None if found is None else (found, None)
 
 
+def _long_attention(request: Request) -> _Outcomes:
+    """Attention of known lengths as one kernel."""
+    from tunehub.relax.open_axes import attention  # GPUs need none of it
+
+    if request.is_symbolic or not attention.is_attention(request.mod):
+        return
+    from tunehub.relax.schedule.template_fit import machine_for
+
+    try:
+        schedule = attention.schedule_attention(request.mod, machine_for(request.target))
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=attention.NAME, reason=_reason(error))
+    else:
+        yield Served(step="template", schedule=schedule, rung="template", template=attention.NAME)
+
+
 def _by_tiles(request: Request) -> _Outcomes:
     """Of a function with open axes, tiles of known extents, each scheduled as a function of its own."""
     if not request.is_symbolic:
@@ -430,7 +446,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 
 RECORD_STEPS = (_exact, _anchor)
-_CPU_RULES = (_instance, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
+_CPU_RULES = (_instance, _long_attention, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
 _CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _split_k, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)

@@ -6,8 +6,12 @@ PTX ISA says. What is copied asynchronously arrives when it is waited for, and n
 from __future__ import annotations
 
 import math
+import re
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from ..operators import BINARY
 
 WARP = 32
 _BOUND = 4
+_BASE = 1024  # where shared memory begins
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,21 @@ class _Pointer:
 
 
 @dataclass
+class _Cluster:
+    """Blocks that read each other's shared memory."""
+
+    blocks: list[_Lockstep]
+    barrier: threading.Barrier
+
+    def run(self, block: _Lockstep, body: Any) -> None:
+        try:
+            block.statement(body)
+        except BaseException:
+            self.barrier.abort()
+            raise
+
+
+@dataclass
 class _Lockstep:
     arrays: dict[int, Any]
     own: set[int] = field(default_factory=set)  # buffers of which each thread has its own
@@ -36,6 +56,11 @@ class _Lockstep:
     threads: int = 1
     active: Any = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
+    copies: list[list[Any]] = field(default_factory=lambda: [[]])  # groups of those for warpgroups
+    started: dict[int, list[Callable[[], None]]] = field(default_factory=dict)  # products of each warpgroup
+    pool: Any = None
+    cluster: Any = None
+    allocated: list[Any] = field(default_factory=list)
 
     def statement(self, node: Any) -> None:
         getattr(self, f"do_{type(node).__name__}")(node)
@@ -53,10 +78,11 @@ class _Lockstep:
             array = np.zeros(shape, str(buffer_kind(buffer).dtype))
             array.view("uint8")[...] = 0xFF  # NaN, or a large number
             self.arrays[hash(buffer)] = self.arrays[hash(buffer.data)] = array
+            self.allocated.append(array)
         self.statement(node.block.body)
 
     def do_For(self, node: Any) -> None:
-        tag = str(node.thread_binding.thread_tag) if int(node.kind) == _BOUND else ""
+        tag = _tag(node)
         name, extent = hash(node.loop_var), self.number(node.extent)
         if tag.startswith("threadIdx"):
             self.threads *= extent
@@ -66,22 +92,65 @@ class _Lockstep:
             self.active = np.ones(self.threads, bool)
             self.statement(node.body)
             return
+        if tag.startswith("blockIdx") and _tag(node.body).startswith("clusterCtaIdx"):
+            self.clusters(node)
+            return
         for at in range(extent):
             self.names[name] = at
             if tag:
                 inner = _Lockstep(dict(self.arrays), names=dict(self.names), active=np.ones(1, bool))
                 inner.statement(node.body)
-                assert not inner.waiting, "copies that nobody waits for"
+                assert not inner.waiting and not any(inner.started.values()) and not any(inner.copies), (
+                    "nobody waits for it"
+                )
             else:
                 self.statement(node.body)
 
+    def clusters(self, node: Any) -> None:
+        """The blocks of a cluster, each up to where it waits for the others."""
+        inside = node.body
+        count = self.number(inside.extent)
+        for first in range(0, self.number(node.extent), count):
+            shared = _Cluster([], threading.Barrier(count))
+            with ThreadPoolExecutor(count) as pool:
+                for rank in range(count):
+                    names = {**self.names, hash(node.loop_var): first + rank, hash(inside.loop_var): rank}
+                    shared.blocks.append(_Lockstep(dict(self.arrays), names=names, active=np.ones(1, bool)))
+                    shared.blocks[-1].cluster = shared
+                runs = [pool.submit(shared.run, block, inside.body) for block in shared.blocks]
+                raised = [error for each in runs if (error := each.exception()) is not None]
+                for error in sorted(raised, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
+                    raise error
+
+    def tunehub_cluster_waited(self) -> None:
+        assert self.active.all()
+        self.cluster.barrier.wait()
+
+    def tunehub_keep_four(self, target: _Pointer, source: _Pointer) -> None:
+        held, lanes = np.broadcast_to(self.active, self.threads), np.arange(4)
+        values = source.array.reshape(-1)[source.at[held][:, None] + lanes]
+        wide = 4 // target.array.itemsize
+        target.array.view("float32").reshape(-1)[target.at[held][:, None] // wide + lanes] = values
+
+    def tunehub_cluster_read(self, target: _Pointer, own: _Pointer, rank: int) -> None:
+        """Of the buffer that is this one in the other block."""
+        at = next(n for n, array in enumerate(self.allocated) if array is own.array)
+        other = self.cluster.blocks[int(rank)].allocated[at].view("float32").reshape(-1)
+        held = np.broadcast_to(self.active, self.threads)
+        read = np.where(held, own.at * own.array.itemsize // 4, 0)[:, None] + np.arange(4)
+        values = np.where(held[:, None], other[read], np.nan)
+        target.array.reshape(-1)[(target.at[:, None] + np.arange(4))[held]] = values[held]
+
     def do_IfThenElse(self, node: Any) -> None:
         before, holds = self.active, np.asarray(self.value(node.condition), bool)
-        assert node.else_case is None
-        self.active = before & holds
-        if self.active.any():
-            self.statement(node.then_case)
+        for active, case in ((before & holds, node.then_case), (before & ~holds, node.else_case)):
+            self.active = active
+            if case is not None and active.any():
+                self.statement(case)
         self.active = before
+
+    def do_Bind(self, node: Any) -> None:
+        self.names[hash(node.var)] = self.value(node.value)
 
     def do_BufferStore(self, node: Any) -> None:
         buffer = node.buffer
@@ -130,7 +199,7 @@ class _Lockstep:
 
     def call(self, name: str, args: Any) -> Any:
         if name == "func_call":
-            return getattr(self, args[0].value)(*map(self.value, args[1:-1]))
+            return self.function(str(args[0].value), [self.value(each) for each in args[1:-1]])
         if name == "address_of":
             buffer = buffer_of(args[0])
             place = self.place(buffer, [self.value(index) for index in args[0].indices])
@@ -150,11 +219,21 @@ class _Lockstep:
 
     # -- functions of CUDA C++
 
+    def function(self, name: str, values: list[Any]) -> Any:
+        own = getattr(self, name, None)
+        if own is not None:
+            return own(*values)
+        found = re.fullmatch(r"(tunehub_[a-z_]+?)((?:_\d+)+)_?(f16|bf16)?", name)
+        assert found is not None, name
+        dtype = {"f16": ["float16"], "bf16": ["bfloat16"]}.get(found[3], [])
+        return getattr(self, found[1])(*values, *map(int, found[2].split("_")[1:]), *dtype)
+
     def tunehub_minus_infinity(self) -> Any:
         return np.float32(-math.inf)
 
     def tunehub_lane_xor(self, value: Any, mask: int) -> Any:
-        assert self.active.all()
+        warps = np.broadcast_to(self.active, self.threads).reshape(-1, WARP)
+        assert (warps == warps[:, :1]).all()
         return value[np.arange(self.threads) ^ mask]
 
     def tunehub_copies_commit(self) -> None:
@@ -180,10 +259,13 @@ class _Lockstep:
         target.array.reshape(-1)[places] = np.nan
         self.waiting.append(arrive)
 
-    def tunehub_pair(self, target: _Pointer, low: Any, high: Any) -> None:
+    def tunehub_pair(self, target: _Pointer, low: Any, high: Any, dtype: str = "float16") -> None:
         with np.errstate(all="ignore"):
-            both = np.stack([low, high], -1).astype("float16").copy().view("uint32")[:, 0]
+            both = np.stack([low, high], -1).astype(dtype).copy().view("uint32")[:, 0]
         target.array.reshape(-1)[target.at] = both
+
+    def tunehub_pair_bf16(self, target: _Pointer, low: Any, high: Any) -> None:
+        self.tunehub_pair(target, low, high, "bfloat16")
 
     def tunehub_load_pair(self, target: _Pointer, source: _Pointer) -> None:
         both = source.array.reshape(-1)[source.at[:, None] + np.arange(2)]
@@ -199,24 +281,128 @@ class _Lockstep:
     def tunehub_ldmatrix_x4_trans(self, target: _Pointer, source: _Pointer) -> None:
         self.tunehub_ldmatrix_x4(target, source, transposed=True)
 
-    def tunehub_mma_m16n8k16(self, sums: _Pointer, first: _Pointer, second: _Pointer) -> None:
+    def tunehub_mma_m16n8k16_bf16(self, sums: _Pointer, first: _Pointer, second: _Pointer) -> None:
+        self.tunehub_mma_m16n8k16(sums, first, second, "bfloat16")
+
+    def tunehub_mma_m16n8k16(self, sums: _Pointer, first: _Pointer, second: _Pointer, dtype: str = "float16") -> None:
         assert self.active.all()
-        a, b = (_halves(pointer, count) for pointer, count in ((first, 4), (second, 2)))  # [warp, row, quad, part, 2]
+        a, b = (
+            _halves(pointer, count, dtype) for pointer, count in ((first, 4), (second, 2))
+        )  # [warp, row, quad, part, 2]
         a = a.reshape(-1, 8, 4, 2, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, 16)
         b = b.reshape(-1, 8, 4, 2, 2).transpose(0, 3, 2, 4, 1).reshape(-1, 16, 8)
         product = a.astype("float32") @ b.astype("float32")
         lanes = product.reshape(-1, 2, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(-1, 4)
         _put(sums, sums.array.reshape(-1)[sums.at[:, None] + np.arange(4)] + lanes)
 
+    # -- of warpgroups
 
-def _halves(pointer: _Pointer, count: int) -> Any:
+    def tunehub_shared_address(self, first: _Pointer, _: _Pointer) -> int:
+        self.pool = first.array.view("uint8")
+        return _BASE
+
+    def tunehub_copy_16(self, to: Any, source: _Pointer, holds: Any) -> None:
+        lanes, taken = np.arange(16), np.broadcast_to(holds, (self.threads,)) & self.active
+        assert (np.broadcast_to(to, (self.threads,))[self.active] % 16 == 0).all()
+        assert (source.at[taken] * source.array.itemsize % 16 == 0).all()
+        places = (np.broadcast_to(to, (self.threads,))[:, None] - _BASE + lanes)[self.active]
+        data = np.ascontiguousarray(source.array).view("uint8").reshape(-1)
+        read = np.clip(source.at[:, None] * source.array.itemsize + lanes, 0, data.size - 1)
+        values = np.where(taken[:, None], data[read], 0)[self.active]
+        self.pool[places] = 0xFF
+        self.copies[-1].append((places, values))
+
+    def tunehub_copies_end(self) -> None:
+        self.copies.append([])
+
+    def tunehub_copies_arrived(self, under_way: int) -> None:
+        assert self.active.all()
+        for group in self.copies[: len(self.copies) - 1 - under_way]:
+            for places, values in group:
+                self.pool[places] = values
+            group.clear()
+
+    def tunehub_wgmma_scores(
+        self, sums: _Pointer, q: Any, k: Any, keys: int, depth: int, q_apart: int, k_apart: int, dtype: str
+    ) -> None:
+        along = np.arange(depth)
+
+        def rows(start: int, count: int, apart: int) -> Any:
+            place = start + np.arange(count)[:, None] * 128 + along // 64 * apart + along % 64 * 2
+            return self.swizzled(place, dtype)
+
+        def products() -> Any:
+            starts = zip(self.of_groups(q), self.of_groups(k), strict=True)
+            return np.stack([rows(at, 64, q_apart) @ rows(other, keys, k_apart).T for at, other in starts])
+
+        self.start(sums, keys, products, 0.0)
+
+    def tunehub_wgmma_weighted(
+        self, sums: _Pointer, weights: _Pointer, v: Any, outputs: int, keys: int, apart: int, dtype: str
+    ) -> None:
+        held = weights.array.reshape(-1)[weights.at[:, None] + np.arange(keys // 4)].copy().view(dtype)
+        held = held.reshape(-1, 4, 8, 4, keys // 16, 2, 2, 2)  # group, warp, row, quad, step, half of columns, of rows
+        w = held.transpose(0, 1, 6, 2, 4, 5, 3, 7).reshape(-1, 64, keys).astype("float32")
+        column = np.arange(outputs)
+
+        def products() -> Any:
+            place = np.arange(keys)[:, None] * 128 + column // 64 * apart + column % 64 * 2
+            return np.stack([w[n] @ self.swizzled(at + place, dtype) for n, at in enumerate(self.of_groups(v))])
+
+        before = sums.array.reshape(-1)[sums.at[:, None] + np.arange(outputs // 2)]
+        self.start(sums, outputs, products, before)
+
+    def of_groups(self, address: Any) -> list[int]:
+        """An operand's address for each warpgroup, whose threads agree."""
+        found = np.broadcast_to(address, (self.threads,)).reshape(-1, 128)
+        assert (found == found[:, :1]).all()
+        return [int(at) for at in found[:, 0]]
+
+    def swizzled(self, place: Any, dtype: str) -> Any:
+        return self.pool.view(dtype)[((place ^ (place >> 7 & 7) << 4) - _BASE) // 2].astype("float32")
+
+    def start(self, sums: _Pointer, columns: int, products: Callable[[], Any], before: Any) -> None:
+        """Sums are there when they are waited for; operands are read at any time until then."""
+        first = products()
+        own = np.broadcast_to(self.active, self.threads).reshape(-1, 128)
+        before = np.broadcast_to(before, (self.threads, columns // 2))
+
+        def arrive(group: int) -> None:
+            with np.errstate(all="ignore"):
+                found = np.where(first == products(), first, np.nan)
+            fragments = found.reshape(-1, 4, 2, 8, columns // 8, 4, 2).transpose(0, 1, 3, 5, 4, 2, 6)
+            lanes = slice(128 * group, 128 * group + 128)
+            _put(sums, (before + fragments.reshape(-1, columns // 2))[lanes], lanes)
+
+        for group, active in enumerate(own):
+            assert active.all() or not active.any()
+            if active.all():
+                lanes = slice(128 * group, 128 * group + 128)
+                _put(sums, np.full((128, columns // 2), np.nan), lanes)
+                self.started.setdefault(group, []).append(partial(arrive, group))
+
+    def tunehub_wgmma_have(self, _: _Pointer, under_way: int, __: int) -> None:
+        for group, own in self.started.items():
+            if np.broadcast_to(self.active, self.threads)[128 * group]:
+                count = max(0, len(own) - under_way)
+                for arrive in own[:count]:
+                    arrive()
+                del own[:count]
+
+
+def _tag(node: Any) -> str:
+    bound = type(node).__name__ == "For" and int(node.kind) == _BOUND
+    return str(node.thread_binding.thread_tag) if bound else ""
+
+
+def _halves(pointer: _Pointer, count: int, dtype: str) -> Any:
     """What each lane has of a fragment, in pairs: [threads, count, 2]."""
     found = pointer.array.reshape(-1)[pointer.at[:, None] + np.arange(count)]
-    return found.copy().view("float16").reshape(-1, count, 2)
+    return found.copy().view(dtype).reshape(-1, count, 2)
 
 
-def _put(pointer: _Pointer, values: Any) -> None:
-    pointer.array.reshape(-1)[pointer.at[:, None] + np.arange(values.shape[1])] = values
+def _put(pointer: _Pointer, values: Any, lanes: slice = slice(None)) -> None:
+    pointer.array.reshape(-1)[pointer.at[lanes, None] + np.arange(values.shape[1])] = values
 
 
 def run(function: Any, *arrays: Any, symbols: dict[int, int] | None = None) -> None:

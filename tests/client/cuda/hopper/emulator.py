@@ -7,25 +7,45 @@ PTX says that a swizzled operand lies; sums are in registers as PTX says. What i
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import numpy as np
 
-from tunehub.relax.nodes import parameters
+from tunehub.relax.nodes import buffer_kind, parameters
 
 from ..operators import BINARY
 
 _BASE = 1024  # where shared memory begins
+_BEHIND = 1 << 18
 
 
 def run(function: Any, *arrays: Any) -> None:
-    """Run ``function`` on ``arrays``, the last of which it writes."""
-    named = {hash(buffer): np.asarray(array) for buffer, array in zip(parameters(function), arrays, strict=True)}
+    """Run ``function`` on ``arrays``, the last of which it writes. Symbols are extents of these; behind each is more
+    memory, in which nothing may be read or written."""
+    symbols = {
+        hash(extent): size
+        for buffer, array in zip(parameters(function), arrays, strict=True)
+        for extent, size in zip(buffer_kind(buffer).shape, array.shape, strict=True)
+    }
+    memory = [np.concatenate([array.reshape(-1), np.full(_BEHIND, np.nan, array.dtype)]) for array in arrays]
+    named = {
+        hash(buffer): flat[: array.size].reshape(array.shape)
+        for buffer, flat, array in zip(parameters(function), memory, arrays, strict=True)
+    }
+    _run(function, symbols, named, dict(zip(named, memory, strict=True)))
+    assert np.isnan(memory[-1][arrays[-1].size :]).all(), "something is written behind the result"
+    arrays[-1][...] = named[hash(parameters(function)[-1])]
+
+
+def _run(function: Any, symbols: dict[int, Any], named: dict[int, Any], memory: dict[int, Any]) -> None:
     body, order = function.body, []
-    while type(body).__name__ == "For" and body.thread_binding is not None:
-        order.append((str(body.thread_binding.thread_tag), hash(body.loop_var), int(body.extent.value)))
-        body = body.body
+    while type(body).__name__ == "SBlockRealize" or (type(body).__name__ == "For" and body.thread_binding is not None):
+        if type(body).__name__ == "For":
+            extent = int(_Block(symbols, {}, {}, 1).value(body.extent))
+            order.append((str(body.thread_binding.thread_tag), hash(body.loop_var), extent))
+        body = body.block.body if type(body).__name__ == "SBlockRealize" else body.body
     extents = {tag: (name, extent) for tag, name, extent in order}
     thread, threads = extents["threadIdx.x"]
     ranks = extents.get("clusterCtaIdx.x", (0, 1))
@@ -35,7 +55,7 @@ def run(function: Any, *arrays: Any) -> None:
             for rank in range(ranks[1]):
                 values = {thread: np.arange(threads), extents["blockIdx.x"][0]: first + rank, ranks[0]: rank}
                 values[extents.get("blockIdx.y", (1, 1))[0]] = batch
-                blocks.append(_Block(values, dict(named), threads))
+                blocks.append(_Block(symbols | values, dict(named), memory, threads))
             cluster = [block.run(body) for block in blocks]
             for block in blocks:
                 block.cluster = blocks
@@ -46,8 +66,8 @@ def run(function: Any, *arrays: Any) -> None:
 class _Block:
     cluster: list[_Block]
 
-    def __init__(self, values: dict[int, Any], buffers: dict[int, Any], threads: int) -> None:
-        self.values, self.buffers, self.threads = values, buffers, threads
+    def __init__(self, values: dict[int, Any], buffers: dict[int, Any], memory: dict[int, Any], threads: int) -> None:
+        self.values, self.buffers, self.memory, self.threads = values, buffers, memory, threads
         self.all = np.arange(threads)
         self.own: set[int] = set()  # buffers that each thread has
         self.groups: list[list[Any]] = [[]]
@@ -73,6 +93,8 @@ class _Block:
             else:
                 self.buffers[hash(node.buffer)] = np.full(size, np.nan, dtype)
                 self.shared = self.buffers[hash(node.buffer)].view("uint8")
+        elif kind == "DeclBuffer":
+            self.declare(node.buffer, node.data.args[0])
         elif kind == "Bind":
             self.values[hash(node.var)] = self.value(node.value)
         elif kind == "BufferStore":
@@ -81,6 +103,14 @@ class _Block:
             yield from self.call(node.value, mask)
         else:
             raise NotImplementedError(kind)
+
+    def declare(self, part: Any, whole: Any) -> None:
+        """``part`` begins at an element of ``whole`` and may go beyond its end."""
+        start = 0
+        for index, extent in zip(whole.indices, self.buffers[hash(whole.source)].shape, strict=True):
+            start = start * extent + int(self.value(index))
+        shape = [int(extent.value) for extent in buffer_kind(part).shape]
+        self.buffers[hash(part)] = self.memory[hash(whole.source)][start : start + math.prod(shape)].reshape(shape)
 
     def store(self, node: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
@@ -171,25 +201,25 @@ class _Block:
             group.clear()
 
     def multiply(
-        self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int, _: int
+        self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int, bfloat: int
     ) -> None:
-        sums = self.place(args[0].args[0])[0]
+        sums, dtype = self.place(args[0].args[0])[0], "bfloat16" if bfloat else "float16"
         a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
         for first in range(0, self.threads, 128):
             k, column = np.arange(depth), np.arange(columns)
             for part in range(rows // 64):
-                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * 2)
+                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * 2, dtype)
                 at = column[:, None] * 128 + k * 2
                 if turned:
                     at = column[:, None] // 64 * b_apart + column[:, None] % 64 * 2 + k * 128
-                product = left @ self.operand(b[first] + at).T
+                product = left @ self.operand(b[first] + at, dtype).T
                 self.started[-1].append((sums, first, part, columns, product))
         self.started.append([])
 
-    def operand(self, address: Any) -> Any:
+    def operand(self, address: Any, dtype: str) -> Any:
         absolute = address + _BASE
         swizzled = absolute ^ (absolute >> 7 & 7) << 4
-        return self.shared.view("float16")[(swizzled - _BASE) // 2].astype("float32")
+        return self.shared.view(dtype)[(swizzled - _BASE) // 2].astype("float32")
 
     def finish(self, under_way: int) -> None:
         ended = len(self.started) - 1

@@ -10,7 +10,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.relax.layout.attention import join_attention  # noqa: E402
+from tunehub.relax.layout.attention import MANY_KEYS, join_attention  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
 
 from ....relax_nets import net  # noqa: E402
@@ -58,9 +58,37 @@ def test_one_kernel_is_right_at_every_length(masked: bool, transposed: bool, dep
         np.testing.assert_allclose(got, _expected(q, k, v, mask), rtol=1e-4, atol=1e-5, err_msg=str(length))
 
 
-def test_static_attention_stays_as_it_is() -> None:
-    module = relax.transform.BindSymbolicVars({"s": 16}, "main")(_module(True, True, 32))
+def _static(length: int) -> Any:
+    return relax.transform.BindSymbolicVars({"s": length}, "main")(_module(True, True, 32))
+
+
+def test_short_static_attention_stays_as_it_is() -> None:
+    module = _static(MANY_KEYS - 1)
     assert join_attention(module, 16) is module
+
+
+def test_long_static_attention_is_one_kernel(cpu: Any, make_hub: Any) -> None:
+    hub = make_hub(layout="auto")
+    virtual = relax.VirtualMachine(compile_module(_static(MANY_KEYS + 5), cpu, hub), tvm.cpu())
+    assert [each.template for each in hub.workloads if "attention" in each.name] == ["attention"]
+    assert not any("matmul" in each.name for each in hub.workloads)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.uniform(-2, 2, (1, MANY_KEYS + 5, 2, 32)).astype("float32") for _ in range(3))
+    mask = np.where(rng.random((1, 1, 1, MANY_KEYS + 5)) < 0.2, -3.4e38, 0).astype("float32")
+    got = virtual["main"](*map(tvm.runtime.tensor, (q, k, v, mask))).numpy()
+    heads = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    np.testing.assert_allclose(got, _expected(*heads, mask), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_few_queries_stays_as_it_is() -> None:
+    """Six queries are one task: of one query five would be computed for nothing."""
+    op = relax.op
+
+    def make(b: Any, q: Any, k: Any, v: Any) -> Any:
+        return op.matmul(b.emit(op.nn.softmax(b.emit(op.matmul(q, k)), axis=-1)), v)
+
+    module = net(make, (1, 2, 1, 32), (1, 2, 32, 512), (1, 2, 512, 32))
+    assert not any(isinstance(each, tvm.tirx.PrimFunc) for each in join_attention(module, 16).functions.values())
 
 
 def test_the_operator_with_lengths_of_its_own(cpu: Any, make_hub: Any) -> None:

@@ -58,6 +58,7 @@ CASES = {
         (1, 4, 1, 1, 16),
     ),
     "dilated": (_dilated, (1, 1, "s0", "s1", 8), (3, 1, 3, 3, 8, 8)),
+    "copied by blocks of channels": (_dilated, (1, 16, "s0", "s1", 4), (1, 16, 3, 3, 4, 4)),
     "one row": (
         lambda x, w: blocked.conv2d_blocked(x, w, strides=(1, 2), padding=(0, 2, 0, 2)),
         (1, 2, 1, "s1", 16),

@@ -1,0 +1,17 @@
+"""The kernel that a tile of attention means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.cuda.attention.clusters import ClusterKernel
+from tunehub.cuda.attention.kernel import AttentionKernel, AttentionTile
+from tunehub.cuda.attention.spec import Attention
+from tunehub.cuda.attention.warpgroups import WarpgroupKernel
+
+
+def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
+    """The function of ``attention`` as a kernel by ``tile``."""
+    if tile.warpgroups:
+        return WarpgroupKernel(attention, tile).function()
+    return (ClusterKernel if tile.cluster > 1 else AttentionKernel)(attention, tile).function()

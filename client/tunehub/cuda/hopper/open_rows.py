@@ -1,0 +1,60 @@
+"""Kernels for warpgroups of products with an open number of rows: a block computes a piece of them, as high as its
+tile; the last one may go beyond the end, where nothing is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunehub.cuda.hopper.kernel import OpenRows, open_kernel, product_of
+from tunehub.cuda.hopper.rule import matmul_in
+from tunehub.cuda.hopper.tiles import WarpgroupTile
+from tunehub.cuda.open_sizes import OpenFunction
+from tunehub.cuda.pieces import NotPiecesError
+from tunehub.relax.nodes import main_module, parameters
+from tunehub.relax.open_axes.views import block_of, number, places, product, view, wide
+
+
+def over_rows(whole: OpenFunction, tile: WarpgroupTile) -> Any:
+    """The PrimFunc ``whole`` by ``tile``, not checked; its open axes lie side by side in memory.
+
+    Raises NotPiecesError where they do not, or where a piece is of another kind, ValueError where operands cannot be
+    copied as they lie, or what TVM raises.
+    """
+    from tvm import s_tir
+
+    length = tile.block[0]
+    piece = main_module(s_tir.renew_defs(whole.piece(length)["main"]))
+    matmul = matmul_in(piece)
+    if matmul is None or not whole.axes.are_one or matmul.extents[:2] != (1, length):
+        raise NotPiecesError(f"a piece of {length} rows is of another kind")
+    part = product_of(piece, matmul)
+    rows = _Rows(whole, parameters(part.function), length)
+    body = open_kernel(part, tile, OpenRows(pieces=rows.pieces, left=rows.left, declared=rows.declared))
+    return whole.function.with_body(block_of(whole.function.body, body, "root", []))
+
+
+class _Rows:
+    """The rows of ``whole``; ``own``: the parameters of a piece of the ``length``."""
+
+    def __init__(self, whole: OpenFunction, own: Sequence[Any], length: int) -> None:
+        from tvm import tirx
+
+        self._tirx, self._whole, self._own, self._length = tirx, whole, own, length
+        self._extents = wide(whole.axes.extents)
+        self._total = product(self._extents)
+        self.pieces = (self._total + (length - 1)) // length
+        self.left = tirx.Var("left", "int32")
+
+    def declared(self, piece: Any) -> list[Any]:
+        """See :class:`OpenRows`. Each place is a variable: TVM takes expressions that several views have out of them,
+        to where one of these is before it."""
+        tirx = self._tirx
+        first, *starts = (tirx.Var(name, "int64") for name in ("first", *("start" for _ in self._extents)))
+        found = [tirx.Bind(first, tirx.Cast("int64", piece) * self._length)]
+        found += [tirx.Bind(*each) for each in zip(starts, places(first, self._extents), strict=True)]
+        own = zip(parameters(self._whole.function), self._own, self._whole.axes.places, strict=True)
+        for whole, part, axes in own:
+            found += view(whole, part, {axis: at for at, axis in zip(starts, axes, strict=True) if axis is not None})
+        rest = tirx.min(self._total - first, number(self._length))
+        return [*found, tirx.Bind(self.left, tirx.Cast("int32", rest))]
