@@ -108,6 +108,8 @@ class FinalistComparison:
             default_s, reason = self._measure(runner, answer, self.rules.plan)
         except WorkerLostError:
             self._drop_crashing(runner)
+            if not self.running:
+                return self.decide()
             try:
                 runner.start_build(self.running)
                 default_s, reason = self._measure(runner, runner.built(), self.rules.plan)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tunehub.measure.protocol import MeasuringPlan
-from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistComparison, FinalistRules
+from tunehub_builder.gate.comparison import (
+    Answer,
+    ComparedFinalists,
+    Finalist,
+    FinalistComparison,
+    FinalistRules,
+    WorkerLostError,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -43,3 +52,27 @@ def test_a_preferred_finalist_that_is_out_has_no_say() -> None:
 def test_whoever_wins_must_beat_the_default() -> None:
     found = decide((1.0, 1.0), (0.99, 0.99), preferred=0)
     assert "times as fast as the default schedule" in str(found.reason)
+
+
+class _NoDevice:
+    """Builds; nothing runs, and whatever is timed ends the process. A build of nothing fails, as a worker's does."""
+
+    numbers: Sequence[int] = ()
+
+    def start_build(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+    def built(self) -> Answer:
+        return ("ok", [None] * (1 + len(self.numbers))) if self.numbers else ("error", "list index out of range")
+
+    def difference(self, position: int) -> Answer:
+        return "error", "no device"
+
+    def time(self, position: int | None, runs: int) -> float:
+        raise WorkerLostError("the timer gave nothing")
+
+
+def test_when_nothing_runs_the_reason_is_why_and_not_what_a_second_try_of_nothing_says() -> None:
+    finalists = [Finalist(source="template", tuning_s=1.0), Finalist(source="template", tuning_s=2.0)]
+    found = FinalistComparison.of(finalists, rules()).run(_NoDevice(), ("ok", [None, None, None]))
+    assert (found.winner, found.reason) == (None, "does not run: no device")
