@@ -214,6 +214,27 @@ def test_a_whole_build_takes_the_kernels_of_the_records(
 
 
 @needs_cuda
+def test_a_winograd_record_gives_way_where_the_weights_are_not_bound(found: dict[str, Any], tmp_path: Path) -> None:
+    """TVM has no schedule that transforms weights on a GPU; its own build with such a record fails."""
+    place = registry(tmp_path, direct(found[DIRECT], 1e-5), winograd(found[WINOGRAD], 1e-6))
+    with warnings.catch_warnings(record=True) as said, tunehub.context(H200, registry=place) as hub:
+        warnings.simplefilter("always")
+        library = build(conv_net()[0], {}, target=tvm.target.Target(H200))
+        assert (layer(hub).rung, layer(hub).implementation) == ("exact", DIRECT)
+        build(*conv_net(), target=tvm.target.Target(H200))  # the next build may use it
+    assert any(f"__launch_bounds__({8 * 2 * 14})" in text for text in kernels(library))
+    assert any("records of conv2d_nchw_winograd.cuda failed" in str(each.message) for each in said)
+    assert WINOGRAD in {item.implementation for item in hub.report().workloads}
+
+
+@needs_cuda
+def test_what_tvm_fits_from_references_is_reported_so(found: dict[str, Any], tmp_path: Path) -> None:
+    with tunehub.context(H200, registry=registry(tmp_path, direct(found[DIRECT], 1e-5))) as hub:
+        build(*conv_net(channels=32, shape=(1, 32, 28, 28)), target=tvm.target.Target(H200))
+    assert layer(hub).rung == "reference"
+
+
+@needs_cuda
 def test_the_gate_builds_records_and_what_they_are_compared_with(
     found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from tunehub.relay.legality import build_problem
 from tunehub.relay.session import DispatchSession
 
 _FLAG = "relay.backend.use_auto_scheduler"
+# TVM 0.19 has no schedule for a GPU that transforms weights when the module runs.
+_BOUND_WEIGHTS = "bind the weights, as relay.build(..., params=params) does; the build goes on without these records"
 # TVM keeps the state of a build in globals (current contexts, GLOBAL_SCOPE): two builds at once would mix.
 _one_build = threading.RLock()
 
@@ -31,10 +33,11 @@ _one_build = threading.RLock()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildPlan:
     """What serves a module: graph-level records (TVM's inputs and results), or the auto-scheduler's, or neither and so
-    AutoTVM's records by workload. `records` False: TVM alone."""
+    AutoTVM's records by workload, but for those of the templates `without`. `records` False: TVM alone."""
 
     graph: tuple[Any, ...] = ()
     tasks: tuple[Covered, ...] = ()
+    without: frozenset[str] = frozenset()
     records: bool = True
 
 
@@ -111,7 +114,7 @@ def _attempt(
         has_user_records=has_user_records(),
         has_user_states_above=has_user_states_above(),
     )
-    session.enabled = plan.records
+    session.enabled, session.without = plan.records, plan.without
     silent = autotvm.GLOBAL_SCOPE.silent
     try:
         with ExitStack() as stack:
@@ -123,7 +126,7 @@ def _attempt(
                 stack.enter_context(_flag_on())
             result = original()
     finally:
-        session.enabled = True
+        session.enabled, session.without = True, frozenset()
         autotvm.GLOBAL_SCOPE.silent = silent  # TVM leaves it changed when a build raises
     _report(session, log, plan, target)
     return result
@@ -134,7 +137,7 @@ def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, tar
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
         return
-    found = coverage_reports(plan.tasks, hub, log.has_users_state) if plan.tasks else list(log.reports.values())
+    found = coverage_reports(plan.tasks, hub, log.has_users_state) if plan.tasks else layers.reports(log)
     for item in found:
         hub.add(item)
     calls = sum(item.count for item in found)
@@ -164,6 +167,12 @@ def _less(session: DispatchSession, plan: BuildPlan, target: Any, error: Excepti
             broken += 1
     if broken:
         return plan
+    used = {str(found.workload[0]) for found in session.in_use()}
+    winograd = frozenset(name for name in used if "winograd" in name) - plan.without
+    if winograd:
+        reason = f"building with records of {', '.join(sorted(winograd))} failed: {typed_last_line(error)}"
+        _say(session, reason, _BOUND_WEIGHTS, error)
+        return replace(plan, without=plan.without | winograd)
     reason = f"building with records failed, and no single record is at fault: {typed_last_line(error)}"
     _say(session, reason, "the build goes on without records; if that fails too, the error is the module's own", error)
     return replace(plan, records=False)

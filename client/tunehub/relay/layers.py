@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -162,6 +162,15 @@ def replayed(session: DispatchSession, target: Any, found: Any, result: Any) -> 
     )
 
 
+def reports(build: BuildLog) -> list[WorkloadReport]:
+    """What every layer got. TVM asks for references when it schedules an operator, after all were chosen."""
+    referenced = build.session.is_referenced
+    return [
+        replace(item, rung="reference") if item.rung == "default" and referenced(str(item.implementation)) else item
+        for item in build.reports.values()
+    ]
+
+
 def _report(
     build: BuildLog, name: str, op: str, target: Any, implementation: str, workload: Any, candidates: list[Any]
 ) -> WorkloadReport:
@@ -175,8 +184,6 @@ def _report(
         rung, package = served.candidate.rung, served.candidate.package
         if rung == "transfer":
             run_s, moved = None, served
-    elif workload is not None and build.session.is_referenced(workload[0]):
-        rung, package = "reference", None
     else:
         rung, package = "default", None
     measured = _evidence(build, target, workload)

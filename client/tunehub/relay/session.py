@@ -36,6 +36,7 @@ class DispatchSession:
         self._states: dict[tuple[str, str], Any] = {}
         self._references: dict[str, list[Any]] = {}
         self.enabled = True
+        self.without: frozenset[str] = frozenset()  # templates whose records do not serve the build at hand
 
     def hub(self, target: Any) -> Hub | None:
         """The hub that serves `target`."""
@@ -56,7 +57,7 @@ class DispatchSession:
 
     def served(self, target: Any, workload: Any) -> ServedConfig | None:
         """The record that serves a workload, found once."""
-        if not self.enabled or target is None or workload is None:
+        if not self.enabled or target is None or workload is None or workload[0] in self.without:
             return None
         name = (str(target), workload)
         with self._lock:
