@@ -37,8 +37,8 @@ class NoSuchTargetError(TuningError):
 class UnsuitableTargetError(TuningError):
     """This machine cannot measure for the target. Fields: `name`, `reason`."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"cannot tune for {name}: {reason}; tune on a machine that has them, or for 'host'")
+    def __init__(self, name: str, reason: str, remedy: str = "tune on a machine that has them") -> None:
+        super().__init__(f"cannot tune for {name}: {reason}; {remedy}, or tune for 'host'")
         self.name = name
         self.reason = reason
 

@@ -22,8 +22,10 @@ from tunehub_builder.backends.relay.gpu_search import PROGRAMS
 from tunehub_builder.backends.relay.gpu_session import AutotvmGpuSession
 from tunehub_builder.backends.relay.gpu_tuner import RelayTrial, reason_of
 from tunehub_builder.backends.relay.networks import NHWC, RelayNetwork, to_nhwc
+from tunehub_builder.backends.relay.target import find_relay_target
 from tunehub_builder.backends.relay.tuner import RelayOptions, RelaySession, get_tuner
 from tunehub_builder.backends.relay.work import RelayWork
+from tunehub_builder.exceptions import UnsuitableTargetError
 from tunehub_builder.tuning.progress import Progress
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.tuning_log import parse_line
@@ -186,3 +188,9 @@ def test_places_are_spread_over_the_gpus(tmp_path: Path, monkeypatch: pytest.Mon
     locks, devices = zip(*gpu_tuner.gpu_places(tmp_path, 4), strict=True)
     assert devices == ("2", "3", "2", "3")
     assert len(set(locks)) == 2
+
+
+@pytest.mark.skipif(tvm.runtime.enabled("vulkan"), reason="this TVM was built with Vulkan")
+def test_a_tvm_that_was_built_without_a_kind_of_device_says_so() -> None:
+    with pytest.raises(UnsuitableTargetError, match=r"built without vulkan.*USE_VULKAN=ON"):
+        find_relay_target("vulkan", remote=False)

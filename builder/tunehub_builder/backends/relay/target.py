@@ -33,19 +33,32 @@ def _from_text(text: str, remote: bool) -> TuningTarget:
     except (RegistryError, ValueError, tvm.error.TVMError) as error:
         raise NoSuchTargetError(text, [HOST, "llvm-CPU", "cuda -model=titanx"]) from error
     if not remote and not _is_here(target):
-        reason = "TVM finds no such device on this machine"
-        raise UnsuitableTargetError(text, reason)
+        raise UnsuitableTargetError(text, *_missing(_kind(target)))
     return TuningTarget(name=name, config={"text": text})
+
+
+def _missing(kind: str) -> tuple[str, str]:
+    """Why there is no device of this kind, and what to do."""
+    import tvm
+
+    if kind not in ("llvm", "c") and not tvm.runtime.enabled(kind):
+        remedy = f"use a build of your own (USE_{kind.upper()}=ON)"
+        return f"this TVM was built without {kind}, as TVM 0.19 from PyPI is", remedy
+    return "TVM finds no such device on this machine", "tune on a machine that has one"
 
 
 def _is_here(target: Any) -> bool:
     import tvm
 
-    kind = str(target.kind.name if hasattr(target.kind, "name") else target.kind)
+    kind = _kind(target)
     triple = target.attrs.get("mtriple")
     if kind in ("llvm", "c"):
         return triple is None or _same_machine(str(triple))
     return bool(tvm.device(kind, 0).exist)
+
+
+def _kind(target: Any) -> str:
+    return str(target.kind.name if hasattr(target.kind, "name") else target.kind)
 
 
 def _same_machine(triple: str) -> bool:
