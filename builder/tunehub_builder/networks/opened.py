@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 import tvm
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
@@ -67,6 +68,7 @@ def open_axis(model: onnx.ModelProto, name: str, axis: int) -> None:
     """Make the dimension `axis` of all inputs of `model`, of one extent, open, and of all that is reshaped.
 
     Constant shapes of Reshape that have its extent there get ONNX's 0, which copies it, as exporters write them.
+    Constants that are concatenated with what has the dimension, such as a class token, are expanded to it.
     """
     dimensions = [value.type.tensor_type.shape.dim[axis] for value in model.graph.input]
     extent = dimensions[0].dim_value
@@ -78,4 +80,37 @@ def open_axis(model: onnx.ModelProto, name: str, axis: int) -> None:
             values = numpy_helper.to_array(tensor).copy()
             values[axis : axis + 1][values[axis : axis + 1] == extent] = 0
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    _expand_constants(model.graph, axis, extent)
     onnx_model.forget_inferred_shapes(model)
+
+
+def _expand_constants(graph: onnx.GraphProto, axis: int, extent: int) -> None:
+    """Give constants that are concatenated along another axis the extent that the inputs of `graph` have at `axis`, as
+    exporters write it."""
+    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.dims[axis : axis + 1] == [extent]}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type == "Concat" and not constants.keys() >= set(node.input):
+            (along,) = (attribute.i for attribute in node.attribute)
+            for at, constant in [(at, constants[name]) for at, name in enumerate(node.input) if name in constants]:
+                if along % len(constant.dims) != axis:
+                    nodes += _expanded(graph, constant, axis)
+                    node.input[at] = nodes[-1].output[0]
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _expanded(graph: onnx.GraphProto, constant: onnx.TensorProto, axis: int) -> list[onnx.NodeProto]:
+    """Nodes that repeat `constant` along `axis` for each of what the first input of `graph` has there."""
+    name, dims = constant.name, np.array(constant.dims, dtype=np.int64)
+    parts = {f"{name}_dims_before": dims[:axis], f"{name}_dims_behind": dims[axis + 1 :]}
+    for part, values in parts.items():
+        onnx_model.add_initializer(graph, part, values)
+    before, behind = parts
+    own, shape = f"{name}_extent", f"{name}_dims"
+    return [
+        helper.make_node("Shape", [graph.input[0].name], [own], start=axis, end=axis + 1),
+        helper.make_node("Concat", [before, own, behind], [shape], axis=0),
+        helper.make_node("Expand", [name, shape], [f"{name}_expanded"]),
+    ]

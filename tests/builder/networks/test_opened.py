@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
 
+import tvm
+
 from tunehub.relax.nodes import shape_of
 from tunehub_builder.networks import Network, OnnxFileError, onnx_model
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.opened import opened
+from tunehub_builder.networks.vit import ViT, ViTConfig
 
 from ...tiny_networks import tiny_mobilenet
 
@@ -37,3 +41,17 @@ def test_images_have_an_open_batch_alone() -> None:
     assert onnx_model.shape_of(given) == ("batch", 3, 16, 16)
     with pytest.raises(OnnxFileError, match=r"it has no dimension 'sequence'\. Its dimensions are batch"):
         opened(tiny_mobilenet(), {"sequence": (1, 8)})
+
+
+def test_each_image_of_an_open_batch_gets_the_class_token() -> None:
+    """As in the network of one image: its constant is concatenated with the patches of all."""
+    config = ViTConfig(image=16, patch=8, layers=1, hidden=16, heads=2, feed_forward=8, classes=3)
+    network = ViT(config=config).network("tiny")
+    fixed, batch = (
+        tvm.relax.VirtualMachine(tvm.compile(each.relax_module(), "llvm"), tvm.cpu())
+        for each in (network, opened(network, {"batch": (1, 3)}))
+    )
+    images = np.random.default_rng(3).uniform(-1, 1, (3, 3, 16, 16)).astype("float32")
+    found = batch["main"](tvm.runtime.tensor(images)).numpy()
+    one_by_one = [fixed["main"](tvm.runtime.tensor(images[i : i + 1])).numpy() for i in range(3)]
+    np.testing.assert_allclose(found, np.concatenate(one_by_one), rtol=1e-4, atol=1e-5)
