@@ -45,6 +45,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 _OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 _MOST_STEPS = 4  # between a product and its softmax
 MANY_KEYS = 256  # from which one kernel takes less than several, all extents known
+_LOWEST = -3.4028234663852886e38  # of float32
 FEWEST_QUERIES = 4 * QUERIES  # for which it does
 
 
@@ -108,7 +109,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
             return self._operator(call)
         if _name(call) != "relax.matmul":
             return call
-        weights = bound_value(self, call.args[0])
+        weights, safe = self._weights(call.args[0])
         if _name(weights) != "relax.nn.softmax" or int(weights.attrs.axis) not in (
             -1,
             len(shape_of(weights) or ()) - 1,
@@ -118,8 +119,18 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         if _name(scores) != "relax.matmul" or len(steps) > _MOST_STEPS:
             return call
         sources = [self._source(each) for each in (scores.args[0], scores.args[1], call.args[1])]
-        joined = self._joined(sources, steps, operands)
+        joined = self._joined(sources, steps, operands, safe)
         return call if joined is None else joined
+
+    def _weights(self, expression: Any) -> tuple[Any, bool]:
+        """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
+        value = bound_value(self, expression)
+        if _name(value) != "relax.where":
+            return value, False
+        condition, zero, weights = value.args
+        condition = bound_value(self, condition)
+        safe = _name(condition) == "relax.isnan" and condition.args[0].same_as(weights) and _number(zero) == 0
+        return (bound_value(self, weights), True) if safe else (value, False)
 
     def _operator(self, call: Any) -> Any:
         """Relax's own operator, of tensors ``[batch, length, heads, depth]``."""
@@ -136,10 +147,12 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         steps = [_Step("relax.multiply", scale, None, False), *[_Step("relax.add", None, 0, False)][: len(bias)]]
         orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
         sources = [_Source(tensor, order) for tensor, order in zip((query, keys, values), orders, strict=True)]
-        joined = self._joined(sources, steps, bias)
+        joined = self._joined(sources, steps, bias, False)
         return call if joined is None else relax.op.permute_dims(self.builder_.emit(joined), [0, 2, 1, 3])
 
-    def _joined(self, sources: Sequence[_Source], steps: Sequence[_Step], operands: Sequence[Any]) -> Any | None:
+    def _joined(
+        self, sources: Sequence[_Source], steps: Sequence[_Step], operands: Sequence[Any], safe: bool
+    ) -> Any | None:
         """The kernel, None where it is not for these tensors."""
         shapes = [source.shape for source in sources]
         if not _fits(*shapes) or any(str(tensor_type(source.tensor).dtype) != "float32" for source in sources):
@@ -150,7 +163,7 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         self.found = True
         axes, width = [source.axes for source in sources], 2 * self.vector
         return self.builder_.call_te(
-            lambda q, k, v, *more: attention(q, k, v, more, steps=steps, axes=axes, width=width),
+            lambda q, k, v, *more: attention(q, k, v, more, steps=steps, axes=axes, width=width, safe=safe),
             *(source.tensor for source in sources),
             *operands,
             primfunc_name_hint="attention",
@@ -197,11 +210,13 @@ def attention(
     steps: Sequence[_Step],
     axes: Sequence[Sequence[int]],
     width: int,
+    safe: bool = False,
 ) -> Any:
     """The tensor ``[..., S, N]`` of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``.
 
     ``axes``: for these three, which axis of the tensor as it is given each of theirs is. ``steps``: what is done with
     each score before the softmax, ``operands``: tensors that broadcast to scores. ``width``: keys of two vectors.
+    ``safe``: a query whose scores are all minus infinity gets zeros.
     """
     *lead, length, depth = _ordered(query, axes[0])
     sizes = _Sizes(
@@ -215,14 +230,20 @@ def attention(
     scores = _scores(sizes, _Source(query, tuple(axes[0])), _Source(keys, tuple(axes[1])))
     masked = _masked(sizes, scores, steps, operands)
     most = _joined_sides(sizes, masked, te.max, MOST)
-    powers = te.compute(sizes.tile, lambda *i: exp(masked[i] - most[i[:-2]]), name=WEIGHTS)
+
+    def power(*i: Any) -> Any:
+        largest = most[i[:-2]]
+        return exp(masked[i] - (tirx.max(largest, tirx.const(_LOWEST, "float32")) if safe else largest))
+
+    powers = te.compute(sizes.tile, power, name=WEIGHTS)
     total = _joined_sides(sizes, powers, te.sum, TOTAL)
     sums = _weighted(sizes, powers, _Source(values, tuple(axes[2])))
 
     def result(*i: Any) -> Any:
         *outer, row, output = i
         place = (*outer, row // QUERIES, row % QUERIES)
-        return _element(sums, *place, output) / total[place]
+        quotient = _element(sums, *place, output) / total[place]
+        return tirx.Select(total[place] > 0, quotient, tirx.const(0, "float32")) if safe else quotient
 
     return te.compute((*lead, length, sizes.outputs), result, name=RESULT)
 

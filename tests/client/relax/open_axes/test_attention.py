@@ -80,6 +80,30 @@ def test_long_static_attention_is_one_kernel(cpu: Any, make_hub: Any) -> None:
     np.testing.assert_allclose(got, _expected(*heads, mask), rtol=1e-4, atol=1e-5)
 
 
+def test_a_query_without_any_key_gets_zeros(cpu: Any, make_hub: Any) -> None:
+    """As PyTorch exports it: what is no number behind the softmax becomes zero."""
+    op = relax.op
+
+    def make(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        weights = b.emit(op.nn.softmax(b.emit(op.add(b.emit(op.matmul(q, k)), mask)), axis=-1))
+        zero = relax.const(np.float32(0))
+        return op.matmul(b.emit(op.where(b.emit(op.isnan(weights)), zero, weights)), v)
+
+    hub, shapes = make_hub(layout="auto"), ((1, 2, 40, 32), (1, 2, 32, 300), (1, 2, 300, 32), (1, 1, 40, 300))
+    virtual = relax.VirtualMachine(compile_module(net(make, *shapes), cpu, hub), tvm.cpu())
+    assert [each.template for each in hub.workloads] == ["attention"]
+    rng = np.random.default_rng(0)
+    q, k, v, mask = (rng.uniform(-1, 1, shape).astype("float32") for shape in shapes)
+    mask[:, :, 7], mask[:, :, 9, 5:] = -np.inf, -np.inf
+    got = virtual["main"](*map(tvm.runtime.tensor, (q, k, v, mask))).numpy()
+    scores = np.einsum("bhid,bhdj->bhij", q.astype("float64"), k) + mask
+    scores[:, :, 7] = 0
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
+    expected[:, :, 7] = 0
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_attention_of_few_queries_stays_as_it_is() -> None:
     """Six queries are one task: of one query five would be computed for nothing."""
     op = relax.op
