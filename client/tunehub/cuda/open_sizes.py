@@ -3,8 +3,9 @@ tiled, and the one for the size is launched when the function is called. Softmax
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tunehub.cuda.cost import matrix_shape
@@ -40,8 +41,12 @@ class Static(Protocol):
         """The function scheduled by a record for other shapes, and the seconds that it should take."""
         ...
 
-    def divided(self, piece: Any) -> tuple[Any, float] | None:
-        """The function with long sums divided in a block, and the seconds that it should take."""
+    def divides(self, piece: Any) -> tuple[int, float] | None:
+        """The blocks of the function with long sums divided in a block, and the seconds that it should take."""
+        ...
+
+    def divided(self, piece: Any) -> Any | None:
+        """That function scheduled; None where it is not right or cannot be launched."""
         ...
 
 
@@ -110,17 +115,17 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     if loop is None:
         return None
     branches = [*_vector(whole, problem, target, static)]
-    measured = dict(_known(whole, problem.grid, static))
-    tiles = tiles_by_size(
-        problem, limits_of(target), covering=sums.einsum, above=len(branches), measured=list(measured)
-    )
-    used = tuple({each.tile.length for each in tiles if isinstance(each.tile, MeasuredPiece) and each.tile.recorded})
-    made: dict[Tile | MeasuredPiece, Any] = {}
-    for tile in {each.tile: None for each in tiles}:
-        if isinstance(tile, MeasuredPiece):
-            made[tile] = whole.over(measured[tile], tile.length)
-        else:
-            made[tile] = _tiled(whole, loop, tile)
+    limits, above = limits_of(target), len(branches)
+    known, made = dict(_known(whole, problem.grid, static)), dict[Tile | MeasuredPiece, Any]()
+    while not made:
+        tiles = tiles_by_size(problem, limits, covering=sums.einsum, above=above, measured=list(known))
+        made = {each.tile: None for each in tiles}
+        for tile in made:
+            made[tile] = _tiled(whole, loop, tile) if isinstance(tile, Tile) else known[tile]()
+        failed = {tile for tile, function in made.items() if function is None}
+        if failed:  # choose again, without them
+            known, made = {tile: make for tile, make in known.items() if tile not in failed}, {}
+    used = tuple({tile.length for tile in made if isinstance(tile, MeasuredPiece) and tile.recorded})
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
     return SizedFunction(mod=main_module(function), measured=used)
@@ -138,23 +143,39 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), [branch])))
 
 
-def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[MeasuredPiece, Any]]:
-    """The schedules for pieces of some lengths whose times are known or expected, where they can be those of pieces:
-    by records, by records for other shapes, and by sums that are divided."""
-    asked = (static.recorded, grid.recorded), (static.transferred, grid.moved), (static.divided, grid.divided)
-    for length in sorted({length for _, lengths in asked for length in lengths}):
+def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[MeasuredPiece, Callable[[], Any | None]]]:
+    """The pieces of some lengths whose times are known or expected: by records, by records for other shapes, and by
+    sums that are divided. Each with what makes the function in such pieces, or None."""
+    for length in sorted({*grid.recorded, *grid.moved, *grid.divided}):
         piece = whole.piece(length)["main"]
-        answers = (ask(piece) if length in lengths else None for ask, lengths in asked)
-        at, found = next(((at, each) for at, each in enumerate(answers) if each is not None), (0, None))
-        if found is None:
-            continue
-        scheduled, run_s = found
-        try:
-            whole.over(scheduled, length)
-        except NotPiecesError:
-            continue
-        recorded = at < len(asked) - 1
-        yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s, recorded=recorded), scheduled
+        found = static.recorded(piece) if length in grid.recorded else None
+        if found is None and length in grid.moved:
+            found = static.transferred(piece)
+        if found is not None:
+            scheduled, run_s = found
+            function = _over(whole, scheduled, length)
+            if function is not None:
+                yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), partial(_same, function)
+        elif length in grid.divided and (promised := static.divides(piece)) is not None:
+            blocks, run_s = promised
+            made = partial(_divided, whole, piece, length, static)
+            yield MeasuredPiece(length=length, blocks=blocks, run_s=run_s, recorded=False), made
+
+
+def _same(function: Any) -> Any:
+    return function
+
+
+def _divided(whole: OpenFunction, piece: Any, length: int, static: Static) -> Any | None:
+    scheduled = static.divided(piece)
+    return None if scheduled is None else _over(whole, scheduled, length)
+
+
+def _over(whole: OpenFunction, scheduled: Any, length: int) -> Any | None:
+    try:
+        return whole.over(scheduled, length)
+    except NotPiecesError:
+        return None
 
 
 def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:

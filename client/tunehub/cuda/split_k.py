@@ -159,6 +159,13 @@ def sides(matmul: Matmul) -> tuple[Side, Side]:
     return (found[1], found[0]) if matmul.columns_first else found
 
 
+def blocks_of(matmul: Matmul, tile: _BlockShape[Number]) -> Number:
+    """How many blocks the kernel of a tile has, or those of many."""
+    (slow, fast), (rows, columns, _) = sides(matmul), tile.block
+    blocks: Number = matmul.extents[0] * -(-slow.extent // rows) * -(-fast.extent // columns)
+    return blocks
+
+
 def all_tiles(matmul: Matmul) -> SplitTiles:
     """Every tile that may suit ``matmul``: padding is little, and shared memory and registers suffice."""
     both = sides(matmul)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tunehub.cuda.cost import MULTIPROCESSORS, Array
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.split_k import Side, SplitTiles, registers, shared_memory, sides
+from tunehub.cuda.split_k import Side, SplitTiles, blocks_of, registers, shared_memory, sides
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 
 _FLOAT = 4  # bytes
@@ -44,10 +44,9 @@ def counts(matmul: Matmul, tiles: SplitTiles) -> dict[str, Array]:
     ``parts`` (partial sums) and ``results`` keep units of the multiprocessor busy. ``steps``, ``pipelined_steps`` and
     ``chain`` (products of one thread) are waited for, once for all blocks that are there at the same time.
     """
-    batch, *_, k = matmul.extents
-    both = sides(matmul)
+    k, both = matmul.extents[-1], sides(matmul)
     slow, fast, depth = tiles.block
-    grid = batch * _ceil(both[0].extent, slow) * _ceil(both[1].extent, fast)
+    grid = blocks_of(matmul, tiles)
     steps = _ceil(k, depth)
     blocks = _ceil(grid, MULTIPROCESSORS)
     rounds = _ceil(blocks, np.minimum(blocks, resident(matmul, tiles)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.rule import NoTileError
-from tunehub.cuda.split_k import SplitTile, all_tiles, apply, matmul_of
+from tunehub.cuda.split_k import SplitTile, all_tiles, apply, blocks_of, matmul_of
 from tunehub.cuda.split_k_cost import seconds
 from tunehub.cuda.tiles import others_s, sums_of
 from tunehub.records.never_worse import against_guess
@@ -24,22 +25,11 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when the
     function has no such sum.
 
-    Raises NoTileError when no tile is within bounds, when the rule's other tiles should take less, or TVM's own
-    schedule as little, within the margin of every guess; where none of the likeliest tiles does, GuardError for what
-    would be wrong or cannot be launched, or what TVM raises.
+    Raises as :func:`promises` does; where none of the likeliest tiles does, GuardError for what would be wrong or
+    cannot be launched, or what TVM raises.
     """
-    matmul = matmul_of(mod)
-    if matmul is None:
-        return None
-    sums = sums_of(mod)
-    tile_s, default_s = (None, None) if sums is None else others_s(sums, target)
-    failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
-    for tile, expected_s in likeliest(matmul, _ATTEMPTS):
-        if tile_s is not None and tile_s < expected_s:
-            raise NoTileError(f"other tiles should take {tile_s * 1e6:.3g} µs, these {expected_s * 1e6:.3g}")
-        against = None if default_s is None else against_guess(expected_s, default_s)
-        if against is not None:
-            raise NoTileError(against)
+    failure: Exception | None = None
+    for matmul, tile, expected_s in promises(mod, target):
         try:
             schedule = apply(mod, matmul, tile)
             check_tiles(schedule.mod["main"])
@@ -48,7 +38,43 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
             failure = error
         else:
             return schedule, expected_s
-    raise failure
+    if failure is not None:
+        raise failure
+    return None
+
+
+def promises(mod: Any, target: Any) -> Iterator[tuple[Matmul, SplitTile, float]]:
+    """The likeliest tiles of ``mod`` and the seconds that they should take, the best first; none when the function has
+    no such sum. No schedule is made.
+
+    Raises NoTileError when no tile is within bounds, when the rule's other tiles should take less than the next, or
+    TVM's own schedule as little, within the margin of every guess.
+    """
+    matmul = matmul_of(mod)
+    if matmul is None:
+        return
+    sums = sums_of(mod)
+    tile_s, default_s = (None, None) if sums is None else others_s(sums, target)
+    found = likeliest(matmul, _ATTEMPTS)
+    if not found:
+        raise NoTileError(f"no tile of {matmul.extents} is within bounds")
+    for tile, expected_s in found:
+        if tile_s is not None and tile_s < expected_s:
+            raise NoTileError(f"other tiles should take {tile_s * 1e6:.3g} µs, these {expected_s * 1e6:.3g}")
+        against = None if default_s is None else against_guess(expected_s, default_s)
+        if against is not None:
+            raise NoTileError(against)
+        yield matmul, tile, expected_s
+
+
+def promised(mod: Any, target: Any) -> tuple[int, float] | None:
+    """The blocks and the seconds of the likeliest schedule that :func:`by_rule` tries; None when there is none. Raises
+    as :func:`promises` does."""
+    found = next(promises(mod, target), None)
+    if found is None:
+        return None
+    matmul, tile, expected_s = found
+    return blocks_of(matmul, tile), expected_s
 
 
 def promised_s(mod: Any) -> float | None:

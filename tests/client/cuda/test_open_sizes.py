@@ -17,7 +17,7 @@ from tvm import te, tirx, topi
 from tunehub.cuda import pieces, tiles
 from tunehub.cuda.check import fault
 from tunehub.cuda.open_sizes import by_size
-from tunehub.cuda.pieces import NotPiecesError, over_pieces
+from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
 from tunehub.cuda.rule import ranked
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import open_axes
@@ -37,10 +37,12 @@ Array = np.ndarray[Any, Any]
 
 class _Pieces:
     """Static functions: those of ``length`` have a schedule that was measured, those of ``moved`` one that was measured
-    for other shapes, those of ``divided`` one of divided sums, others have none."""
+    for other shapes, those of ``divided`` one of divided sums, which ``fails`` or not, others have none."""
 
-    def __init__(self, length: int | None = None, moved: int | None = None, divided: int | None = None) -> None:
-        self._length, self._moved, self._divided = length, moved, divided
+    def __init__(
+        self, length: int | None = None, moved: int | None = None, divided: int | None = None, *, fails: bool = False
+    ) -> None:
+        self._length, self._moved, self._divided, self._fails = length, moved, divided, fails
 
     def scheduled(self, piece: Any) -> None:
         return None
@@ -51,8 +53,13 @@ class _Pieces:
     def transferred(self, piece: Any) -> tuple[Any, float] | None:
         return self._found(piece, self._moved)
 
-    def divided(self, piece: Any) -> tuple[Any, float] | None:
-        return self._found(piece, self._divided)
+    def divides(self, piece: Any) -> tuple[int, float] | None:
+        found = self._found(piece, self._divided)
+        return None if found is None else (blocks_of(found[0]), found[1])
+
+    def divided(self, piece: Any) -> Any | None:
+        found = None if self._fails else self._found(piece, self._divided)
+        return None if found is None else found[0]
 
     def _found(self, piece: Any, length: int | None) -> tuple[Any, float] | None:
         sums = tiles.sums_of(main_module(piece))
@@ -210,6 +217,13 @@ def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
     library = tvm.tirx.build(one_after_the_other(found.mod), target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
     for rows in (1, 2, 33, 127, 128, 129, 300):
         assert _largest_error(library, *at(rows)) < 1e-4, rows
+
+
+def test_other_tiles_serve_where_sums_cannot_be_divided_after_all() -> None:
+    function, _ = _rows()
+    failed, none = by_size(function, TARGET, _Pieces(divided=128, fails=True)), by_size(function, TARGET, NO_RECORDS)
+    assert failed is not None and none is not None
+    tvm.ir.assert_structural_equal(failed.mod, none.mod)
 
 
 def test_nothing_is_launched_for_size_0() -> None:

@@ -373,14 +373,22 @@ class _Pieces:
             return None
         return served.schedule.mod["main"], served.predicted_s
 
-    def divided(self, piece: Any) -> tuple[Any, float] | None:
-        from tunehub.cuda.split_k_rule import by_rule  # CPUs need none of it
+    def divides(self, piece: Any) -> tuple[int, float] | None:
+        from tunehub.cuda.split_k_rule import promised  # CPUs need none of it
+
+        try:
+            return promised(main_module(piece), self.request.target)
+        except Exception:  # no tile, or what TVM raises: other tiles serve
+            return None
+
+    def divided(self, piece: Any) -> Any | None:
+        from tunehub.cuda.split_k_rule import by_rule
 
         try:
             found = by_rule(main_module(piece), self.request.target)
-        except Exception:  # no tile, or what TVM raises for one: other tiles serve
+        except Exception:  # as above
             return None
-        return None if found is None else (found[0].mod["main"], found[1])
+        return None if found is None else found[0].mod["main"]
 
 
 def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:
