@@ -1,30 +1,34 @@
 """Tiles of the rules for CUDA as knobs of records: what was measured to be the best of those that the rules find good.
 
-The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`), ``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`) and
-``warpgroups`` (:mod:`tunehub.cuda.hopper`, of sm_90 alone), and knobs are the fields of a tile. For a function with
-open axes the knob ``length`` goes with them: they are those of a piece of that length
-(:mod:`tunehub.cuda.open_sizes`). What a record says is held to the bounds that the rules have for their own tiles; the
-checks of every schedule come on top.
+The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`), ``split_k`` (:mod:`tunehub.cuda.split_k`, of pieces),
+``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`) and ``warpgroups`` (:mod:`tunehub.cuda.hopper`, of sm_90 alone), and
+knobs are the fields of a tile. For a function with open axes the knob ``length`` goes with them: they are those of a
+piece of that length (:mod:`tunehub.cuda.open_sizes`). What a record says is held to the bounds that the rules have for
+their own tiles; the checks of every schedule come on top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from tunehub.cuda import tensor_core
+from tunehub.cuda import split_k, tensor_core
 from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_sizes import OpenFunction, open_function, piece_problem
-from tunehub.cuda.rule import Tile, is_within, ranked
+from tunehub.cuda.rule import NoTileError, Tile, is_within, ranked
 from tunehub.cuda.sizes import candidates
+from tunehub.cuda.split_k import SplitTile
+from tunehub.cuda.split_k_rule import NAME as SPLIT_K
+from tunehub.cuda.split_k_rule import promises
 from tunehub.cuda.tensor_core import TensorTile, matmul_of
 from tunehub.cuda.tensor_core_cost import seconds
 from tunehub.cuda.tensor_core_rule import NAME as TENSOR_CORES
@@ -32,13 +36,20 @@ from tunehub.cuda.tensor_core_rule import checked
 from tunehub.cuda.tensor_core_rule import ranked as ranked_on_tensor_cores
 from tunehub.cuda.tiles import NAME as CUDA_TILES
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of
+from tunehub.relax.schedule.guard import check_tiles
 from tunehub.relax.symbols import is_symbolic
 from tunehub.templates import CUDA_VERSIONS, KnobError, Knobs, NamedKnobs, read_knobs
 
 _BEST, _FURTHER, _APART = 10, 40, 5  # tiles worth measuring: the best ones, and every fifth of those behind them
 _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
+_DIVIDED = 2  # tiles with divided sums of pieces of one length
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
+_TILES: Mapping[str, type[SplitTile | TensorTile | WarpgroupTile]] = {
+    SPLIT_K: SplitTile,
+    TENSOR_CORES: TensorTile,
+    WARPGROUPS: WarpgroupTile,
+}
 T = TypeVar("T")
 
 
@@ -71,6 +82,8 @@ def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
         return _on_tensor_cores(mod, tile)
     if isinstance(tile, WarpgroupTile):
         return _by_warpgroups(mod, tile, target)
+    if isinstance(tile, SplitTile):
+        return _divided(mod, tile)
     sums, limits = sums_of(mod), limits_of(target)
     if sums is None or sums.problem is None:
         raise KnobError(f"the template {CUDA_TILES} does not fit this function")
@@ -88,7 +101,7 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     return whole.over(by_knobs(whole.piece(length), target, named).mod["main"], length)
 
 
-def read_tile(named: NamedKnobs) -> Tile | TensorTile | WarpgroupTile:
+def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | WarpgroupTile:
     """The tile that a record names. Raises KnobError for another template or version, and for fields of no tile."""
     if CUDA_VERSIONS.get(named.template) != named.version:
         raise KnobError(f"version {named.version} of the template {named.template} for CUDA is not known")
@@ -96,7 +109,7 @@ def read_tile(named: NamedKnobs) -> Tile | TensorTile | WarpgroupTile:
     if named.template == CUDA_TILES:
         knobs = read_knobs(TileKnobs, fields)
         return Tile(**msgspec.structs.asdict(knobs), expected_s=0.0)
-    kind: type[TensorTile | WarpgroupTile] = TensorTile if named.template == TENSOR_CORES else WarpgroupTile
+    kind: type[SplitTile | TensorTile | WarpgroupTile] = _TILES[named.template]
     unknown = sorted(fields.keys() - set(kind.__slots__))
     if unknown:
         raise KnobError(f"{unknown[0]} is no knob of {named.template}")
@@ -137,7 +150,8 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
     loop = None if found is None else found[0].open_loop
     if found is not None and loop is not None:
         tiles = candidates(found[0], limits_of(target), covering=found[1].einsum)
-        return [_tile_choice(tile, {_LENGTH: tile.lengths[loop]}) for tile in tiles]
+        plain = [_tile_choice(tile, {_LENGTH: tile.lengths[loop]}) for tile in tiles]
+        return [*plain, *_divided_space(whole, found[0].grid.divided, target)]
     matmuls = ((length, matmul_of(whole.piece(length))) for length in _LENGTHS)
     return [
         _tensor_choice(tile, {_LENGTH: length})
@@ -145,6 +159,16 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
         if matmul is not None
         for tile in ranked_on_tensor_cores(matmul, _OF_LENGTH)
     ]
+
+
+def _divided_space(whole: OpenFunction, lengths: Sequence[int], target: Any) -> Iterator[TileChoice]:
+    """For pieces of these lengths the likeliest tiles with divided sums."""
+    for length in lengths:
+        try:
+            for _, tile, _ in islice(promises(whole.piece(length), target), _DIVIDED):
+                yield _choice(SPLIT_K, tile, {_LENGTH: length})
+        except NoTileError:
+            continue  # others should take less
 
 
 def _ranked(sums: Sums, target: Any) -> list[Tile]:
@@ -176,6 +200,15 @@ def _on_tensor_cores(mod: Any, tile: TensorTile) -> Any:
     if matmul is None or tile not in set(tensor_core.tiles(matmul)):
         raise KnobError(f"{tile} is none of the tiles of this function on tensor cores")
     return checked(mod, matmul, tile)
+
+
+def _divided(mod: Any, tile: SplitTile) -> Any:
+    matmul = split_k.matmul_of(mod)
+    if matmul is None or not split_k.is_among(matmul, tile):
+        raise KnobError(f"{tile} is none of the tiles of this function with divided sums")
+    schedule = split_k.apply(mod, matmul, tile)
+    check_tiles(schedule.mod["main"])
+    return schedule
 
 
 def _by_warpgroups(mod: Any, tile: WarpgroupTile, target: Any) -> Any:

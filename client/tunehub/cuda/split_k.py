@@ -192,6 +192,12 @@ def all_tiles(matmul: Matmul) -> SplitTiles:
     return found.at(_suit(found, matmul))
 
 
+def is_among(matmul: Matmul, tile: SplitTile) -> bool:
+    """Whether ``tile`` is one of :func:`all_tiles`."""
+    found = all_tiles(matmul)
+    return any(found.tile(row) == tile for row in range(len(found)))
+
+
 def apply(mod: Any, matmul: Matmul, tile: SplitTile) -> Any:
     """The schedule of ``mod`` by ``tile``. TVM raises where a primitive does not take its place."""
     from tvm.s_tir import Schedule

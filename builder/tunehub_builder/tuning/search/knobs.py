@@ -74,9 +74,9 @@ def _tile_space(mod: Any, target: Any) -> tuple[KnobChoice, ...]:
         KnobChoice(template=each.template, version=each.version, knobs=dict(each.knobs))
         for each in knob_space(mod, target)
     )
-    if found or not is_symbolic(mod["main"]):
+    if not is_symbolic(mod["main"]) or by_rule(mod["main"], target) is None:
         return found
-    return (RULE,) if by_rule(mod["main"], target) is not None else ()
+    return (RULE, *found)  # of several tiles, which the gate compares a ladder with
 
 
 def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:
