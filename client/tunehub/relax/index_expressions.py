@@ -22,7 +22,7 @@ _INDICES: dict[str, Any] = {
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
 }
-_BINARY: dict[str, Any] = {
+BINARY: dict[str, Any] = {  # nodes by the names of their classes
     **_INDICES,
     "Div": np.floor_divide,  # truncated divisions of indices, which are never negative
     "Mod": np.mod,
@@ -36,12 +36,17 @@ _BINARY: dict[str, Any] = {
     "NE": np.not_equal,
     "And": np.logical_and,
     "Or": np.logical_or,
-    "BitwiseXor": np.bitwise_xor,  # a node since 0.27
+    "BitwiseXor": np.bitwise_xor,  # calls before 0.27
+    "BitwiseAnd": np.bitwise_and,
+    "BitwiseOr": np.bitwise_or,
+    "LShift": np.left_shift,
+    "RShift": np.right_shift,
 }
-_CALLS: dict[str, Any] = {
+CALLS: dict[str, Any] = {
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
     "if_then_else": np.where,
     "likely": np.asarray,
 }
@@ -91,8 +96,8 @@ def compiled(expression: Any) -> Expression:
         return constant(expression.value)
     if is_variable(expression):
         return variable(hash(expression))
-    if kind in _BINARY:
-        return _applied(_BINARY[kind], expression.a, expression.b)
+    if kind in BINARY:
+        return _applied(BINARY[kind], expression.a, expression.b)
     if kind in ("Cast", "Broadcast"):
         return compiled(expression.value)
     if kind == "Ramp":
@@ -102,7 +107,7 @@ def compiled(expression: Any) -> Expression:
     if kind == "Select":
         return _applied(np.where, expression.condition, expression.true_value, expression.false_value)
     if kind == "Call":
-        return _applied(_CALLS[operator_name(expression)], *expression.args)
+        return _applied(CALLS[operator_name(expression)], *expression.args)
     raise KeyError(kind)
 
 

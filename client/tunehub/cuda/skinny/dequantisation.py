@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format
-from tunehub.relax.index_expressions import Array, operator_name
+from tunehub.relax.index_expressions import BINARY, CALLS, Array, operator_name
 from tunehub.relax.nodes import (
     buffer_kind,
     buffer_of,
@@ -31,23 +31,8 @@ from tunehub.relax.nodes import (
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _MOST_CALLS = 16  # from quantised weights to those that are multiplied
 _ROWS = 8  # that are evaluated beside the first and the last
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "LT": np.less,
-    "GE": np.greater_equal,
-    "EQ": np.equal,
-    **dict.fromkeys(("bitwise_and", "BitwiseAnd"), np.bitwise_and),  # calls, since 0.27 nodes of their own
-    **dict.fromkeys(("bitwise_or", "BitwiseOr"), np.bitwise_or),
-    **dict.fromkeys(("shift_right", "RShift"), np.right_shift),
-    **dict.fromkeys(("shift_left", "LShift"), np.left_shift),
-    "if_then_else": np.where,
-}
+_TRUNCATED = ("Div", "Mod")  # as indices have them: other numbers may be negative
+_OPERATIONS = {name: each for name, each in {**BINARY, **CALLS}.items() if name not in _TRUNCATED}
 _Elements = Callable[[Sequence[Array]], Array]  # of a tensor, at the places that its indices say
 
 
