@@ -11,9 +11,11 @@ from tunehub.cuda.plain import plain_schedule
 from tunehub.exceptions import last_line
 from tunehub.records.ladder import Refusal, StepRejected
 from tunehub.relax.intrinsics import light_parser
-from tunehub.relax.nodes import main_module, statements_in
+from tunehub.relax.lowering import is_scheduled
+from tunehub.relax.nodes import main_module, same_extent, statements_in
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_REDUCES = 2  # tvm::tirx::IterVarType::kCommReduce
 Tell = Callable[[str, StepRejected], None]
 
 
@@ -87,6 +89,30 @@ def _alone(schedule_all: Any, variable: Any, function: Any, tell: Tell) -> Any:
     try:
         return schedule_all(tvm.IRModule({variable: function}))[variable]
     except Exception as error:
-        plain = plain_schedule(function)
-        tell(str(variable.name_hint), StepRejected(step="dlight", reason=f"TVM's rules raise: {last_line(error)}"))
-        return plain
+        reason = f"TVM's rules raise: {last_line(error)}"
+    found = _by_fallback(variable, function)
+    if found is None:
+        found = plain_schedule(function)
+        tell(str(variable.name_hint), StepRejected(step="dlight", reason=reason))
+    return found
+
+
+def _by_fallback(variable: Any, function: Any) -> Any | None:
+    """``function`` by the last of TVM's rules, a thread for each element of a reduction and of what follows, instead of
+    the one that raised; None where that rule has nothing to say, or would be wrong (:mod:`tunehub.cuda.plain`)."""
+    import tvm
+    from tvm.s_tir import dlight
+
+    if any(map(_reduces_one, statements_in(function.body))):
+        return None
+    try:
+        scheduled = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(tvm.IRModule({variable: function}))[variable]
+    except Exception:  # of any kind, as above
+        return None
+    return scheduled if is_scheduled(scheduled) else None
+
+
+def _reduces_one(statement: Any) -> bool:
+    """Whether a block reduces along axes that all have one value."""
+    axes = [axis for axis in getattr(statement, "iter_vars", ()) if int(axis.iter_type) == _REDUCES]
+    return bool(axes) and all(same_extent(axis.dom.extent, 1) for axis in axes)

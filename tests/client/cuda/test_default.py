@@ -12,7 +12,9 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
+from tunehub.cuda import default  # noqa: E402
 from tunehub.cuda.default import checked  # noqa: E402
+from tunehub.cuda.plain import plain_schedule  # noqa: E402
 from tunehub.records.ladder import StepRejected  # noqa: E402
 from tunehub.relax.pipeline import build_pipeline, prepare  # noqa: E402
 
@@ -38,7 +40,7 @@ def log_sum_exp() -> Any:
     return net(make, (3, 4, 5), (64, 64))
 
 
-def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_the_others_keep_theirs() -> None:
+def test_a_function_that_tvms_rules_cannot_schedule_gets_their_last_one_and_the_others_keep_theirs() -> None:
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     mod = prepare(log_sum_exp(), target)
     [rules] = [p for p in relax.pipeline.legalize_passes(target) if "ApplyDefaultSchedule" in str(p.info.name)]
@@ -50,10 +52,23 @@ def test_a_function_that_tvms_rules_cannot_schedule_gets_its_plain_schedule_and_
     functions = {str(v.name_hint): f.script() for v, f in scheduled.functions.items() if hasattr(f, "body")}
     assert functions.pop("main")
     assert all("blockIdx.x" in text for text in functions.values())
-    assert "shared" in functions["matmul"]
+    assert "shared" in functions.pop("matmul") and not told
+    kernels = {name: text.count("blockIdx.x") for name, text in functions.items()}
+    plain = {name: plain_schedule(mod[name]).script().count("blockIdx.x") for name in kernels}
+    assert kernels != plain and all(kernels[name] <= plain[name] for name in kernels)
+
+
+def test_a_function_with_a_sum_of_one_value_gets_its_plain_schedule_and_it_is_told_why() -> None:
+    def rules(_mod: Any) -> Any:
+        raise AssertionError("no rule for this")
+
+    mod = prepare(net(lambda b, x, y: op.nn.relu(b.emit(op.matmul(x, y))), (4, 1), (1, 8)), TARGET)
+    told: dict[str, StepRejected] = {}
+    with TARGET:
+        scheduled = checked(rules, TARGET, told.__setitem__)(mod)
     ((name, why),) = told.items()
-    assert name in functions and name != "matmul"
-    assert (why.step, why.refusal) == ("dlight", None) and why.reason.startswith("TVM's rules raise: ")
+    tvm.ir.assert_structural_equal(scheduled[name], plain_schedule(mod[name]))
+    assert (why.step, why.refusal) == ("dlight", None) and why.reason == "TVM's rules raise: no rule for this"
 
 
 def test_tvms_rules_may_import_intrinsics_while_its_parser_is_a_light_one() -> None:
@@ -68,7 +83,8 @@ def test_tvms_rules_may_import_intrinsics_while_its_parser_is_a_light_one() -> N
     assert seen == [True] and PARSER.__dict__["inspect"] is inspect
 
 
-def test_the_report_says_which_functions_have_their_plain_schedule_and_why() -> None:
+def test_the_report_says_which_functions_have_their_plain_schedule_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default, "_by_fallback", lambda *_: None)
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
     hub = FakeHub(host=SimpleNamespace(kind="cuda"))
     build_pipeline(target, hub)(log_sum_exp())
