@@ -127,6 +127,16 @@ def test_a_state_that_tvm_refuses_is_no_harm(net: Any, lines: list[str], tmp_pat
     assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-4, atol=1e-4)
 
 
+def test_a_record_that_tvm_cannot_read_is_named(net: Any, lines: list[str], tmp_path: Path) -> None:
+    broken = lines[0].replace('["AN"', '["ZZ"')
+    place = registry(tmp_path, [broken, *lines[1:]])
+    with pytest.warns(tunehub.HubWarning), tunehub.context(TARGET, registry=place) as hub:
+        lib = build(*net, config=FLAG_ON)
+    assert broken != lines[0]
+    assert any("the record of " in note and "Invalid step format: ZZ" in note for note in hub.report().notes)
+    assert np.allclose(run(lib, SHAPE), plain_output(*net, SHAPE), rtol=1e-3, atol=1e-3)
+
+
 def test_nchw_is_never_examined(lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from .relay_cases import conv_net
 

@@ -228,6 +228,21 @@ def test_a_winograd_record_gives_way_where_the_weights_are_not_bound(found: dict
 
 
 @needs_cuda
+def test_a_record_that_lacks_a_knob_does_not_break_a_build_as_a_reference_either(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    bad = direct(found[DIRECT], 1e-5)
+    bad["config"]["entity"] = bad["config"]["entity"][1:]
+    net = conv_net(channels=32, shape=(1, 32, 28, 28))
+    for shapes in (conv_net(), net):  # the record's own, and others
+        with warnings.catch_warnings(), tunehub.context(H200, registry=registry(tmp_path, bad)) as hub:
+            warnings.simplefilter("ignore")
+            build(*shapes, target=tvm.target.Target(H200))
+        assert layer(hub).rung == "default"
+        assert any("as references failed" in note for note in hub.report().notes)
+
+
+@needs_cuda
 def test_what_tvm_fits_from_references_is_reported_so(found: dict[str, Any], tmp_path: Path) -> None:
     with tunehub.context(H200, registry=registry(tmp_path, direct(found[DIRECT], 1e-5))) as hub:
         build(*conv_net(channels=32, shape=(1, 32, 28, 28)), target=tvm.target.Target(H200))

@@ -33,11 +33,13 @@ _one_build = threading.RLock()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildPlan:
     """What serves a module: graph-level records (TVM's inputs and results), or the auto-scheduler's, or neither and so
-    AutoTVM's records by workload, but for those of the templates `without`. `records` False: TVM alone."""
+    AutoTVM's records by workload, but for those of the templates `without`, and as `references` for TVM's fallback
+    rule. `records` False: TVM alone."""
 
     graph: tuple[Any, ...] = ()
     tasks: tuple[Covered, ...] = ()
     without: frozenset[str] = frozenset()
+    references: bool = True
     records: bool = True
 
 
@@ -56,7 +58,7 @@ def build(
             try:
                 return _attempt(session, calls, plan, target, original)
             except Exception as error:
-                if not plan.records or not (plan.graph or plan.tasks or session.in_use()):
+                if not plan.records or not (plan.graph or plan.tasks or session.in_use() or session.has_references()):
                     raise
                 plan = _less(session, plan, target, error)
                 renew()
@@ -114,7 +116,7 @@ def _attempt(
         has_user_records=has_user_records(),
         has_user_states_above=has_user_states_above(),
     )
-    session.enabled, session.without = plan.records, plan.without
+    session.enabled, session.without, session.referring = plan.records, plan.without, plan.references
     silent = autotvm.GLOBAL_SCOPE.silent
     try:
         with ExitStack() as stack:
@@ -126,7 +128,7 @@ def _attempt(
                 stack.enter_context(_flag_on())
             result = original()
     finally:
-        session.enabled, session.without = True, frozenset()
+        session.enabled, session.without, session.referring = True, frozenset(), True
         autotvm.GLOBAL_SCOPE.silent = silent  # TVM leaves it changed when a build raises
     _report(session, log, plan, target)
     return result
@@ -137,7 +139,9 @@ def _report(session: DispatchSession, log: layers.BuildLog, plan: BuildPlan, tar
     hub = hub or next(iter(session.hubs()), None)
     if hub is None:
         return
-    found = coverage_reports(plan.tasks, hub, log.has_users_state) if plan.tasks else layers.reports(log)
+    found = (
+        coverage_reports(plan.tasks, hub, log.has_users_state) if plan.tasks else layers.reports(log, plan.references)
+    )
     for item in found:
         hub.add(item)
     calls = sum(item.count for item in found)
@@ -159,23 +163,35 @@ def _less(session: DispatchSession, plan: BuildPlan, target: Any, error: Excepti
         _say(session, reason, "the build goes on without them", error)
         # A flag of the user's own asks for the auto-scheduler's records again.
         return replace(plan, graph=(), tasks=(), records=not (plan.tasks and _flag_is_on()))
+    return plan if _ban_broken(session) else _without_some(session, plan, error)
+
+
+def _ban_broken(session: DispatchSession) -> int:
+    """Leave out the records that TVM cannot build their operator with; how many."""
     broken = 0
     for found in session.in_use():
         problem = build_problem(found.target, found.workload, found.config)
         if problem is not None:
             session.ban(found, f"TVM cannot build with it: {problem}")
             broken += 1
-    if broken:
-        return plan
-    used = {str(found.workload[0]) for found in session.in_use()}
-    winograd = frozenset(name for name in used if "winograd" in name) - plan.without
-    if winograd:
-        reason = f"building with records of {', '.join(sorted(winograd))} failed: {typed_last_line(error)}"
-        _say(session, reason, _BOUND_WEIGHTS, error)
-        return replace(plan, without=plan.without | winograd)
-    reason = f"building with records failed, and no single record is at fault: {typed_last_line(error)}"
-    _say(session, reason, "the build goes on without records; if that fails too, the error is the module's own", error)
-    return replace(plan, records=False)
+    return broken
+
+
+def _without_some(session: DispatchSession, plan: BuildPlan, error: Exception) -> BuildPlan:
+    """The plan without Winograd records, then without references, then without any record."""
+    winograd = frozenset(str(found.workload[0]) for found in session.in_use() if "winograd" in found.workload[0])
+    if winograd - plan.without:
+        what, remedy = f"records of {', '.join(sorted(winograd))}", _BOUND_WEIGHTS
+        less = replace(plan, without=plan.without | winograd)
+    elif plan.references and session.has_references():
+        what, remedy = "records as references", "the build goes on without references; one may lack a knob"
+        less = replace(plan, references=False)
+    else:
+        what, remedy = "records", "the build goes on without records; if that fails too, the error is the module's own"
+        less = replace(plan, records=False)
+    only = "" if less.records else ", and no single record is at fault"
+    _say(session, f"building with {what} failed{only}: {typed_last_line(error)}", remedy, error)
+    return less
 
 
 def _say(session: DispatchSession, reason: str, remedy: str, error: Exception) -> None:

@@ -162,11 +162,13 @@ def replayed(session: DispatchSession, target: Any, found: Any, result: Any) -> 
     )
 
 
-def reports(build: BuildLog) -> list[WorkloadReport]:
-    """What every layer got. TVM asks for references when it schedules an operator, after all were chosen."""
-    referenced = build.session.is_referenced
+def reports(build: BuildLog, references: bool) -> list[WorkloadReport]:
+    """What every layer got; ``references``: TVM was given some. It asks for them when it schedules an operator, after
+    the implementations of all were chosen."""
     return [
-        replace(item, rung="reference") if item.rung == "default" and referenced(str(item.implementation)) else item
+        replace(item, rung="reference")
+        if references and item.rung == "default" and build.session.is_referenced(str(item.implementation))
+        else item
         for item in build.reports.values()
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import auto_scheduler, autotvm
 
-from tunehub.exceptions import RecordUnusableError
+from tunehub.exceptions import RecordUnusableError, typed_last_line
 from tunehub.hub import Hub
 from tunehub.records.whole_splits import with_whole_splits
 from tunehub.relay.coverage import state_of
@@ -37,6 +37,7 @@ class DispatchSession:
         self._references: dict[str, list[Any]] = {}
         self.enabled = True
         self.without: frozenset[str] = frozenset()  # templates whose records do not serve the build at hand
+        self.referring = True
 
     def hub(self, target: Any) -> Hub | None:
         """The hub that serves `target`."""
@@ -78,7 +79,7 @@ class DispatchSession:
 
     def references(self, task: str) -> list[Any]:
         """Records of other shapes of an AutoTVM task as TVM's own fallback rule wants them: pairs of input, result."""
-        if not self.enabled:
+        if not (self.enabled and self.referring):
             return []
         with self._lock:
             if task not in self._references:
@@ -88,6 +89,10 @@ class DispatchSession:
     def is_referenced(self, task: str) -> bool:
         """Whether TVM was given references for this task."""
         return bool(self._references.get(task))
+
+    def has_references(self) -> bool:
+        """Whether TVM was given any."""
+        return any(self._references.values())
 
     def ban(self, found: ServedConfig, reason: str) -> None:
         """Never serve this record again; the hub warns, or raises in strict mode."""
@@ -127,7 +132,12 @@ class DispatchSession:
         candidate = hub.logs.best("auto_scheduler", auto_scheduler_key(str(workload_key)))
         if candidate is None:
             return None
-        state = state_of(candidate)
+        try:
+            state = state_of(candidate)
+        except Exception as error:  # TVM's reader raises anything
+            text = f"{candidate.package}: the record of {candidate.record.name} is not used: {typed_last_line(error)}"
+            hub.failed("reading a record", RecordUnusableError(text, remedy=_CHANGE))
+            return None
         if candidate.rung == "family":
             problem = state_problem(target, auto_scheduler.ComputeDAG(str(workload_key)), state)
             if problem is not None:
