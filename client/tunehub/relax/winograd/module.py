@@ -12,6 +12,7 @@ from tunehub.records.key_scheme import TEMPLATE
 from tunehub.relax.kernels import result_types
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import constant_array, constant_like, is_constant, main_module
+from tunehub.relax.schedule.guard import check_function
 from tunehub.relax.schedule.template_fit import TemplateFit, machine_for
 from tunehub.relax.symbols import is_symbolic
 from tunehub.relax.winograd.kernel import transform_weight, transformed_shape
@@ -66,11 +67,15 @@ def _replaced(
 
 def _fits(function: Any, target: Any) -> bool:
     """Whether there is a schedule: without one TVM's loops would compute every transform many times."""
-    fit = TemplateFit(main_module(function), target)
+    single = main_module(function)
+    fit = TemplateFit(single, target)
     try:
-        return fit.match is not None and fit.by_default(fit.match) is not None
+        if fit.match is None:
+            return False
+        check_function(fit.by_promising_default(fit.match).mod["main"], single["main"], target)
     except Exception:  # TVM raises many kinds for a schedule that does not fit
         return False
+    return True
 
 
 def _tuned_gain(function: Any, lookup: RecordLookup) -> float | None:
