@@ -48,8 +48,9 @@ def test_squeezenet_runs_on_published_records_and_agrees_with_onnxruntime(cpu: s
     assert report.package is not None and report.package.startswith(("llvm-znver4 ", "llvm-znver5 "))
     assert report.rung_counts()["exact"] >= (20 if wide else 1)
     assert {workload.rung for workload in report.misses()} <= {"template", "default"}
-    if wide:  # copies that nothing beats TVM's default at
-        assert {workload.op.rstrip("0123456789") for workload in report.misses()} <= {"concatenate"}
+    if wide:  # copies that nothing beats TVM's default at, and convolutions by an algorithm that needs no record
+        direct = [workload.op for workload in report.misses() if workload.template != "winograd"]
+        assert {name.rstrip("0123456789") for name in direct} <= {"concatenate"}
 
     (data,) = network.sample_inputs().values()
     session = onnxruntime.InferenceSession(network.onnx_model().SerializeToString(), providers=["CPUExecutionProvider"])

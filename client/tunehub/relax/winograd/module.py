@@ -42,7 +42,7 @@ def with_winograd(mod: Any, target: Any, lookup: RecordLookup) -> Any:
     calls = _calls(mod)
     found = {}
     for variable, function in mod.functions.items():
-        if isinstance(function, tirx.PrimFunc) and not is_symbolic(function):
+        if isinstance(function, tirx.PrimFunc):
             replaced = _replaced(str(variable.name_hint), function, calls, target, lookup)
             if replaced is not None:
                 found[variable] = replaced
@@ -67,15 +67,29 @@ def _replaced(
 
 def _fits(function: Any, target: Any) -> bool:
     """Whether there is a schedule: without one TVM's loops would compute every transform many times."""
-    single = main_module(function)
-    fit = TemplateFit(single, target)
     try:
+        piece = _static(function)
+        if piece is None:
+            return False
+        single = main_module(piece)
+        fit = TemplateFit(single, target)
         if fit.match is None:
             return False
         check_function(fit.by_promising_default(fit.match).mod["main"], single["main"], target)
     except Exception:  # TVM raises many kinds for a schedule that does not fit
         return False
     return True
+
+
+def _static(function: Any) -> Any | None:
+    """``function``, or the part for one image of one with an open batch, which is what is scheduled."""
+    if not is_symbolic(function):
+        return function
+    from tunehub.relax.open_axes.axes import separate_axes  # static functions need none of it
+    from tunehub.relax.open_axes.rows import piece_of
+
+    axes = separate_axes(function)
+    return None if axes is None else piece_of(function, axes, [1] * len(axes.extents))
 
 
 def _tuned_gain(function: Any, lookup: RecordLookup) -> float | None:
@@ -87,11 +101,21 @@ def _tuned_gain(function: Any, lookup: RecordLookup) -> float | None:
     if candidate is None:
         anchor = anchor_key(single)
         candidate = next(iter(lookup.by_anchor(anchor) if anchor else ()), None)
+    if candidate is None and _has_ladder(single, exact, lookup):
+        return None
     measured = lookup.measured(TEMPLATE, exact if candidate is None else candidate.record.exact)
     if measured is None:
         return 1.0 if candidate is None else None
     known = measured.evidence
     return max(known.untuned_s / min(known.tuned_s, known.default_s), 1.0) if known.untuned_s else None
+
+
+def _has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
+    """Whether a ladder may serve ``mod``; what it gained over default knobs, nobody says."""
+    if not is_symbolic(mod["main"]):
+        return bool(lookup.ladders("instance", exact))
+    anchor = anchor_key(mod)
+    return bool(lookup.ladders("exact", exact)) or bool(anchor and lookup.ladders("anchor", anchor))
 
 
 def _named(name: str) -> str:

@@ -108,8 +108,10 @@ def _described(
 
 
 def _extents(buffer: Any) -> list[int] | None:
-    extents = [integer(extent) for extent in buffer_kind(buffer).shape]
-    return None if None in extents else [int(extent) for extent in extents if extent is not None]
+    """The shape of a buffer; an open batch counts as one, by which tiles of the function are scheduled."""
+    first, *others = [integer(extent) for extent in buffer_kind(buffer).shape]
+    known = [extent for extent in others if extent is not None]
+    return [1 if first is None else first, *known] if len(known) == len(others) else None
 
 
 def _copy(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:

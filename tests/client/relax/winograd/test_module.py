@@ -39,7 +39,7 @@ def host() -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 1})
 
 
-def chain(nets: Nets, *, layers: int = 2, channels: int = CHANNELS, size: int = SIZE, batch: Any = 1) -> Any:
+def chain(nets: Nets, *, layers: int = 2, channels: int = CHANNELS, size: Any = SIZE, batch: Any = 1) -> Any:
     """Convolutions with bias, the last with a residual."""
 
     def make(b: Any, x: Any) -> Any:
@@ -147,8 +147,19 @@ def test_weights_that_are_no_constants_stay(nets: Nets, wide: Any) -> None:
     assert with_winograd(mod, wide, EmptyLookup()) is mod
 
 
-def test_open_batches_keep_the_direct_convolution(nets: Nets, wide: Any) -> None:
-    mod = prepare(chain(nets, batch=tvm.tirx.Var("n", "int64")), wide, layout="auto")
+def test_open_batches_are_right_at_every_size(nets: Nets, host: Any, run: Any, make_hub: Any) -> None:
+    mod = chain(nets, batch=tvm.tirx.Var("n", "int64"))
+    hubs = {flag: make_hub(layout="auto", winograd=flag) for flag in (True, False)}
+    on, off = (compile_module(mod, host, hub) for hub in hubs.values())
+    assert [each.template for each in hubs[True].workloads].count("winograd") == 2
+    for batch in (1, 2, 5):
+        data = nets.array(batch, CHANNELS, SIZE, SIZE)
+        found, expected = run(on, data), run(off, data)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_open_images_keep_the_direct_convolution(nets: Nets, wide: Any) -> None:
+    mod = prepare(chain(nets, size=tvm.tirx.Var("h", "int64")), wide, layout="auto")
     assert with_winograd(mod, wide, EmptyLookup()) is mod
 
 
