@@ -1,6 +1,6 @@
 """The kernel of a product for warpgroups, as statements of TIR around the instructions of :mod:`.ptx`.
 
-A block of threads computes ``rows`` x ``columns`` results. Operands come into shared memory 64 elements of K at a time,
+A block of threads computes ``rows`` x ``columns`` results. Operands come into shared memory 128 bytes of K at a time,
 by copies past the registers, ``stages`` times one behind the other in a ring; rows of 128 bytes are swizzled as the
 instructions ask for. While one part is multiplied, later ones arrive. Sums go through shared memory, where operands
 were, to whatever follows.
@@ -11,20 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tunehub.cuda.hopper import ptx
-from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, FLOAT, HALF, SKEW, WarpgroupTile
+from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul, inline_consumers, inline_producers
 from tunehub.relax.index_expressions import operator_name, parts_of
 from tunehub.relax.nodes import buffer_kind, element_type, integer, symbolic
-from tunehub.relax.open_axes.views import dtype_of
+from tunehub.relax.open_axes.views import dtype_of, sequence
 from tunehub.relax.schedule.guard import _realized
 
 _INDEX = "int32"
-_KINDS = {"float16": "f16", "bfloat16": "bf16"}  # of operands, in PTX
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}  # of operands, in PTX
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes
+_ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
 _VECTOR = 4
-_TOGETHER = 4  # results of a thread whose other operands are loaded before the first is written
+_TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
 _SERIAL, _VECTORIZED, _UNROLLED, _BOUND = 0, 2, 3, 4  # tvm::tirx::ForKind
 _THREAD_INDEX = 1  # tvm::tirx::IterVarType
 
@@ -40,6 +43,16 @@ class Product:
     a: Callable[[Any, Any, Any], Any]
     b: Callable[[Any, Any, Any], Any]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
+
+    @property
+    def copied(self) -> int:
+        """Elements that one copy brings."""
+        return ptx.COPIED_BYTES // _SIZES[self.dtype]
+
+    @property
+    def depth(self) -> int:
+        """Elements of K that are in shared memory behind each other."""
+        return ptx.ROW_BYTES // _SIZES[self.dtype]
 
 
 def product_of(mod: Any, matmul: Matmul) -> Product:
@@ -72,28 +85,30 @@ def product_of(mod: Any, matmul: Matmul) -> Product:
         own[hash(total)] = value
         return outer.body.buffer, [_put(index, own) for index in outer.body.indices], _put(outer.body.value, own)
 
+    factor = inner.body.value.b.a
+    dtype = element_type(factor.value if type(factor).__name__ == "Cast" else factor)
     a, b = operand("a", "rows"), operand("b", "columns")
-    if not (_lies_together(a, matmul, "rows", along_k=True) and _lies_together(b, matmul, "columns", matmul.k_last)):
+    product = Product(function=mod["main"], matmul=matmul, dtype=dtype, a=a, b=b, result=result)
+    if not (_lies_together(product, a, "rows", along_k=True) and _lies_together(product, b, "columns", matmul.k_last)):
         raise ValueError("elements of an operand do not lie behind each other in memory")
-    dtype = element_type(inner.body.value.b.a.value)
-    return Product(function=mod["main"], matmul=matmul, dtype=dtype, a=a, b=b, result=result)
+    return product
 
 
-def _lies_together(element: Callable[[Any, Any, Any], Any], matmul: Matmul, group: str, along_k: bool) -> bool:
+def _lies_together(product: Product, element: Callable[[Any, Any, Any], Any], group: str, along_k: bool) -> bool:
     """Whether each copy, of as many elements from a multiple of that on, is of neighbours in memory, or of padding."""
     import tvm
     from tvm import tirx
     from tvm_ffi import structural_equal
 
-    analyzer = symbolic().Analyzer()
+    analyzer, matmul, copied = symbolic().Analyzer(), product.matmul, product.copied
     batch, _, _, k = matmul.extents
     other = math.prod(axis.extent for axis in getattr(matmul, group))
     across, along = (other, k) if along_k else (k, other)
-    extents = {"batch": batch, "across": across, "chunk": along // ptx.COPIED, "inside": ptx.COPIED}
+    extents = {"batch": batch, "across": across, "chunk": along // copied, "inside": copied}
     own = {name: tirx.Var(name, _INDEX) for name in extents}
     for name, extent in extents.items():
         analyzer.bind(own[name], tvm.ir.Range(0, extent))
-    first = own["chunk"] * ptx.COPIED
+    first = own["chunk"] * copied
 
     def at(place: Any) -> tuple[Any, list[Any]]:
         load, conditions = _loaded(
@@ -105,7 +120,7 @@ def _lies_together(element: Callable[[Any, Any, Any], Any], matmul: Matmul, grou
         return flat, [analyzer.simplify(condition) for condition in conditions]
 
     (start, once), (next_, each) = at(first), at(first + own["inside"])
-    aligned = analyzer.can_prove_equal(start % ptx.COPIED, tirx.const(0, _INDEX))
+    aligned = analyzer.can_prove_equal(start % copied, tirx.const(0, _INDEX))
     return bool(aligned and analyzer.can_prove_equal(next_ - start, own["inside"])) and all(
         structural_equal(one, two) for one, two in zip(once, each, strict=True)
     )
@@ -190,10 +205,11 @@ class _KernelWriter:
         self.product, self.tile, self.tirx, self.open_rows = product, tile, tirx, open_rows
         batch, rows, columns, k = product.matmul.extents
         self.extents, self.batch_extent = (rows, columns, k), batch
-        self.all_steps = math.ceil(k / DEPTH)
+        self.depth, self.copied = product.depth, product.copied
+        self.all_steps = math.ceil(k / self.depth)
         self.steps = math.ceil(self.all_steps / tile.cluster)
         self.vector = _VECTOR if columns % _VECTOR == 0 else 1
-        self.totals = self._buffer("totals", _VECTOR, "float32", "local")
+        self.v = tirx.Var("v", _INDEX)  # of neighbours
         self.grid_rows, self.grid_columns = (math.ceil(e / b) for e, b in zip((rows, columns), tile.block, strict=True))
         self.whole, self.thread = (tirx.Var(name, _INDEX) for name in ("block", "thread"))
         self.batch = tirx.Var("batch", _INDEX) if batch > 1 else tirx.const(0, _INDEX)
@@ -230,6 +246,7 @@ class _KernelWriter:
             copies = self._copies(later, later % self.tile.stages)
             return tirx.SeqStmt(
                 [
+                    *([] if self.product.dtype != "float32" else self._rounded(step % self.tile.stages, ahead - 1)),
                     ptx.arrived(ahead - 1)(),
                     self._multiplied(step % self.tile.stages),
                     *([tirx.IfThenElse(later < self.steps, tirx.SeqStmt(copies), None)] if self.steps > ahead else []),
@@ -297,22 +314,25 @@ class _KernelWriter:
         rows, columns = self.tile.block
         step = self.rank * self.steps + step if self.tile.cluster > 1 else step
         a = self._copy_k_major(step, start, rows, self.product.a, self.first_row, 0)
-        start = start + rows * DEPTH * HALF
+        start = start + rows * ptx.ROW_BYTES
         if self.product.matmul.k_last:
             return [a, self._copy_k_major(step, start, columns, self.product.b, self.first_column, 1)]
         return [a, self._copy_turned(step, start, columns)]
 
     def _copy_k_major(self, step: Any, start: Any, rows: int, element: Any, first: Any, axis: int) -> Any:
-        """Rows of 64 elements of K."""
-        across = DEPTH // ptx.COPIED
+        """Rows of 128 bytes of K."""
 
         def one(i: Any) -> Any:
-            index = i * self.tile.threads + self.thread
-            row, chunk = index // across, index % across
-            place = start + row * (DEPTH * HALF) + self._swizzled(chunk, row) * (ptx.COPIED * HALF)
-            return self._copy(place, element, first + row, step * DEPTH + chunk * ptx.COPIED, axis)
+            row, chunk, place = self._place(i, start)
+            return self._copy(place, element, first + row, step * self.depth + chunk * self.copied, axis)
 
-        return self._divided(rows * across, one)
+        return self._divided(rows * _ACROSS, one)
+
+    def _place(self, i: Any, start: Any) -> tuple[Any, Any, Any]:
+        """Row and part of it of the copy number ``i`` of a thread, and the bytes to where it goes, behind ``start``."""
+        index = i * self.tile.threads + self.thread
+        row, chunk = index // _ACROSS, index % _ACROSS
+        return row, chunk, start + row * ptx.ROW_BYTES + self._swizzled(chunk, row) * ptx.COPIED_BYTES
 
     def _copy_turned(self, step: Any, start: Any, columns: int) -> Any:
         """Rows of 64 columns, for each of 64 elements of K."""
@@ -322,11 +342,20 @@ class _KernelWriter:
             index = i * self.tile.threads + self.thread
             row, chunk = index // across, index % across
             part, inside = chunk // 8, chunk % 8
-            place = start + part * (DEPTH * DEPTH * HALF) + row * (DEPTH * HALF)
-            place = place + self._swizzled(inside, row) * (ptx.COPIED * HALF)
+            place = start + part * (DEPTH * ptx.ROW_BYTES) + row * ptx.ROW_BYTES
+            place = place + self._swizzled(inside, row) * ptx.COPIED_BYTES
             return self._copy(place, self.product.b, self.first_column + chunk * ptx.COPIED, step * DEPTH + row, 1)
 
         return self._divided(DEPTH * across, one)
+
+    def _rounded(self, slot: Any, under_way: int) -> list[Any]:
+        """Each thread rounds what it copied itself, which it need not wait for others to do."""
+        start = slot * self.tile.stage_bytes
+
+        def one(i: Any) -> Any:
+            return ptx.rounded()(self.base + self.tirx.Cast("uint32", self._place(i, start)[2]))
+
+        return [ptx.landed(under_way)(), self._divided(sum(self.tile.block) * _ACROSS, one)]
 
     def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
         tirx, threads = self.tirx, self.tile.threads
@@ -345,7 +374,7 @@ class _KernelWriter:
         tirx = self.tirx
         value, holds = _loaded(element(self.batch, other, k))
         holds += self._inside(other, axis)
-        if self.extents[2] % DEPTH or self.all_steps % self.tile.cluster:
+        if self.extents[2] % self.depth or self.all_steps % self.tile.cluster:
             holds.append(k < self.extents[2])
         inside = tirx.all(*holds) if holds else tirx.const(True, "bool")
         return ptx.copy()(self.base + tirx.Cast("uint32", place), tirx.address_of(value), inside)
@@ -362,12 +391,12 @@ class _KernelWriter:
         tile = self.tile
         group = self.thread // ptx.WARPGROUP
         start = slot * tile.stage_bytes
-        a = start + group // tile.groups[1] * (tile.rows * DEPTH * HALF)
-        b = start + tile.block[0] * DEPTH * HALF
-        b = b + group % tile.groups[1] * (tile.columns * DEPTH * HALF)
+        a = start + group // tile.groups[1] * (tile.rows * ptx.ROW_BYTES)
+        b = start + tile.block[0] * ptx.ROW_BYTES
+        b = b + group % tile.groups[1] * (tile.columns * ptx.ROW_BYTES)
         turned = not self.product.matmul.k_last
-        apart = DEPTH * DEPTH * HALF
-        function = ptx.multiplied(_KINDS[self.product.dtype], tile.columns, tile.rows, DEPTH, turned, apart, apart)
+        apart = ptx.ROWS * ptx.ROW_BYTES
+        function = ptx.multiplied(_KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
         cast = self.tirx.Cast
         return function(self._pointer(self.sums), self.base + cast("uint32", a), self.base + cast("uint32", b))
 
@@ -397,7 +426,6 @@ class _KernelWriter:
     def _joined(self) -> list[Any]:
         """Each block of a cluster adds up its part of what all of them have, and writes it."""
         return [
-            self.tirx.AllocBuffer(self.totals),
             ptx.cluster_waited()(),
             self._written(),
             ptx.cluster_waited()(),
@@ -409,51 +437,135 @@ class _KernelWriter:
         if count % tile.threads:
             raise ValueError("a block writes less than its threads")
         first = self.thread + (self.rank * count if tile.cluster > 1 else 0)
-        # TVM's code generator takes a vector that was loaded before for one that is loaded again, in one scope.
-        together = math.gcd(count // tile.threads, _TOGETHER) if tile.cluster == 1 else 1
+        together = math.gcd(count // tile.threads, _TOGETHER)
 
         def some(i: Any) -> Any:
-            return self._for(together, lambda j: self._neighbours((i * together + j) * tile.threads + first), _UNROLLED)
+            return self._some([self._neighbours((i * together + j) * tile.threads + first) for j in range(together)])
 
         return self._for(count // tile.threads // together, some)
 
-    def _neighbours(self, index: Any) -> Any:
-        """The results of one thread, next to each other, the number ``index`` of its block."""
-        tirx, columns = self.tirx, self.tile.block[1]
-        across = columns // _VECTOR
+    def _neighbours(self, index: Any) -> tuple[Any, Any, Any]:
+        """The results of a thread next to each other, the number ``index`` of its block: row, column, place of sums."""
+        across = self.tile.block[1] // _VECTOR
         row, column = index // across, index % across * _VECTOR
-        at, place = (self.first_row + row, self.first_column + column), row * self.row_stride + column
-        holds = [*self._inside(at[0], 0), *(self._inside(at[1], 1) if self.vector > 1 else [])]
-        body = self._results(*at, place)
-        body = tirx.IfThenElse(tirx.all(*holds), body, None) if holds else body
-        if self.tile.cluster == 1:
-            return body
-        address = self.base + tirx.Cast("uint32", place * FLOAT)
-        total = ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
-        return tirx.SeqStmt([tirx.BufferStore(self.totals, total, [tirx.Ramp(0, 1, _VECTOR)]), body])
+        return self.first_row + row, self.first_column + column, row * self.row_stride + column
 
-    def _results(self, row: Any, column: Any, place: Any) -> Any:
-        """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
-        in registers in between."""
-        tirx = self.tirx
+    def _some(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
+        """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
+        what is there last, so that a thread waits once."""
+        tirx, clusters = self.tirx, self.tile.cluster > 1
+        held: list[Any] = []
+        first, then = [], []
+        totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
+        for number, (row, column, place) in enumerate(places):
+            start = number * _VECTOR
+            if clusters:
+                address = self.base + tirx.Cast("uint32", place * FLOAT)
+                total = ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
+                first.append(tirx.BufferStore(totals, total, [tirx.Ramp(start, 1, _VECTOR)]))
+            sums = (totals, start) if clusters else (self.pool, place)
+            loads = self._loads(row, column, sums)
+            held = held or [
+                self._buffer("held", _VECTOR * len(places), element_type(load), "local") for load, _ in loads
+            ]
+            first += [self._vector(buffer, start, inside) for buffer, (_, inside) in zip(held, loads, strict=True)]
+            known = [(load, buffer, start) for (load, _), buffer in zip(loads, held, strict=True)]
+            then.append(self._results(row, column, sums, known))
+        buffers = [tirx.AllocBuffer(each) for each in [*([totals] if clusters else []), *held]]
+        return sequence([*buffers, *first, *then])
 
-        def total(v: Any) -> Any:
-            return tirx.BufferLoad(*((self.totals, [v]) if self.tile.cluster > 1 else (self.pool, [place + v])))
+    def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
+        total = self.tirx.BufferLoad(sums[0], [sums[1] + v])
+        return self.product.result(self.batch, row, column + v, total)
 
-        def store(v: Any, value: Any = None) -> Any:
-            buffer, indices, own = self.product.result(self.batch, row, column + v, total(v))
-            return tirx.BufferStore(buffer, own if value is None else value, indices)
-
+    def _loads(self, row: Any, column: Any, sums: tuple[Any, Any]) -> list[tuple[Any, Callable[[Any], Any]]]:
+        """What a result is computed from, as it is written for the variable ``v``, and as a function of that, within
+        the bounds of rows and columns. None where it is loaded under a condition."""
         if self.vector == 1:
-            inside = [tirx.IfThenElse(column + v < self.extents[1], store(v), None) for v in range(_VECTOR)]
-            return tirx.SeqStmt(inside)
-        value = store(0).value
-        if not _has_calls(value):
-            return self._for(_VECTOR, store, _VECTORIZED)
-        found = self._buffer("found", _VECTOR, element_type(value), "local")
-        computed = [tirx.BufferStore(found, store(v).value, [v]) for v in range(_VECTOR)]
-        written = self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), _VECTORIZED)
-        return tirx.SeqStmt([tirx.AllocBuffer(found), *computed, written])
+            return []
+        inside = self._last(row, 0), self._last(column, 1)
+        found, bounded = (_loads_in(self._value(*at, sums, self.v)[2]) for at in ((row, column), inside))
+        if len(found) != len(bounded):
+            return []
+        return [(load, partial(self._at, other)) for load, other in zip(found, bounded, strict=True)]
+
+    def _at(self, expression: Any, v: Any) -> Any:
+        """``expression``, which is of the neighbour that a variable says, of the number ``v``."""
+        return _put(expression, {hash(self.v): v})
+
+    def _last(self, place: Any, axis: int) -> Any:
+        """``place`` along the rows or columns, the last one where that is beyond the end."""
+        if not self._inside(place, axis):
+            return place
+        if axis == 0:
+            last = self.extents[0] if self.open_rows is None else self.open_rows.left
+            return self.tirx.min(place, last - 1)
+        return self.tirx.min(place, self.extents[1] - _VECTOR)
+
+    def _vector(self, buffer: Any, start: int, value: Callable[[Any], Any]) -> Any:
+        return self._for(_VECTOR, lambda v: self.tirx.BufferStore(buffer, value(v), [start + v]), _VECTORIZED)
+
+    def _results(self, row: Any, column: Any, sums: tuple[Any, Any], known: Sequence[tuple[Any, Any, int]]) -> Any:
+        """What is computed of sums, and written: as vectors, and where that has calls, which TVM makes no vectors of,
+        in registers in between. ``known``: loads that are in a buffer from a place on."""
+        tirx = self.tirx
+        buffer, indices, value = self._value(row, column, sums, self.v)
+        value = _replaced(value, [(load, tirx.BufferLoad(other, [at + self.v])) for load, other, at in known])
+
+        def at(v: Any) -> tuple[Any, list[Any]]:
+            return self._at(value, v), [self._at(index, v) for index in indices]
+
+        def store(v: Any, own: Any = None) -> Any:
+            computed, places = at(v)
+            return tirx.BufferStore(buffer, computed if own is None else own, places)
+
+        holds = [*self._inside(row, 0), *(self._inside(column, 1) if self.vector > 1 else [])]
+        if self.vector == 1:
+            body = [
+                tirx.IfThenElse(column + v < self.extents[1], store(tirx.const(v, _INDEX)), None)
+                for v in range(_VECTOR)
+            ]
+        elif not _has_calls(value):
+            body = [self._for(_VECTOR, store, _VECTORIZED)]
+        else:
+            found = self._buffer("found", _VECTOR, element_type(value), "local")
+            body = [
+                tirx.AllocBuffer(found),
+                *(tirx.BufferStore(found, at(tirx.const(v, _INDEX))[0], [v]) for v in range(_VECTOR)),
+                self._for(_VECTOR, lambda v: store(v, tirx.BufferLoad(found, [v])), _VECTORIZED),
+            ]
+        statement = sequence(body)
+        return tirx.IfThenElse(tirx.all(*holds), statement, None) if holds else statement
+
+
+def _loads_in(value: Any) -> list[Any]:
+    """The different loads of an expression; none where one is loaded under a condition."""
+    from tvm_ffi import structural_equal
+
+    found: list[Any] = []
+
+    def visit(node: Any) -> bool:
+        kind = type(node).__name__
+        if kind == "TensorLoad":
+            if not any(structural_equal(node, other) for other in found):
+                found.append(node)
+            return True
+        if kind == "Select" or (kind == "Call" and operator_name(node) == "if_then_else"):
+            return False
+        return all(map(visit, parts_of(node)))
+
+    return found if visit(value) else []
+
+
+def _replaced(value: Any, known: Sequence[tuple[Any, Any]]) -> Any:
+    """``value`` with other expressions for some of its loads."""
+    import tvm
+    import tvm_ffi
+
+    def other(load: Any) -> Any:
+        return next((new for old, new in known if tvm_ffi.structural_equal(load, old)), load)
+
+    return tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, other)], order="pre")
 
 
 def _has_calls(expression: Any) -> bool:

@@ -12,11 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 WARPGROUPS = "tunehub_wgmma"  # in each source that has instructions of sm_90a
 _INLINED = "__forceinline__ __device__"
-K_STEP = 16  # of one instruction
+K_STEP = 16  # numbers of half precision, of one instruction
+STEP_BYTES = 32  # of K, of one instruction
 ROWS = 64  # of a warpgroup's instruction
 WARPGROUP = 128  # threads
-COPIED = 8  # numbers of half precision in a copy
-_ROW_WORDS = 32  # of 4 bytes, in a row of 128 bytes
+COPIED_BYTES = 16  # by one copy
+COPIED = 8  # numbers of half precision in it
+ROW_BYTES = 128  # of K, in shared memory
+KINDS = ("f16", "bf16", "tf32")  # of operands
 
 
 class Function(NamedTuple):
@@ -38,7 +41,7 @@ class Effect(NamedTuple):
     """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``sums`` that each thread
     has in registers. ``waits``: all threads of a block wait in it."""
 
-    kind: Literal["copy", "multiply", "finish", "cluster_sum", "none"]
+    kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
     waits: bool = False
     words: tuple[int, ...] = ()
     sums: int = 0
@@ -53,8 +56,12 @@ class Effect(NamedTuple):
         known = {
             "copy": Effect("copy"),
             "copies_end": Effect("none"),
+            "copies_landed": Effect("none"),
+            "round": Effect("round"),
             "copies_arrived": Effect("none", waits=True),
-            "wgmma": Effect("multiply", words=(first * _ROW_WORDS, second * _ROW_WORDS), sums=first * second // 128),
+            "wgmma": Effect(
+                "multiply", words=(first * (ROW_BYTES // 4), second * (ROW_BYTES // 4)), sums=first * second // 128
+            ),
             "wgmma_done": Effect("none"),
             "wgmma_finished": Effect("finish", sums=first),
             "cluster_waited": Effect("none", waits=True),
@@ -105,30 +112,56 @@ def arrived(under_way: int) -> Function:
     )
 
 
-def multiplied(kind: str, columns: int, rows: int, depth: int, b_turned: bool, a_apart: int, b_apart: int) -> Function:
-    """Start the products of a warpgroup, of operands of a ``kind`` of PTX: ``rows`` (64 or 128) by ``columns`` by
-    ``depth``.
+def landed(under_way: int) -> Function:
+    """Wait until all but the last ``under_way`` groups of a thread's own copies are there for it."""
+    name = f"tunehub_copies_landed_{under_way}"
+    return Function(
+        name, f'{_INLINED} void {name}() {{ asm volatile("cp.async.wait_group {under_way};" ::: "memory"); }}\n'
+    )
 
-    A is K-major, as is B unless ``b_turned``. ``a_apart``, ``b_apart``: bytes between 64 rows of A, and between 64
-    columns of B that is turned.
+
+def rounded() -> Function:
+    """Round the four numbers of a copy to TF32, to nearest: the products cut off what they do not take."""
+    name = "tunehub_round_16"
+    registers = ", ".join(f'"+r"({each})' for each in "xyzw")
+    return Function(
+        name,
+        f"""{_INLINED} void {name}(unsigned at) {{
+  unsigned x, y, z, w;
+  asm volatile("ld.shared.v4.b32 {{%0, %1, %2, %3}}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(at) : "memory");
+  asm volatile("cvt.rna.tf32.f32 %0, %0;\\n  cvt.rna.tf32.f32 %1, %1;\\n  cvt.rna.tf32.f32 %2, %2;\\n"
+               "  cvt.rna.tf32.f32 %3, %3;" : {registers});
+  asm volatile("st.shared.v4.b32 [%0], {{%1, %2, %3, %4}};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}}
+""",
+    )
+
+
+def multiplied(kind: str, columns: int, rows: int, b_turned: bool, a_apart: int, b_apart: int) -> Function:
+    """Start the products of a warpgroup, of operands of a ``kind`` of PTX: ``rows`` (64 or 128) by ``columns`` by
+    128 bytes of K.
+
+    A is K-major, as is B unless ``b_turned``, which TF32 cannot be. ``a_apart``, ``b_apart``: bytes between 64 rows of
+    A, and between 64 columns of B that is turned.
     """
-    name = f"{WARPGROUPS}_{rows}_{columns}_{depth}_{int(b_turned)}_{a_apart}_{b_apart}_{int(kind == 'bf16')}"
+    name = f"{WARPGROUPS}_{rows}_{columns}_{int(b_turned)}_{a_apart}_{b_apart}_{KINDS.index(kind)}"
     body = [f"{_INLINED} void {name}(float* d, unsigned a, unsigned b) {{"]
     body.append('  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
-    count = columns // 2
-    for step in range(depth // K_STEP):
+    count, depth = columns // 2, 8 if kind == "tf32" else 16
+    turned = "" if kind == "tf32" else f", 0, {int(b_turned)}"
+    for step in range(ROW_BYTES // STEP_BYTES):
         for part in range(rows // ROWS):
             held = ", ".join(f"%{i}" for i in range(count))
             operands = ", ".join(f'"+f"(d[{part * count + i}])' for i in range(count))
-            a = f"{step * K_STEP * 2 + part * a_apart}u"
-            b = f"{step * K_STEP * (128 if b_turned else 2)}u"
+            a = f"{step * STEP_BYTES + part * a_apart}u"
+            b = f"{step * (depth * ROW_BYTES if b_turned else STEP_BYTES)}u"
             body.append(
                 f"""  {{
     unsigned long long da = {descriptor(f"a + {a}", 16, 1024)};
     unsigned long long db = {descriptor(f"b + {b}", b_apart if b_turned else 16, 1024)};
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{held}}}, "
-      "%{count}, %{count + 1}, p, 1, 1, 0, {int(b_turned)};\\n}}\\n"
+      "wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} {{{held}}}, "
+      "%{count}, %{count + 1}, p, 1, 1{turned};\\n}}\\n"
       : {operands} : "l"(da), "l"(db));
   }}"""
             )

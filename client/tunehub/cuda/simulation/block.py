@@ -15,7 +15,7 @@ from tunehub.cuda.simulation.walk import Budget, Walk, both
 from tunehub.relax.index_expressions import LANES, Array
 
 _WARP = 32
-_FIRST = 3  # iterations of a loop with barriers that are run, and the last one
+_FIRST = 3  # iterations of a loop with barriers that are run, and the last two
 _NOBODY, _SEVERAL = -1, -2
 
 
@@ -97,9 +97,12 @@ class ThreadBlock(Walk):
             raise FaultError("skipped_barrier", "a loop")
         self._counters.add(node.counter)
         differ = node.counter in within_block(node.body)
-        numbers = {*range(min(_FIRST, count)), count - 1} if differ else {*range(min(2, count))}
-        for number in sorted(numbers - {-1}):
-            self.values[node.counter] = number + start
+        numbers = {*range(_FIRST), count - 2, count - 1} if differ else {0, 1}
+        before = -1
+        for number in sorted(numbers & {*range(count)}):
+            if number != before + 1:
+                self.wait()  # what ran before is not what comes before this one
+            before, self.values[node.counter] = number, number + start
             self.run_all(node.body, active)
 
     def branch(self, node: Branch, active: Array | None) -> None:
@@ -116,6 +119,10 @@ class ThreadBlock(Walk):
             return
         if active is not None and not bool(active.all()):
             raise FaultError("skipped_barrier", "a condition")
+        self.wait()
+
+    def wait(self) -> None:
+        """Nothing before is side by side with what follows."""
         for state in self._states.values():
             state.wait()
 

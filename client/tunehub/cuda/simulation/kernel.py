@@ -23,7 +23,7 @@ from tunehub.relax.index_expressions import (
     operator_name,
     variable,
 )
-from tunehub.relax.nodes import buffer_kind, buffer_of, children, integer, parameters, symbolic
+from tunehub.relax.nodes import buffer_kind, buffer_of, children, element_type, integer, parameters, symbolic
 
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
@@ -505,9 +505,13 @@ class _Reader:
             (load,) = args[1].args
             inside = path.under(self.expression(args[2]))
             source, first = _known(buffer_of(load), self.memories), self.expression(load.indices[0])
-            whole = combined(np.add, first, variable(LANES), lanes=ptx.COPIED)
+            lanes = ptx.COPIED_BYTES // np.dtype(element_type(load)).itemsize
+            whole = combined(np.add, first, variable(LANES), lanes=lanes)
             yield self.made(source, hash(buffer_of(load)), whole, inside, writes=False)
-            yield self.words(args[0], ptx.COPIED // 2, path, writes=True)
+            yield self.words(args[0], ptx.COPIED_BYTES // 4, path, writes=True)
+        elif effect.kind == "round":
+            for writes in (False, True):
+                yield self.words(args[0], ptx.COPIED_BYTES // 4, path, writes=writes)
         elif effect.kind == "multiply":
             yield Barrier(of_warp=True)
             for operand, words in zip(args[1:], effect.words, strict=True):

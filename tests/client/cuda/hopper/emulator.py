@@ -115,7 +115,8 @@ class _Block:
     def store(self, node: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
         if type(node.indices[0]).__name__ == "Ramp":
-            self.buffers[hash(node.buffer)][held] = self.value(node.value)[held]
+            first, lanes = int(self.value(node.indices[0].base)), int(node.indices[0].lanes)
+            self.buffers[hash(node.buffer)][held, first : first + lanes] = self.value(node.value)[held]
             return
         indices = [np.broadcast_to(self.value(index), self.threads)[held] for index in node.indices]
         value = np.broadcast_to(self.value(node.value), self.threads)[held]
@@ -164,14 +165,16 @@ class _Block:
             self.copy(args, np.broadcast_to(mask, self.threads))
         elif name == "tunehub_copies_end":
             self.groups.append([])
-        elif name.startswith("tunehub_copies_arrived_"):
+        elif name == "tunehub_round_16":
+            self.round(args[0], np.broadcast_to(mask, self.threads))
+        elif name.startswith(("tunehub_copies_arrived_", "tunehub_copies_landed_")):
             self.arrive(int(name.split("_")[-1]))
         elif name.startswith("tunehub_wgmma_done_"):
             self.finish(int(name.split("_")[-1]))
         elif name.startswith("tunehub_wgmma_finished_"):
             self.finish(0)
         elif name.startswith("tunehub_wgmma_"):
-            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
+            found = re.fullmatch(r"tunehub_wgmma_(\d+)_(\d+)_(\d)_(\d+)_(\d+)_(\d)", name)
             assert found is not None
             self.multiply(args, *map(int, found.groups()))
         elif name == "tunehub_cluster_waited":
@@ -183,13 +186,14 @@ class _Block:
         to = np.broadcast_to(np.asarray(self.value(args[0])).astype(int) - _BASE, self.threads)
         buffer, indices = self.place(args[1].args[0])
         holds = np.broadcast_to(self.value(args[2]), self.threads)
-        flat = np.zeros(self.threads, int)
+        flat, size = np.zeros(self.threads, int), 16 // buffer.dtype.itemsize
         for index, extent in zip(indices, buffer.shape, strict=True):
             flat = flat * extent + index
         for thread in self.all[mask]:
-            assert to[thread] % 16 == 0 and (not holds[thread] or flat[thread] % 8 == 0), "an address is not aligned"
-            data = buffer.reshape(-1)[flat[thread] : flat[thread] + 8] if holds[thread] else np.zeros(8, buffer.dtype)
-            assert data.size == 8, "a copy leaves its buffer"
+            assert to[thread] % 16 == 0 and (not holds[thread] or flat[thread] % size == 0), "an address is not aligned"
+            data = buffer.reshape(-1)[flat[thread] : flat[thread] + size]
+            data = data if holds[thread] else np.zeros(size, buffer.dtype)
+            assert data.size == size, "a copy leaves its buffer"
             self.groups[-1].append((to[thread], data.view("uint8")))
 
     def arrive(self, under_way: int) -> None:
@@ -200,16 +204,22 @@ class _Block:
                 self.shared[to : to + 16] = data
             group.clear()
 
-    def multiply(
-        self, args: Any, rows: int, columns: int, depth: int, turned: int, a_apart: int, b_apart: int, bfloat: int
-    ) -> None:
-        sums, dtype = self.place(args[0].args[0])[0], "bfloat16" if bfloat else "float16"
+    def round(self, address: Any, mask: Any) -> None:
+        """To TF32, to nearest."""
+        at = np.broadcast_to(np.asarray(self.value(address)).astype(int) - _BASE, self.threads)[mask] // 4
+        words = self.shared.view("uint32")
+        for lane in range(4):
+            words[at + lane] = words[at + lane] + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+
+    def multiply(self, args: Any, rows: int, columns: int, turned: int, a_apart: int, b_apart: int, kind: int) -> None:
+        sums, dtype = self.place(args[0].args[0])[0], ("float16", "bfloat16", "float32")[kind]
         a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
+        size = np.dtype(dtype).itemsize
         for first in range(0, self.threads, 128):
-            k, column = np.arange(depth), np.arange(columns)
+            k, column = np.arange(128 // size), np.arange(columns)
             for part in range(rows // 64):
-                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * 2, dtype)
-                at = column[:, None] * 128 + k * 2
+                left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * size, dtype)
+                at = column[:, None] * 128 + k * size
                 if turned:
                     at = column[:, None] // 64 * b_apart + column[:, None] % 64 * 2 + k * 128
                 product = left @ self.operand(b[first] + at, dtype).T
@@ -219,7 +229,8 @@ class _Block:
     def operand(self, address: Any, dtype: str) -> Any:
         absolute = address + _BASE
         swizzled = absolute ^ (absolute >> 7 & 7) << 4
-        return self.shared.view(dtype)[(swizzled - _BASE) // 2].astype("float32")
+        found = self.shared.view(dtype)[(swizzled - _BASE) // np.dtype(dtype).itemsize].astype("float32")
+        return (found.view("uint32") & np.uint32(0xFFFFE000)).view("float32") if dtype == "float32" else found
 
     def finish(self, under_way: int) -> None:
         ended = len(self.started) - 1
