@@ -21,7 +21,7 @@ from tunehub.exceptions import (
     UnknownTargetError,
     typed_last_line,
 )
-from tunehub.options import HubOptions, Layout, Options, read_options
+from tunehub.options import HubOptions, Layout, Options, Precision, read_options
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
 from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
@@ -97,10 +97,10 @@ class Hub:
 
     `target` is the target as it was given, `host` its description, `resolution` how the package was found. The records
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
-    compiling keeps the layouts of a module or chooses them, `winograd` whether it may compute convolutions by that
-    algorithm; with `measuring` it measures what has no record, and puts the fastest there. `verification` checks
-    schedules before they serve. Compiling reports by `add`, `failed`, `refused`, `fall_back`, `leaves_wrong` and
-    `lost_vectors`.
+    compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
+    `winograd` whether convolutions may be computed by that algorithm; with `measuring` it measures what has no record,
+    and puts the fastest there. `verification` checks schedules before they serve. Compiling reports by `add`, `failed`,
+    `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Hub:
         lookup: RecordLookup | None = None,
         logs: LogLookup | None = None,
         layout: Layout = "keep",
+        precision: Precision = "float32",
         measuring: MeasuredRecords | None = None,
         verification: Verification | None = None,
         winograd: bool = False,
@@ -125,6 +126,7 @@ class Hub:
         self.lookup: RecordLookup = lookup or EmptyLookup()
         self.logs: LogLookup = logs or EmptyLogs()
         self.layout: Layout = layout
+        self.precision: Precision = precision
         self.measuring = measuring
         self.verification = verification
         self.winograd = winograd
@@ -355,8 +357,9 @@ def _open(
         policy.problem(_unexpected(error))
     return Hub(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
-        logs=opened.logs(), layout=options.layout or opened.layout(), measuring=measuring, read_tuning=read_tuning,
-        verification=_verification(options, host, resolution.chosen, policy, opened.relay), winograd=options.winograd,
+        logs=opened.logs(), layout=options.layout or opened.layout(), precision=options.precision, measuring=measuring,
+        read_tuning=read_tuning, verification=_verification(options, host, resolution.chosen, policy, opened.relay),
+        winograd=options.winograd,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["keep", "auto"]
 Verify = Literal["auto", "always", "never"]
+Precision = Literal["float32", "tf32"]
 Address = str | os.PathLike[str]
 Sizes = Mapping[str, Sequence[int]]  # of open dimensions, by their names
 
@@ -37,7 +38,8 @@ class HubOptions(TypedDict, total=False):
     serve: on GPUs those that nobody has measured on this kind of device (`auto`), all of them, on CPUs too, and the
     whole network (`always`), or none (`never`; TVM 0.25 and newer). `winograd`: convolutions of 3×3 by Winograd's
     algorithm where that should be faster (CPUs, layouts `auto`, on TVM 0.25 and newer; the default); off, results
-    round as those of direct convolutions.
+    round as those of direct convolutions. `precision`: `tf32` lets products and convolutions in float32 round
+    their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer).
     """
 
     registry: Address | Sequence[Address] | None
@@ -51,6 +53,7 @@ class HubOptions(TypedDict, total=False):
     measure: int | None
     verify: Verify | None
     winograd: bool | None
+    precision: Precision | None
 
 
 def _data_folder(name: str) -> Callable[[], Path]:
@@ -83,6 +86,7 @@ class Options:
     measure: int = 0
     verify: Verify = "auto"
     winograd: bool = True
+    precision: Precision = "float32"
 
 
 def read_options(environ: Mapping[str, str] | None = None, **given: Unpack[HubOptions]) -> Options:
@@ -201,4 +205,5 @@ _READERS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
     "measure": _one("measure", _measure),
     "verify": _one("verify", _one_of(Verify, "way to verify")),
     "winograd": _one("winograd", _flag),
+    "precision": _one("precision", _one_of(Precision, "precision")),
 }  # fmt: skip

@@ -7,18 +7,21 @@ too (`torch.channels_last`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.cuda.hopper.ptx import COPIED
+from tunehub.cuda.hopper.ptx import COPIED_BYTES
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import bound_value, shape_of, tensor_type
 
+if TYPE_CHECKING:
+    from tunehub.options import Precision
+
 _CONVOLUTION = "relax.nn.conv2d"
-_TYPES = ("float16", "bfloat16")
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _TURN = "relax.permute_dims"
 # Which TVM turns images for: their numbers have no layout.
 _BY_ELEMENT = frozenset(
@@ -27,11 +30,13 @@ _BY_ELEMENT = frozenset(
 _LAYOUTS = {_CONVOLUTION: ["NHWC", "OHWI"]}
 
 
-def turns(mod: Any, target: Any) -> bool:
-    """Whether ``mod`` has convolutions that :func:`channels_last` serves on ``target``."""
+def turns(mod: Any, target: Any, precision: Precision = "float32") -> bool:
+    """Whether ``mod`` has convolutions that :func:`channels_last` serves on ``target``: those in half precision, and in
+    single where ``precision`` is ``tf32``."""
     from tunehub.cuda.hopper.rule import serves
 
-    return serves(target) and any(_gains(call) for call in _convolutions(mod))
+    types = set(_BYTES) if precision == "tf32" else set(_BYTES) - {"float32"}
+    return serves(target) and any(_gains(call, types) for call in _convolutions(mod))
 
 
 def channels_last(mod: Any) -> Any:
@@ -60,7 +65,7 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
     def _filled(self, call: Any) -> Any:
         data, kernel = call.args
         (*_, channels), (_, *window, _) = shape_of(data) or (0,), shape_of(kernel) or (0, 1, 0)
-        missing = -channels % COPIED
+        missing = -channels % _copied(data)
         if not missing or max(window) == 1:
             return call  # of the latter there is little to compute
         wide = [relax.op.nn.pad(each, [0, 0, 0, 0, 0, 0, 0, missing]) for each in (data, kernel)]
@@ -104,19 +109,24 @@ def _axes(turn: Any) -> list[int]:
 
 def _is_turned(call: Any) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    is_half = str(tensor_type(call.args[0]).dtype) in _TYPES
+    known = str(tensor_type(call.args[0]).dtype) in _BYTES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
-    return is_half and in_order and shape is not None and isinstance(shape[-1], int)
+    return known and in_order and shape is not None and isinstance(shape[-1], int)
 
 
-def _gains(call: Any) -> bool:
+def _copied(tensor: Any) -> int:
+    """Channels that one copy takes."""
+    return COPIED_BYTES // _BYTES[str(tensor_type(tensor).dtype)]
+
+
+def _gains(call: Any, types: Container[str]) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    if str(tensor_type(call.args[0]).dtype) not in _TYPES or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
+    if str(tensor_type(call.args[0]).dtype) not in types or str(attrs.data_layout) != "NCHW" or int(attrs.groups) != 1:
         return False
     kernel = shape_of(call.args[1])
     if shape is None or kernel is None or not isinstance(shape[1], int):
         return False
-    return shape[1] % COPIED == 0 or max(kernel[2:]) > 1
+    return shape[1] % _copied(call.args[0]) == 0 or max(kernel[2:]) > 1
 
 
 def _convolutions(mod: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -26,7 +27,7 @@ from tunehub.cuda.skinny.dequantisation import Dequantised, dequantised_from
 from tunehub.cuda.skinny.product import MOST_ROWS
 from tunehub.cuda.skinny.weights import Format, dequantised
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, shape_of, static_shape, tensor_type
+from tunehub.relax.nodes import bound_value, constant_array, is_constant, shape_of, static_shape, tensor_type
 
 _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
@@ -41,10 +42,18 @@ def gpu_products(mod: Any, _context: Any) -> Any:
     return relax.transform.DeadCodeElimination()(rewritten(_Products(mod), mod))
 
 
+@tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products_in_tf32")  # type: ignore[untyped-decorator]
+def gpu_products_in_tf32(mod: Any, _context: Any) -> Any:
+    """As :func:`gpu_products`, where operands in single precision may be TF32, which tensor cores read along K alone:
+    constant weights are turned for them."""
+    return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, turning=True), mod))
+
+
 @mutator
 class _Products(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, mod: Any) -> None:
+    def __init__(self, mod: Any, *, turning: bool = False) -> None:
         super().__init__(mod)
+        self._turning = turning
         self._mod = mod
         self._kernels = Kernels(self.builder_)
         target = tvm.target.Target.current(allow_none=True)
@@ -65,6 +74,8 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if own in _NARROW and not half and not few:
             return call
         weight = self._transposed(call) if name == "relax.matmul" else None
+        if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
+            weight = self._turned(call)
         made = self._dequantised(call) if few and half else None
         if made is not None and result in (own, _SUM):
             wide = self._kernels.call(
@@ -87,6 +98,14 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         """The parameter [N, K] whose transpose is the second operand of a matmul, or None."""
         source = self._untransposed(call)
         return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
+
+    def _turned(self, call: Any) -> Any | None:
+        """The constant that is the second operand of a matmul as [N, K]; None for others."""
+        weight = call.args[1]
+        shape, rows = shape_of(weight), static_shape(call.args[0])
+        if not is_constant(weight) or shape is None or len(shape) != 2 or rows is None or len(rows) < 2:
+            return None
+        return relax.const(np.ascontiguousarray(constant_array(weight).T), _SUM)
 
     def _dequantised(self, call: Any) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""

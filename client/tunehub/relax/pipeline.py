@@ -30,13 +30,15 @@ from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
-    from tunehub.options import Layout, Sizes
+    from tunehub.options import Layout, Precision, Sizes
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 
 
-def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = False) -> Any:
+def prepare(
+    mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = False, precision: Precision = "float32"
+) -> Any:
     """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
 
     The builder tunes the functions of this module, so that a package and a compile agree on what a workload is. On CPUs
@@ -44,6 +46,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = Fa
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax.layout.planning`), packs the weights of
     matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
     targets that are no CPUs keep theirs. ``turned``: channels are last (:mod:`tunehub.cuda.channels_last`).
+    ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read.
     """
     import tvm
     from tvm import relax
@@ -60,7 +63,7 @@ def prepare(mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = Fa
         *simplify,
         *_attention_passes(target),
         *_turning_passes(turned=turned),
-        *_accuracy_passes(target),
+        *_accuracy_passes(target, precision),
         *planning,
         *relax.pipeline.library_dispatch_passes(target),
         *_legalizing_passes(target),
@@ -179,7 +182,7 @@ def _named_for(target: Any, mod: Any) -> Any:
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
     """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own."""
     if target.kind.name == "cuda":
-        return _turned(prepare(mod, target), mod, target, hub)
+        return _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
     if hub.layout == "auto":
         try:
             return _with_winograd(prepare(mod, target, layout="auto"), target, hub)
@@ -206,13 +209,13 @@ def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
     not slower than turned convolutions should be, by the margin of every guess."""
     from tunehub.cuda.channels_last import turns
 
-    if not turns(mod, target):
+    if not turns(mod, target, hub.precision):
         return prepared
     recorded_s, turned_s = _recorded_and_turned(prepared, hub)
     if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
         return prepared
     try:
-        return prepare(mod, target, turned=True)
+        return prepare(mod, target, turned=True, precision=hub.precision)
     except Exception as error:
         hub.failed("turning images", error)
         return prepared
@@ -307,7 +310,7 @@ class _ModuleRecords:
         self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
         wants = hub.verification.wants if hub.verification is not None else lambda _: False
         functions = (function for _, function in self._workloads)
-        self.verified = VerifiedFunctions(functions, target, hub.lookup, verifier, wants)
+        self.verified = VerifiedFunctions(functions, target, hub.lookup, verifier, wants, hub.precision)
 
     def module(self) -> Any:
         """The module with what serves now."""
@@ -332,6 +335,17 @@ class _ModuleRecords:
                 if rejected.refusal is not None and rejected.refusal.check == "run":  # the static check is as any guard
                     self._hub.refused(name, rejection_text(rejected))
         self._tell_of_missing_headers()
+        self._tell_of_precision()
+
+    def _tell_of_precision(self) -> None:
+        """What `precision="tf32"` did."""
+        if self._hub.precision == "float32":
+            return
+        from tunehub.cuda.hopper.tf32 import NAME
+
+        served = (item.scheduling.served for item in self.verified.items)
+        count = sum(each is not None and each.template == NAME for each in served)
+        self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
 
     def _tell_of_missing_headers(self) -> None:
         """A module that would be several times as fast should not be left so without a word."""
@@ -518,14 +532,14 @@ def _turning_passes(*, turned: bool) -> list[Any]:
     return [turn, relax.transform.CanonicalizeBindings()]
 
 
-def _accuracy_passes(target: Any) -> list[Any]:
+def _accuracy_passes(target: Any, precision: Precision) -> list[Any]:
     """What keeps TVM's code for ``target`` from wrong results, and products as that target computes them best."""
     if target.kind.name != "cuda":
         return []
     from tunehub.cuda.accurate_math import accurate_math
-    from tunehub.cuda.products import gpu_products
+    from tunehub.cuda.products import gpu_products, gpu_products_in_tf32
 
-    return [accurate_math, gpu_products]
+    return [accurate_math, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
 
 
 def _attention_passes(target: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from tunehub.verify.inputs import Kind, apart, comparable, is_floating, random_n
 from tunehub.verify.limits import VerifyLimits
 from tunehub.verify.memory import VerdictMemory
 from tunehub.verify.port import KernelVerdict
+from tunehub.verify.precision import precisions
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
 _SIZES = (1, 3, 17, 32)  # of open dimensions
@@ -165,14 +166,14 @@ def _inputs(mod: Any) -> list[_Shapes]:
 
 
 def _half(mod: Any) -> list[str]:
-    """``float16`` where a kernel of a lowered module computes in it, though inputs and outputs are wider."""
+    """The types that kernels of a lowered module compute in, though inputs and outputs are wider."""
     import tvm
 
     from tunehub.relax.nodes import buffer_kind, parameters
 
-    functions = (function for function in mod.functions.values() if isinstance(function, tvm.tirx.PrimFunc))
+    functions = [function for function in mod.functions.values() if isinstance(function, tvm.tirx.PrimFunc)]
     found = {str(buffer_kind(buffer).dtype) for function in functions for buffer in parameters(function)}
-    return sorted(dtype for dtype in found if is_floating(dtype) and dtype != "float64")
+    return [*sorted(dtype for dtype in found if is_floating(dtype) and dtype != "float64"), *precisions(functions)]
 
 
 def _plain_pipeline(target: Any) -> Any:

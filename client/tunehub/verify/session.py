@@ -15,6 +15,7 @@ from tunehub.measure.difference import tolerance
 from tunehub.relax.nodes import buffer_kind, buffer_shapes, main_module, parameters
 from tunehub.relax.symbols import PROBES, elements_at, first_probes, instance, probes, scalars, symbol_name, symbols_of
 from tunehub.verify.inputs import Kind, apart, arrays_for, comparable, longest_sum, unwritten, written
+from tunehub.verify.precision import precisions
 
 _KINDS: tuple[Kind, ...] = ("signed", "negative", "positive")
 _ENOUGH = 2  # kinds of inputs
@@ -151,6 +152,7 @@ class VerifySession:
             library, sizes = self._built(function), self._sizes_of(reference, function)
             cases = [case for values in sizes for case in reference.cases[values]]
             found = max(self._apart(library, case) for case in cases for _ in range(_RUNS))
+            most = max(most, tolerance(precisions([function]), "narrow sums"))
         except Exception as error:  # TVM raises many kinds for what does not compile or run
             return RunResult(tolerance=most, error=last_line(error), lost=not self._works())
         return RunResult(difference=found, tolerance=most, not_run=reference.not_run(sizes))

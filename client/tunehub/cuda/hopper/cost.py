@@ -1,11 +1,12 @@
 """What a tile of a kernel for warpgroups costs: a sum of counted things, as :mod:`tunehub.cuda.cost` has it.
 
-The costs were fitted to 800 tiles of 52 workloads on an H200.
+The costs were fitted to 800 tiles of 52 workloads on an H200, those of TF32 to 369 of 43.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
@@ -25,13 +26,25 @@ COSTS = {
     "results": 3.01e-11,
     "bytes": 7.63e-14,
 }
+TF32_COSTS = {  # of operands of two halves each, which are rounded in shared memory
+    "launch": 1.04e-06,
+    "products": 1.57e-13,
+    "loads": 1.12e-11,
+    "steps": 1.97e-07,
+    "waits": 2.83e-07,
+    "rounds": 7.58e-07,
+    "joined": 1.28e-06,
+    "gathered": 9.71e-11,
+    "results": 1.89e-10,
+    "bytes": 3.32e-14,
+}
 _IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
 
 
-def seconds(matmul: Matmul, tile: WarpgroupTile) -> float:
+def seconds(matmul: Matmul, tile: WarpgroupTile, costs: Mapping[str, float] = COSTS) -> float:
     """What ``tile`` should take on a large GPU."""
     found = counts(matmul, tile)
-    return math.fsum(COSTS[name] * found[name] for name in COSTS)
+    return math.fsum(costs[name] * found[name] for name in costs)
 
 
 def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:

@@ -30,6 +30,7 @@ from tunehub.relax.symbols import is_symbolic, symbol_name, symbols_of, typical,
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
+    from tunehub.options import Precision
     from tunehub.records.lookup import FoundLadder, Neighbour, RecordLookup, Rung
     from tunehub_registry.any_record import AnyRecord
     from tunehub_registry.ladder_record import LadderRecord
@@ -98,6 +99,7 @@ class Request:
     target: Any
     lookup: RecordLookup
     transfers: Transfers = DEFAULT_TRANSFERS
+    precision: Precision = "float32"
 
     @cached_property
     def fit(self) -> TemplateFit:
@@ -295,6 +297,24 @@ def _tensor_cores(request: Request) -> _Outcomes:
         yield from _by_cuda_rule(request, tensor_core_rule.NAME, rule)
 
 
+def _tf32(request: Request) -> _Outcomes:
+    """Products in float32 on tensor cores, where that is asked for and should beat what computes in float32."""
+    if request.precision != "tf32" or request.is_symbolic:
+        return
+    from tunehub.cuda.hopper import tf32  # few ask for it
+
+    exact = request.lookup.by_exact(request.exact)
+    known = [request.without_record_s, None if exact is None else exact.record.mean_s]
+    try:
+        found = tf32.by_rule(request.mod, request.target, min(filter(None, known), default=None))
+    except Exception as error:  # TVM raises many kinds for a schedule that does not fit
+        yield StepRejected(step="template", template=tf32.NAME, reason=_reason(error))
+        return
+    if found is not None:
+        schedule, predicted_s = found
+        yield Served(step="template", schedule=schedule, rung="template", template=tf32.NAME, predicted_s=predicted_s)
+
+
 def _attention(request: Request) -> _Outcomes:
     """Attention as one kernel."""
     from tunehub.cuda.attention import rule  # CPUs need none of it
@@ -457,7 +477,7 @@ RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _long_attention, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
 _CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _split_k, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
-CUDA_STEPS = (*RECORD_STEPS, *_CUDA_RULES)
+CUDA_STEPS = (_tf32, *RECORD_STEPS, *_CUDA_RULES)
 
 
 def schedule_module(mod: Any, target: Any, lookup: RecordLookup) -> Scheduled:
@@ -487,11 +507,19 @@ class Scheduling:
     thing that serves takes its place."""
 
     def __init__(
-        self, function: Any, target: Any, lookup: RecordLookup, *, transfers: Transfers = DEFAULT_TRANSFERS
+        self,
+        function: Any,
+        target: Any,
+        lookup: RecordLookup,
+        *,
+        transfers: Transfers = DEFAULT_TRANSFERS,
+        precision: Precision = "float32",
     ) -> None:
         """Schedules it by the first thing that serves."""
         self.original = function
-        self.request = Request(mod=main_module(function), target=target, lookup=lookup, transfers=transfers)
+        self.request = Request(
+            mod=main_module(function), target=target, lookup=lookup, transfers=transfers, precision=precision
+        )
         steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
         self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
 

@@ -12,6 +12,7 @@ from tunehub.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tunehub.options import Precision
     from tunehub.records.lookup import RecordLookup
 
 
@@ -38,12 +39,15 @@ class VerifiedFunctions:
         lookup: RecordLookup,
         verifier: ScheduleVerifier,
         wants: Callable[[Served], bool],
+        precision: Precision = "float32",
     ) -> None:
         """Schedules all, and submits what is to be verified."""
         self._verifier, self._wants = verifier, wants
         self.items: list[VerifiedScheduling] = []
         for function in functions:
-            self.items.append(VerifiedScheduling(Scheduling(function, target, lookup), KernelVerdict()))
+            self.items.append(
+                VerifiedScheduling(Scheduling(function, target, lookup, precision=precision), KernelVerdict())
+            )
             _submit(self.items[-1], verifier, wants)
 
     def settle(self) -> bool:
