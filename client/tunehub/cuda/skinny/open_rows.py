@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunehub.cuda.limits import limits_of
 from tunehub.cuda.open_sizes import OpenFunction
 from tunehub.cuda.pieces import NotPiecesError
+from tunehub.cuda.skinny.choice import chosen
 from tunehub.cuda.skinny.product import NEEDED, find_product
 from tunehub.cuda.skinny.schedule import apply
-from tunehub.cuda.skinny.tile import chosen
 from tunehub.relax.schedule.branches import SizeBranch
 from tunehub.relax.schedule.guard import GuardError, check_features, check_function
 
@@ -26,13 +27,13 @@ def few_rows(whole: OpenFunction, target: Any) -> list[SizeBranch]:
     second = find_product(whole.piece(_LENGTHS[1]))
     if first is None or second is None or (first.extents.rows, second.extents.rows) != _LENGTHS[:2]:
         return []
-    branches = []
+    branches, asked = [], limits_of(target).asked_shared_memory
     for length in _LENGTHS:
         piece = whole.piece(length)
         product = find_product(piece)
         assert product is not None
         try:
-            made = whole.over(apply(piece, product, chosen(product.extents))["main"], length)
+            made = whole.over(apply(piece, product, chosen(product.extents, asked))["main"], length)
             check_function(made, whole.function, target)
         except (GuardError, NotPiecesError):
             break

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import NoTileError
+from tunehub.cuda.skinny.choice import chosen, seconds
 from tunehub.cuda.skinny.product import NEEDED, SkinnyExtents, find_product
 from tunehub.cuda.skinny.schedule import apply
-from tunehub.cuda.skinny.tile import chosen, seconds
 from tunehub.relax.schedule.guard import check_features, check_function
 
 NAME = "skinny"  # in reports
@@ -35,7 +36,7 @@ def by_rule(mod: Any, target: Any) -> tuple[SkinnySchedule, float] | None:
         return None
     check_features(NEEDED, target)
     _check_others(mod, product.extents, target)
-    tile = chosen(product.extents)
+    tile = chosen(product.extents, limits_of(target).asked_shared_memory)
     scheduled = SkinnySchedule(mod=apply(mod, product, tile))
     check_function(scheduled.mod["main"], mod["main"], target)
     return scheduled, seconds(product.extents)

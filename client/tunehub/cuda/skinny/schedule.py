@@ -7,8 +7,9 @@ from typing import Any
 
 from tunehub.cuda.matmul import inline_consumers
 from tunehub.cuda.skinny.product import SkinnyProduct
-from tunehub.cuda.skinny.source import PREFIX, name_of, source, stride
-from tunehub.cuda.skinny.tile import SkinnyTile
+from tunehub.cuda.skinny.shared_memory import pool_bytes, stride
+from tunehub.cuda.skinny.source import PREFIX, name_of, source
+from tunehub.cuda.skinny.tile import AnyTile, StagedTile
 from tunehub.relax.index_expressions import operator_name
 from tunehub.relax.nodes import buffer_kind, buffer_of
 from tunehub.relax.open_axes.views import dtype_of
@@ -17,7 +18,7 @@ _VECTOR = 4  # results of a thread
 _BANKS = 32
 
 
-def apply(mod: Any, product: SkinnyProduct, tile: SkinnyTile) -> Any:
+def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
     """``mod``, one PrimFunc ``main``, so scheduled, as a module. TVM raises where a primitive does not take its
     place."""
     from tvm.s_tir import Schedule
@@ -56,7 +57,7 @@ def with_rows(evaluated: Any, rows: Any) -> Any | None:
     return tirx.Evaluate(cuda_func_call(str(name.value), *operands, rows, source_code=str(code.value)))
 
 
-def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: SkinnyTile) -> None:
+def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: AnyTile) -> None:
     """What a block has computed, by all its threads, neighbours of a row in vectors."""
     _, *loops = schedule.get_loops(result)
     vector = 1 if product.extents.columns % tile.columns else _VECTOR
@@ -65,7 +66,7 @@ def _written(schedule: Any, result: Any, product: SkinnyProduct, tile: SkinnyTil
     schedule.vectorize(inner)
 
 
-def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, tile: SkinnyTile) -> None:
+def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, tile: AnyTile) -> None:
     """Put the call of the kernel in place of the loops of ``main``."""
     outermost = schedule.get_loops(main)[1]
     node, result = schedule.get(outermost), buffer_of(schedule.get(main).writes[0])
@@ -80,7 +81,7 @@ def _realize_in(loop: Any) -> Any:
     return loop
 
 
-def _call(product: SkinnyProduct, tile: SkinnyTile, result: Any, first: Any) -> Any:
+def _call(product: SkinnyProduct, tile: AnyTile, result: Any, first: Any, pool: Any | None) -> Any:
     from tvm import tirx
     from tvm.backend.cuda.op import cuda_func_call
 
@@ -97,13 +98,14 @@ def _call(product: SkinnyProduct, tile: SkinnyTile, result: Any, first: Any) -> 
             address(result, first),
             address(result, tirx.const(int(product.extents.rows > 1), dtype_of(first)), first),
             first,
+            *([] if pool is None else [address(pool), address(pool, buffer_kind(pool).shape[0] - 1)]),
             tirx.const(product.extents.rows, "int32"),
             source_code=source(product.extents, tile),
         )
     )
 
 
-def _opaque(realize: Any, product: SkinnyProduct, tile: SkinnyTile, result: Any, first: Any) -> Any:
+def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, first: Any) -> Any:
     """The block that calls the kernel."""
     from tvm import ir, tirx
 
@@ -112,7 +114,10 @@ def _opaque(realize: Any, product: SkinnyProduct, tile: SkinnyTile, result: Any,
         whole = [ir.Range.from_min_extent(zero, extent) for extent in buffer_kind(buffer).shape]
         return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
 
-    call = _call(product, tile, result, first)
+    pool = None
+    if isinstance(tile, StagedTile):
+        pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
+    call = _call(product, tile, result, first, pool)
     operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]
     columns = ir.Range.from_min_extent(first, tirx.const(tile.columns, dtype_of(first)))
     made = type(realize.block)(
@@ -121,6 +126,7 @@ def _opaque(realize: Any, product: SkinnyProduct, tile: SkinnyTile, result: Any,
         [region(result, columns)],
         product.name,
         call,
+        alloc_buffers=[] if pool is None else [pool],
         annotations=realize.block.annotations,
     )
     return type(realize)([], True, made)

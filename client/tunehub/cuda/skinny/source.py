@@ -6,63 +6,60 @@ from functools import cache
 from pathlib import Path
 
 from tunehub.cuda.skinny.product import SkinnyExtents
-from tunehub.cuda.skinny.tile import SkinnyTile
+from tunehub.cuda.skinny.shared_memory import room, row_tiles
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile
 
-_ROWS = 8  # of an instruction
-_BANKS, _SHIFT = 32, 4  # rows of the result start at different banks
-_MOST_ELEMENTS = (48 << 10) // 4  # of shared memory that any GPU gives a block
+_SCALED_AFTER = 1  # tiles of rows up to which scales are multiplied with sums
+_KERNELS: dict[type, str] = {SkinnyTile: "kernel.cuh", StagedTile: "staged.cuh"}
 PREFIX = "tunehub_skinny_"  # of the names of all such functions
 _FOLDER = Path(__file__).parent
 
 
-def constants(extents: SkinnyExtents, tile: SkinnyTile) -> dict[str, int]:
-    """What the source is compiled for, by the names that ``kernel.cuh`` explains."""
+def constants(extents: SkinnyExtents, tile: AnyTile) -> dict[str, int]:
+    """What the source is compiled for, by the names that ``kernel.cuh`` and ``staged.cuh`` explain."""
+    own = _of_staged(extents, tile) if isinstance(tile, StagedTile) else _of_registers(extents, tile)
     return {
         "M": extents.rows,
         "N": extents.columns,
         "K": extents.depth,
-        "MT": -(-extents.rows // _ROWS),
+        "MT": row_tiles(extents),
         "TILES": tile.tiles,
         "WN": tile.warps[0],
         "WK": tile.warps[1],
-        "UNROLL": tile.unroll,
-        "DEPTH": tile.depth,
         "FORMAT": extents.weights.bits,
         "BFLOAT": int(extents.weights.bfloat),
-        "ROOM": _room(extents, tile),
+        **own,
     }
 
 
-def stride(tile: SkinnyTile) -> int:
-    """Elements from one row of a block's results to the next in shared memory."""
-    return tile.columns + (_SHIFT - tile.columns) % _BANKS
+def _of_registers(extents: SkinnyExtents, tile: SkinnyTile) -> dict[str, int]:
+    return {
+        "UNROLL": tile.unroll,
+        "DEPTH": tile.depth,
+        "ROOM": room(extents, tile),
+    }
 
 
-def fits(extents: SkinnyExtents, tile: SkinnyTile) -> bool:
-    """Whether a block has the shared memory that it takes."""
-    return _room(extents, tile) >= tile.columns * _ROWS * tile.warps[1]
+def _of_staged(extents: SkinnyExtents, tile: StagedTile) -> dict[str, int]:
+    few = extents.weights.group > 0 and row_tiles(extents) <= _SCALED_AFTER
+    return {"STAGES": tile.stages, "DEPTH": tile.depth, "AFTER": int(few)}
 
 
-def _room(extents: SkinnyExtents, tile: SkinnyTile) -> int:
-    """Elements of shared memory beside the results."""
-    return _MOST_ELEMENTS - extents.rows * stride(tile)
-
-
-def name_of(extents: SkinnyExtents, tile: SkinnyTile) -> str:
+def name_of(extents: SkinnyExtents, tile: AnyTile) -> str:
     """Of the function in :func:`source`, another one for each source."""
     return f"{_namespace(extents, tile)}::product"
 
 
-def source(extents: SkinnyExtents, tile: SkinnyTile, *, instructions: bool = True) -> str:
-    """CUDA code of the function :func:`name_of`; without ``instructions`` what it asks of a GPU is to be defined
-    before."""
+def source(extents: SkinnyExtents, tile: AnyTile) -> str:
+    """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
-    body = (_file("instructions.cuh") if instructions else "") + _file("kernel.cuh")
+    body = _file("instructions.cuh") + _file(_KERNELS[type(tile)])
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}}}\n"
 
 
-def _namespace(extents: SkinnyExtents, tile: SkinnyTile) -> str:
-    return PREFIX + "_".join(str(value) for value in constants(extents, tile).values())
+def _namespace(extents: SkinnyExtents, tile: AnyTile) -> str:
+    kind = "staged_" if isinstance(tile, StagedTile) else ""
+    return PREFIX + kind + "_".join(str(value) for value in constants(extents, tile).values())
 
 
 @cache

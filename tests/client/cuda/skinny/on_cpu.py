@@ -16,6 +16,8 @@ from tunehub.cuda import skinny
 _HEADER = (Path(__file__).parent / "threads.hpp").read_text()
 _INSTRUCTIONS = (Path(skinny.__file__).parent / "instructions.cuh").read_text()
 
+_DYNAMIC = (227 << 10) // 4  # floats of shared memory that a kernel may ask for
+
 
 def run(source: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: Path) -> None:
     """Run the only kernel of ``source``, launched with ``grid`` blocks; ``arrays``: its parameters by name."""
@@ -27,6 +29,9 @@ def run(source: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: P
     threads, parameters = int(signature[1]), [each.rsplit(" ", 1) for each in signature[2].split(", ")]
     code = code.replace('extern "C" __global__ ', "static ").replace("__shared__ alignas(64)", "alignas(64) __shared__")
     code = re.sub(r"__launch_bounds__\(\d+\)", "", code)
+    code = re.sub(
+        r"extern __shared__ __align__\(64\) float (\w+)\[\]", rf"alignas(64) static float \1[{_DYNAMIC}]", code
+    )
     unpacked = ", ".join(
         f"({kind})given[{at}]" if "*" in kind else f"*({kind}*)given[{at}]" for at, (kind, _) in enumerate(parameters)
     )

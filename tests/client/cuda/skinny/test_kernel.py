@@ -22,8 +22,8 @@ import tvm
 from tunehub.cuda.nvrtc import source_of
 from tunehub.cuda.skinny.product import find_product
 from tunehub.cuda.skinny.schedule import apply
-from tunehub.cuda.skinny.source import fits
-from tunehub.cuda.skinny.tile import SkinnyTile
+from tunehub.cuda.skinny.shared_memory import fits
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile
 
 from ....sweeps import swept
 from ..scheduled import H200
@@ -34,32 +34,53 @@ pytestmark = pytest.mark.slow
 
 
 class Case(NamedTuple):
-    """A product with a bias, and a tile: tiles, warps along columns and K, unroll, depth."""
+    """A product with a bias, and a tile."""
 
     rows: tuple[int, ...]
     columns: int
     depth: int
     bits: int
-    tile: tuple[int, int, int, int, int]
+    tile: AnyTile
+
+
+def _registers(tiles: int, along: int, deep: int, unroll: int, depth: int) -> SkinnyTile:
+    return SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
+
+
+def _staged(tiles: int, along: int, deep: int, stages: int, depth: int) -> StagedTile:
+    return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth)
 
 
 FIRST = [
-    Case((5,), 100, 264, 16, (1, 1, 4, 1, 3)),  # columns and K that no block divides
-    Case((1, 50), 128, 520, 16, (2, 4, 1, 1, 2)),
-    Case((3,), 96, 192, 4, (1, 2, 2, 1, 2)),
-    Case((2, 9), 128, 1088, 8, (1, 2, 1, 2, 3)),
-    Case((1,), 50, 64, 4, (1, 1, 8, 1, 2)),
+    Case((5,), 100, 264, 16, _registers(1, 1, 4, 1, 3)),  # columns and K that no block divides
+    Case((1, 50), 128, 520, 16, _registers(2, 4, 1, 1, 2)),
+    Case((3,), 96, 192, 4, _registers(1, 2, 2, 1, 2)),
+    Case((2, 9), 128, 1088, 8, _registers(1, 2, 1, 2, 3)),
+    Case((1,), 50, 64, 4, _registers(1, 1, 8, 1, 2)),
+    Case((1,), 64, 1024, 4, _staged(1, 1, 4, 2, 256)),  # whole slices
+    Case((9,), 100, 1056, 4, _staged(1, 2, 2, 2, 256)),  # an odd number of groups
+    Case((20,), 50, 736, 4, _staged(4, 1, 2, 1, 128)),  # scales before sums
+    Case((2, 9), 128, 1088, 8, _staged(2, 1, 2, 3, 128)),
+    Case((33,), 40, 96, 8, _staged(2, 2, 2, 1, 64)),
+    Case((1, 40), 96, 264, 16, _staged(1, 4, 2, 3, 64)),
 ]
+
+
+def _random_tile(chance: random.Random, bits: int) -> AnyTile:
+    along, deep = chance.choice([1, 2, 4]), chance.choice([1, 2, 4])
+    if chance.random() < 0.3:
+        return _registers(chance.choice([1, 2]), along, deep, chance.choice([1, 2]), 2)
+    depth = chance.choice([64, 128] if bits == 16 else [64, 128, 256])
+    return _staged(chance.choice([1, 2, 4]), along, deep, chance.choice([1, 2, 3]), depth)
 
 
 def _random_cases(count: int) -> list[Case]:
     found: list[Case] = []
     chance = random.Random(19)
     while len(found) < count:
-        bits = chance.choice([16, 16, 4, 8])
-        tile = (chance.choice([1, 2]), chance.choice([1, 2, 4]), chance.choice([1, 2, 4]), chance.choice([1, 2]), 2)
+        bits = chance.choice([16, 4, 4, 8])
         columns, depth = chance.randint(1, 150), chance.randint(1, 40) * (8 if bits == 16 else 32)
-        found.append(Case((chance.randint(1, 64),), columns, depth, bits, tile))
+        found.append(Case((chance.randint(1, 64),), columns, depth, bits, _random_tile(chance, bits)))
     return found
 
 
@@ -69,9 +90,8 @@ def test_results_are_right(case: Case, tmp_path: Path) -> None:
     mod = product(*case[:4])
     found = find_product(mod)
     assert found is not None
-    tiles, along, deep, unroll, depth = case.tile
-    tile = SkinnyTile(tiles=tiles, warps=(along, deep), unroll=unroll, depth=depth)
-    if not fits(found.extents, tile):
+    tile = case.tile
+    if not fits(found.extents, tile, 227 << 10):
         pytest.skip("more shared memory than a block has")
     source = source_of(tvm.tirx.build(apply(mod, found, tile), target=H200))
     chance = np.random.default_rng(case.columns)

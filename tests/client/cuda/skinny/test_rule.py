@@ -13,10 +13,10 @@ from tvm import te
 
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.skinny import rule
+from tunehub.cuda.skinny.choice import chosen
 from tunehub.cuda.skinny.product import find_product
 from tunehub.cuda.skinny.rule import by_rule
-from tunehub.cuda.skinny.source import fits
-from tunehub.cuda.skinny.tile import chosen
+from tunehub.cuda.skinny.shared_memory import fits
 from tunehub.cuda.skinny.weights import QUANTISED, Format
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.schedule.guard import GuardError
@@ -113,4 +113,6 @@ def test_every_tile_that_is_chosen_fits_shared_memory() -> None:
         for rows in (1, 5, 16, 17, 32, 64):
             for columns in (48, 4096, 6144, 28672):
                 found = find_product(product((rows,), columns, 64, bits))
-                assert found is not None and fits(found.extents, chosen(found.extents))
+                assert found is not None
+                for asked in (99 << 10, 227 << 10):
+                    assert fits(found.extents, chosen(found.extents, asked), asked)

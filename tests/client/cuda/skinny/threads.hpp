@@ -16,17 +16,24 @@ using uint = unsigned;
 struct half2 { half x, y; };
 struct half4 { half x, y, z, w; };
 
+struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 
 namespace threads {
 struct Meeting { int size, arrived = 0; long phase = 0; };
-struct Thread { ucontext_t context; bool done = false; std::vector<char> stack; };
+struct Copy { char* to; const void* from; int bytes; };  // from null: zeros
+struct Thread {
+  ucontext_t context;
+  bool done = false;
+  std::vector<char> stack;
+  std::vector<std::vector<Copy>> copies = {{}};  // by groups; the last one has not ended
+};
 struct Index { int x, y; };
 static ucontext_t scheduler;
 static std::vector<Thread> all;
 static std::vector<Meeting> warps;
-static Meeting block;
+static Meeting block, teams[32];
 static struct { unsigned words[2][32][6]; } exchanged[32];
 static void (*task)();
 static int current;
@@ -100,6 +107,11 @@ static void multiply_tile(float (&sum)[4], const unsigned (&own)[6], bool bfloat
     }
 }
 #define mma(sum, a, b, c, d, x, y) multiply_tile(sum, {a, b, c, d, x, y}, BFLOAT)
+#define mma_from(sum, a, b, c, d, x, y, s, t, u, v) multiply_from(sum, {a, b, c, d, x, y}, {s, t, u, v})
+static void multiply_from(float (&sum)[4], const unsigned (&own)[6], const float (&start)[4]) {
+  std::memcpy(sum, start, sizeof sum);
+  multiply_tile(sum, own, false);
+}
 
 static unsigned bytes(unsigned a, unsigned b, unsigned selected) {
   const uint64_t all = (uint64_t)b << 32 | a;
@@ -117,3 +129,39 @@ static unsigned multiply(unsigned a, unsigned b) {
 static unsigned fma(unsigned a, unsigned b, unsigned c) {
   return both([&](int s) { return as_float(a >> s & 0xffff, 0) * as_float(b >> s & 0xffff, 0) + as_float(c >> s & 0xffff, 0); });
 }
+
+static float half_of(unsigned pair, int which) { return as_float(pair >> 16 * which & 0xffff, 0); }
+
+// Copies into shared memory happen where they are waited for.
+static char origin;
+static unsigned shared_address(const void* pointer) { return (const char*)pointer - &origin; }
+static char* at(unsigned address) { return &origin + (int)address; }
+static void do_copy(const threads::Copy& copy) {
+  if (copy.from) std::memcpy(copy.to, copy.from, copy.bytes);
+  else std::memset(copy.to, 0, copy.bytes);
+}
+template <int BYTES> void copy(unsigned to, const void* from, bool inside) {
+  const threads::Copy wanted = {at(to), inside ? from : nullptr, BYTES};
+  if (BYTES > 2) threads::all[threads::current].copies.back().push_back(wanted);
+  else do_copy(wanted);
+}
+static void copies_end() { threads::all[threads::current].copies.emplace_back(); }
+template <int COUNT> void wait_for_copies() {
+  auto& groups = threads::all[threads::current].copies;
+  for (; groups.size() > COUNT + 1; groups.erase(groups.begin()))
+    for (const threads::Copy& each : groups.front()) do_copy(each);
+}
+template <int WARPS> void meet(int team) {
+  threads::teams[team].size = 32 * WARPS;
+  threads::meet(threads::teams[team]);
+}
+static void load_matrices(unsigned (&found)[4], unsigned from) {
+  const int lane = threadIdx.x % 32, number = threads::current / 32;
+  threads::Meeting& warp = threads::warps[number];
+  auto& words = threads::exchanged[number].words[warp.phase % 2];
+  words[lane][0] = from;
+  threads::meet(warp);
+  for (int i = 0; i < 4; ++i) std::memcpy(&found[i], at(words[i * 8 + lane / 4][0]) + lane % 4 * 4, 4);
+}
+static uint2 load_two(unsigned from) { uint2 found; std::memcpy(&found, at(from), 8); return found; }
+static uint4 load_four(unsigned from) { return load_once(at(from)); }

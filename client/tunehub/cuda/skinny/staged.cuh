@@ -1,0 +1,223 @@
+// A block's part of y = x · Wᵀ for few rows of x: COLUMNS = 16 · TILES · WN results of each row, by WK teams of WN warps.
+//
+// Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), TILES (of 16 columns of a warp), WN (warps of
+// a team, along columns), WK (teams, along K), STAGES (slices of K of a team that are in shared memory), DEPTH (of K in a
+// slice, at most 256), FORMAT (bits of a weight: 16, 8 or 4), AFTER (scales are multiplied with sums of a group), BFLOAT
+// (the 16 bits are bfloat16's).
+//
+// Each team has its own slices and its own place in shared memory, and waits for no other until sums are added up, always
+// in the same order. cp.async brings weights, scales and x there; ldmatrix gives each lane of four a 32-bit word of the 16
+// bytes of a row, which of 4 bits is a group: so mma.sync (16 × 16 weights, 16 × 8 of x) adds up products of one group.
+// Numbers of 4 and 8 bits are used as they are, as subnormal numbers of half precision: q · 2^-24, which is exact. What is
+// taken from them is a product of a constant with the same x, where sums begin.
+
+constexpr int GROUP = 32, COLUMNS = 16 * TILES * WN, TEAM = 32 * WN;
+constexpr int ROW = DEPTH * FORMAT / 8, SCALES = FORMAT < 16 ? DEPTH / GROUP * 2 : 0;  // bytes of a row in a stage
+constexpr int FILLED = ROW + (SCALES + 15) / 16 * 16;
+constexpr int STRIDE = FILLED + (FILLED % 32 == 0 ? 16 : 0);  // rows of 16 bytes start at different banks
+constexpr int LANE_X = FORMAT == 16 ? 16 : FORMAT == 8 ? 32 : 64, STRIDE_X = DEPTH * 2 + LANE_X - DEPTH * 2 % 128;
+constexpr int STAGE = COLUMNS * STRIDE + M * STRIDE_X, SLICES = (K + DEPTH - 1) / DEPTH;
+constexpr bool WHOLE = K % DEPTH == 0;
+constexpr unsigned OFFSET = FORMAT == 4 ? 0x80078007u : 0x807f807fu;  // -7 and -127, times 2^-24
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+struct Operands {
+  const char *data, *weights, *scales;
+  int column, rows;
+};
+
+// Begin to bring a slice of K into shared memory. What is behind the end of K is 0.
+__device__ __forceinline__ void fetch(unsigned stage, const Operands& from, int slice) {
+  const int thread = threadIdx.x % TEAM;
+  constexpr int VECTORS = ROW / 16, VECTORS_X = DEPTH / 8;
+#pragma unroll
+  for (int i = 0; i < COLUMNS * VECTORS; i += TEAM) {
+    const int at = i + thread, row = at / VECTORS, v = at % VECTORS, wanted = from.column + row;
+    if (COLUMNS * VECTORS % TEAM && row >= COLUMNS) break;
+    const char* own = from.weights + (long long)(N % COLUMNS == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
+    copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
+  }
+  if constexpr (FORMAT < 16) {
+    constexpr int LOWEST = (SCALES | K / GROUP * 2) & -(SCALES | K / GROUP * 2), BYTES = LOWEST < 16 ? LOWEST : 16;
+    constexpr int PARTS = SCALES / BYTES;
+#pragma unroll
+    for (int i = 0; i < COLUMNS * PARTS; i += TEAM) {
+      const int at = i + thread, row = at / PARTS, p = at % PARTS, wanted = from.column + row;
+      if (COLUMNS * PARTS % TEAM && row >= COLUMNS) break;
+      const char* own = from.scales + (long long)(N % COLUMNS == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
+      copy<BYTES>(stage + row * STRIDE + ROW + p * BYTES, own + slice * SCALES + p * BYTES,
+                  WHOLE || slice * (DEPTH / GROUP) + p * (BYTES / 2) < K / GROUP);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < M * VECTORS_X; i += TEAM) {
+    const int at = i + thread, row = at / VECTORS_X, v = at % VECTORS_X;
+    if (M * VECTORS_X % TEAM && row >= M) break;
+    const char* own = from.data + (long long)(row < from.rows ? row : from.rows - 1) * (K * 2);
+    copy<16>(stage + COLUMNS * STRIDE + row * STRIDE_X + v * 16, own + slice * (DEPTH * 2) + v * 16,
+             WHOLE || slice * DEPTH + v * 8 < K);
+  }
+}
+
+// The elements of x that a lane multiplies in a chunk of 32 of K, as mma.sync has them in two instructions.
+__device__ __forceinline__ void read_x(unsigned (&x)[MT][4], unsigned stage, int chunk) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < MT; ++j) {
+    const int wanted = 8 * j + (FORMAT == 16 ? lane % 8 : lane / 4), row = wanted < M ? wanted : M - 1;
+    const unsigned from = stage + COLUMNS * STRIDE + row * STRIDE_X + chunk * 64;
+    if constexpr (FORMAT == 16) {
+      load_matrices(x[j], from + lane / 8 * 16);
+    } else if constexpr (FORMAT == 8) {
+      const uint2 first = load_two(from + lane % 4 * 8), second = load_two(from + lane % 4 * 8 + 32);
+      x[j][0] = first.x, x[j][1] = first.y, x[j][2] = second.x, x[j][3] = second.y;
+    } else {  // the pairs (0, 4), (2, 6), (1, 5), (3, 7)
+      const uint4 all = load_four(from + lane % 4 * 16);
+      x[j][0] = bytes(all.x, all.z, 0x5410u), x[j][1] = bytes(all.y, all.w, 0x5410u);
+      x[j][2] = bytes(all.x, all.z, 0x7632u), x[j][3] = bytes(all.y, all.w, 0x7632u);
+    }
+  }
+}
+
+// Numbers of two rows as they are: what the first instruction takes, and the second; of 4 bits the second has 16 times them.
+__device__ __forceinline__ void numbers(unsigned (&a)[2][4], unsigned p, unsigned q, unsigned r, unsigned s) {
+  if constexpr (FORMAT == 8) {
+    a[0][0] = bytes(p, 0, 0x4140u), a[0][1] = bytes(q, 0, 0x4140u), a[0][2] = bytes(p, 0, 0x4342u);
+    a[0][3] = bytes(q, 0, 0x4342u), a[1][0] = bytes(r, 0, 0x4140u), a[1][1] = bytes(s, 0, 0x4140u);
+    a[1][2] = bytes(r, 0, 0x4342u), a[1][3] = bytes(s, 0, 0x4342u);
+  } else {
+    a[0][0] = p & 0x000f000fu, a[0][1] = q & 0x000f000fu, a[0][2] = p >> 8 & 0x000f000fu, a[0][3] = q >> 8 & 0x000f000fu;
+    a[1][0] = p & 0x00f000f0u, a[1][1] = q & 0x00f000f0u, a[1][2] = p >> 8 & 0x00f000f0u, a[1][3] = q >> 8 & 0x00f000f0u;
+  }
+}
+
+// The same numbers as weights: (q - 7) * scale and (q - 127) * scale in half precision.
+__device__ __forceinline__ void scaled(unsigned (&a)[2][4], unsigned one, unsigned other) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned scale = i % 2 ? other : one;
+      if constexpr (FORMAT == 8) a[h][i] = multiply(add(a[h][i] | 0x64006400u, 0xe47fe47fu), scale);  // 1024 + q, - 1151
+      else if (h == 0) a[h][i] = multiply(add(a[h][i] | 0x64006400u, 0xe407e407u), scale);  // 1024 + q, - 1031
+      else a[h][i] = multiply(fma(a[h][i] | 0x64006400u, 0x2c002c00u, 0xd470d470u), scale);  // (1024 + 16 q) / 16 - 71
+    }
+}
+
+__device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsigned stage) {
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % WN * TILES * 16;
+  const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
+  uint4 scales[TILES][2];
+  if constexpr (FORMAT < 16)
+#pragma unroll
+    for (int r = 0; r < TILES; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) scales[r][h] = load_four(stage + (first + r * 16 + h * 8 + lane / 4) * STRIDE + ROW);
+  unsigned held[TILES][4];
+#pragma unroll
+  for (int chunk = 0; chunk < DEPTH / 32; ++chunk) {
+    unsigned x[MT][4];
+    read_x(x, stage, chunk);
+    float start[MT][4];
+    if constexpr (AFTER)
+#pragma unroll
+      for (int j = 0; j < MT; ++j) {
+        mma_from(start[j], OFFSET, OFFSET, OFFSET, OFFSET, x[j][0], x[j][1], 0, 0, 0, 0);
+        mma(start[j], OFFSET, OFFSET, OFFSET, OFFSET, x[j][2], x[j][3]);
+      }
+#pragma unroll
+    for (int r = 0; r < TILES; ++r) {
+      unsigned a[2][4];
+      if constexpr (FORMAT == 16) {
+        load_matrices(a[0], own + r * 16 * STRIDE + chunk * 64);
+        load_matrices(a[1], own + r * 16 * STRIDE + chunk * 64 + 32);
+      } else if constexpr (FORMAT == 8) {
+        load_matrices(held[r], own + r * 16 * STRIDE + chunk * 32);
+        numbers(a, held[r][0], held[r][1], held[r][2], held[r][3]);
+      } else {
+        if (chunk % 2 == 0) load_matrices(held[r], own + r * 16 * STRIDE + chunk * 16);
+        numbers(a, held[r][chunk % 2 * 2], held[r][chunk % 2 * 2 + 1], 0, 0);
+      }
+      if constexpr (AFTER) {
+        const float one = half_of(word(scales[r][0], chunk / 2), chunk % 2), other = half_of(word(scales[r][1], chunk / 2), chunk % 2);
+#pragma unroll
+        for (int j = 0; j < MT; ++j) {
+          float group[4], more[4];
+          mma_from(group, a[0][0], a[0][1], a[0][2], a[0][3], x[j][0], x[j][1], start[j][0], start[j][1], start[j][2],
+                   start[j][3]);
+          if constexpr (FORMAT == 8) mma(group, a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3]);
+          else mma_from(more, a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3], 0, 0, 0, 0);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (M > 1 || i % 2 == 0) sums[r][j][i] += (i < 2 ? one : other) * (FORMAT == 8 ? group[i] : group[i] + 0.0625f * more[i]);
+        }
+      } else {
+        if constexpr (FORMAT < 16) {
+          const unsigned place = chunk % 2 ? 0x3232u : 0x1010u;
+          scaled(a, bytes(word(scales[r][0], chunk / 2), 0, place), bytes(word(scales[r][1], chunk / 2), 0, place));
+        }
+#pragma unroll
+        for (int j = 0; j < MT; ++j) {
+          mma(sums[r][j], a[0][0], a[0][1], a[0][2], a[0][3], x[j][0], x[j][1]);
+          mma(sums[r][j], a[1][0], a[1][1], a[1][2], a[1][3], x[j][2], x[j][3]);
+        }
+      }
+    }
+  }
+}
+
+// Write the sums of a tile of columns and rows into shared memory: those of a row of x lie beside each other.
+__device__ __forceinline__ void write(float* results, int stride, const Operands& of, int columns, int j, const float4& sum) {
+  const int lane = threadIdx.x % 32, row = 8 * j + lane % 4 * 2, column = columns + lane / 4;
+  float* to = results + row * stride + column;
+  const bool whole = N % COLUMNS == 0, one = whole || of.column + column < N, other = whole || of.column + column + 8 < N;
+  const float factor = AFTER ? 16777216.0f : 1.0f;  // 2^24
+  if (row < of.rows && one) to[0] = sum.x * factor;
+  if (row < of.rows && other) to[8] = sum.z * factor;
+  if (row + 1 < of.rows && one) to[stride] = sum.y * factor;
+  if (row + 1 < of.rows && other) to[stride + 8] = sum.w * factor;
+}
+
+// The results from `column` on, in shared memory, for all threads once they have met: at `results` those of the first row,
+// at `second` those of the second. x has `rows` of them, at most M. The teams' places are from `pool` on, `last` is its end.
+__device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
+                                        const float* second, int column, void* pool, const void* last, int rows) {
+  constexpr int FRAGMENTS = WN * TILES * MT;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, team = warp / WN;
+  const Operands from = {(const char*)data, (const char*)weights, (const char*)scales, column, rows};
+  const unsigned stages = shared_address(pool) + team * STAGES * STAGE;
+  float sums[TILES][MT][4] = {};
+#pragma unroll
+  for (int s = 0; s < STAGES; ++s) {
+    if (team + s * WK < SLICES) fetch(stages + s * STAGE, from, team + s * WK);
+    copies_end();
+  }
+  for (int slice = team, at = 0; slice < SLICES; slice += WK, at = at + 1 == STAGES ? 0 : at + 1) {
+    wait_for_copies<STAGES - 1>();
+    meet<WN>(team);
+    multiply_add(sums, stages + at * STAGE);
+    meet<WN>(team);
+    if (slice + STAGES * WK < SLICES) fetch(stages + at * STAGE, from, slice + STAGES * WK);
+    copies_end();
+  }
+  wait_for_copies<0>();
+  __syncthreads();
+  float4* parts = (float4*)pool;
+#pragma unroll
+  for (int r = 0; r < TILES; ++r)
+#pragma unroll
+    for (int j = 0; j < MT; ++j)
+      parts[((warp * TILES + r) * MT + j) * 32 + lane] = {sums[r][j][0], sums[r][j][1], sums[r][j][2], sums[r][j][3]};
+  __syncthreads();
+  for (int f = warp; f < FRAGMENTS; f += WN * WK) {
+    float4 sum = parts[f * 32 + lane];
+#pragma unroll
+    for (int g = 1; g < WK; ++g) {
+      const float4 part = parts[(g * FRAGMENTS + f) * 32 + lane];
+      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+    write(results, int(second - results), from, f / MT * 16, f % MT, sum);
+  }
+  __syncthreads();
+}
