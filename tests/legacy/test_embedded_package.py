@@ -18,6 +18,7 @@ from ..sweeps import swept
 from .relay_cases import build
 
 TARGET = "llvm -mcpu=znver5 -num-cores=2"
+H200 = "cuda -arch=sm_90 -model=h200"
 CONVOLUTIONS = {"resnet-18": 21, "mobilenet": 27}
 pytestmark = pytest.mark.legacy
 
@@ -35,12 +36,12 @@ def laid_out(mod: Any, _params: Any, target: str) -> Any:
         return relay.optimize(mod, target)
 
 
-def report(network: str, layout: str = "NCHW", make: Callable[..., Any] = build) -> Any:
+def report(network: str, layout: str = "NCHW", make: Callable[..., Any] = build, target: str = TARGET) -> Any:
     mod, params = networks.get(network, layout=layout).module()
     with warnings.catch_warnings():
         warnings.simplefilter("error", tunehub.HubWarning)
-        with tunehub.context(tvm.target.Target(TARGET)) as hub:
-            make(mod, params, TARGET)
+        with tunehub.context(tvm.target.Target(target)) as hub:
+            make(mod, params, target)
     return hub.report()
 
 
@@ -59,3 +60,14 @@ def test_the_auto_scheduler_serves_nhwc() -> None:
     found = report("mobilenet", "NHWC")
     assert "auto_scheduler" in {item.tuner for item in found.workloads}
     assert not any("stays off" in note for note in found.notes)
+
+
+def test_a_gpu_s_records_serve_every_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which implementation and which record is known before anything is lowered: no CUDA is needed."""
+    monkeypatch.setenv("TOPHUB_LOCATION", "NONE")
+    found = report("resnet-18", make=laid_out, target=H200)
+    assert str(found.package).startswith("cuda-h200 0.")
+    planned = [item for item in found.workloads if item.op == "nn.conv2d"]
+    assert {item.rung for item in planned} == {"exact"}
+    assert sum(item.count for item in planned) == CONVOLUTIONS["resnet-18"]
+    assert {str(item.implementation) for item in planned} == {"conv2d_nchw.cuda", "conv2d_nchw_winograd.cuda"}
