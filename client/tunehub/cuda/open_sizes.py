@@ -20,7 +20,7 @@ from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
-from tunehub.relax.schedule.guard import check_function
+from tunehub.relax.schedule.guard import GuardError, check_function
 from tunehub.relax.symbols import instance, symbols_of
 
 _OF_WINDOWS = 2  # axes along which windows of images are reduced
@@ -46,7 +46,7 @@ class Static(Protocol):
         ...
 
     def divided(self, piece: Any) -> Any | None:
-        """That function scheduled; None where it is not right or cannot be launched."""
+        """That function scheduled, and not checked; None where TVM cannot schedule it so."""
         ...
 
 
@@ -83,30 +83,37 @@ def open_function(function: Any) -> OpenFunction | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizedFunction:
     """``mod``: with the function as ``main``, its extents unknown. ``measured``: the sizes of pieces that records are
-    for."""
+    for; ``divided``: sums of some were divided."""
 
     mod: Any
     measured: tuple[int, ...] = ()
+    divided: bool = False
 
 
-def by_size(function: Any, target: Any, static: Static) -> SizedFunction | None:
+def by_size(function: Any, target: Any, static: Static, *, divides: bool = True) -> SizedFunction | None:
     """Schedule ``function``, a PrimFunc with open axes, for ``target``; None when it is not of this kind.
 
-    ``static`` schedules the static functions of pieces. Raises NoTileError and NotPiecesError
-    where TVM's own schedule is to be used, GuardError for what would be wrong or cannot be launched.
+    ``static`` schedules the static functions of pieces; ``divides``: also by dividing sums, where that is right.
+    Raises NoTileError and NotPiecesError where TVM's own schedule is to be used, GuardError for what would be wrong or
+    cannot be launched.
     """
     whole = open_function(function)
-    found = _of_one_symbol(function, target) if whole is None else _in_pieces(whole, target, static)
+    found = _of_one_symbol(function, target) if whole is None else _in_pieces(whole, target, static, divides)
     if found is None and (rows := by_rows(main_module(function))) is not None:
         found = SizedFunction(mod=rows.mod)
     if found is None and whole is not None:
         found = _of_images(whole, target, static)
     if found is not None:
-        check_function(found.mod["main"], function, target)
+        try:
+            check_function(found.mod["main"], function, target)
+        except GuardError:
+            if not found.divided:
+                raise
+            return by_size(function, target, static, divides=False)
     return found
 
 
-def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
+def _in_pieces(whole: OpenFunction, target: Any, static: Static, divides: bool) -> SizedFunction | None:
     found = piece_problem(whole)
     if found is None:
         return None
@@ -116,7 +123,7 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
         return None
     branches = [*_vector(whole, problem, target, static)]
     limits, above = limits_of(target), len(branches)
-    known, made = dict(_known(whole, problem.grid, static)), dict[Tile | MeasuredPiece, Any]()
+    known, made = dict(_known(whole, problem.grid, static, divides)), dict[Tile | MeasuredPiece, Any]()
     while not made:
         tiles = tiles_by_size(problem, limits, covering=sums.einsum, above=above, measured=list(known))
         made = {each.tile: None for each in tiles}
@@ -125,10 +132,12 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
         failed = {tile for tile, function in made.items() if function is None}
         if failed:  # choose again, without them
             known, made = {tile: make for tile, make in known.items() if tile not in failed}, {}
-    used = tuple({tile.length for tile in made if isinstance(tile, MeasuredPiece) and tile.recorded})
+    pieces = [tile for tile in made if isinstance(tile, MeasuredPiece)]
+    used = tuple({tile.length for tile in pieces if tile.recorded})
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
-    return SizedFunction(mod=main_module(function), measured=used)
+    divided = any(not tile.recorded for tile in pieces)
+    return SizedFunction(mod=main_module(function), measured=used, divided=divided)
 
 
 def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunction | None:
@@ -143,7 +152,9 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), [branch])))
 
 
-def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[MeasuredPiece, Callable[[], Any | None]]]:
+def _known(
+    whole: OpenFunction, grid: Grid, static: Static, divides: bool
+) -> Iterator[tuple[MeasuredPiece, Callable[[], Any | None]]]:
     """The pieces of some lengths whose times are known or expected: by records, by records for other shapes, and by
     sums that are divided. Each with what makes the function in such pieces, or None."""
     for length in sorted({*grid.recorded, *grid.moved, *grid.divided}):
@@ -156,7 +167,7 @@ def _known(whole: OpenFunction, grid: Grid, static: Static) -> Iterator[tuple[Me
             function = _over(whole, scheduled, length)
             if function is not None:
                 yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), partial(_same, function)
-        elif length in grid.divided and (promised := static.divides(piece)) is not None:
+        elif divides and length in grid.divided and (promised := static.divides(piece)) is not None:
             blocks, run_s = promised
             made = partial(_divided, whole, piece, length, static)
             yield MeasuredPiece(length=length, blocks=blocks, run_s=run_s, recorded=False), made

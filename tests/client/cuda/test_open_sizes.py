@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
+import tvm_ffi
 from tvm import te, tirx, topi
 
-from tunehub.cuda import pieces, tiles
+from tunehub.cuda import open_sizes, pieces, tiles
 from tunehub.cuda.check import fault
 from tunehub.cuda.open_sizes import by_size
 from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
@@ -22,7 +23,7 @@ from tunehub.cuda.rule import ranked
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import open_axes
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
-from tunehub.relax.schedule.guard import FaultFoundError
+from tunehub.relax.schedule.guard import FaultFoundError, GuardError
 from tunehub.relax.symbols import branches_at, instance, probes
 
 from ..relax.outputs import one_after_the_other
@@ -224,6 +225,22 @@ def test_other_tiles_serve_where_sums_cannot_be_divided_after_all() -> None:
     failed, none = by_size(function, TARGET, _Pieces(divided=128, fails=True)), by_size(function, TARGET, NO_RECORDS)
     assert failed is not None and none is not None
     tvm.ir.assert_structural_equal(failed.mod, none.mod)
+
+
+def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, _ = _rows()
+    none = by_size(function, TARGET, NO_RECORDS)
+
+    def refused(scheduled: Any, original: Any, target: Any) -> None:
+        if none is None or not tvm_ffi.structural_equal(scheduled, none.mod["main"], map_free_vars=True):
+            raise GuardError("a race")
+
+    monkeypatch.setattr(open_sizes, "check_function", refused)
+    found = by_size(function, TARGET, _Pieces(divided=128))
+    assert found is not None and not found.divided
+    monkeypatch.setattr(open_sizes, "check_function", lambda *_: (_ for _ in ()).throw(GuardError("a race")))
+    with pytest.raises(GuardError):
+        by_size(function, TARGET, NO_RECORDS)
 
 
 def test_nothing_is_launched_for_size_0() -> None:

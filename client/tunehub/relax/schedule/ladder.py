@@ -402,10 +402,10 @@ class _Pieces:
             return None
 
     def divided(self, piece: Any) -> Any | None:
-        from tunehub.cuda.split_k_rule import by_rule
+        from tunehub.cuda.split_k_rule import unchecked
 
         try:
-            found = by_rule(main_module(piece), self.request.target)
+            found = unchecked(main_module(piece), self.request.target)
         except Exception:  # as above
             return None
         return None if found is None else found[0].mod["main"]
