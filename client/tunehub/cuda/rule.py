@@ -146,6 +146,7 @@ def _plain(problem: Problem, threads: int, covering: bool, open_loop: int | None
     common = _common(problem) if covering else frozenset()
     for loop, extent in enumerate(problem.spatial):
         cuts = [(1, 1)] if loop in common else _cuts(_lengths(extent, covering or loop == open_loop), threads)
+        cuts = [(count, own) for count, own in cuts if _keeps_groups(problem, loop, count * own)]
         choices = np.array(cuts, dtype=np.int64)
         found = np.concatenate([np.repeat(found, len(choices), axis=0), np.tile(choices, (len(found), 1))[:, None]], 1)
         found = found[(found[:, :, 0].prod(1) <= threads) & (found[:, :, 1].prod(1) <= _MOST_SUMS)]
@@ -158,6 +159,14 @@ def _plain(problem: Problem, threads: int, covering: bool, open_loop: int | None
         inner=found[:, :, 1],
         step=np.tile(np.array(step, dtype=np.int64), (len(found), 1)),
     )
+
+
+def _keeps_groups(problem: Problem, loop: int, length: int) -> bool:
+    """Whether tiles of this ``length`` begin where groups do, or lie in one: of others, TVM cannot say which part of an
+    operand they read, and stages all of it."""
+    terms = (term for operand in problem.operands for index in operand.index for term in index)
+    groups = {term.divisor for term in terms if term.loop == loop}
+    return all(length % group == 0 or group % length == 0 for group in groups)
 
 
 def _cuts(lengths: Sequence[int], threads: int) -> list[tuple[int, int]]:

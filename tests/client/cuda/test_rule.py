@@ -78,6 +78,14 @@ def test_windows_that_overlap_are_loaded_once() -> None:
     assert shared_bytes(conv(8, 14, 16, 3, stride=2), tiles).tolist() == [4 * (2 * 9 * 15 + 4 * 2 * 9)]
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(320, 20), (96, 4), (34, 2), (60, 20)])
+def test_tiles_of_a_grouped_convolution_keep_to_its_groups(channels: int, groups: int) -> None:
+    """Of tiles of 20 channels, groups of 16, TVM stages the image whole."""
+    own = channels // groups
+    found = ranked(conv(channels, 14, channels, 3, groups=groups), **LIMITS, count=40)
+    assert found and all(own % tile.lengths[0] == 0 or tile.lengths[0] % own == 0 for tile in found)
+
+
 def test_a_block_loads_the_channels_of_its_groups() -> None:
     tiles = as_tiles([((1, 1, 1), (8, 4, 1), (1, 1, 1), (2, 1, 1))])
     assert shared_bytes(conv(8, 4, 16, 1, groups=2), tiles).tolist() == [4 * (2 * 4 * 1 + 8 * 2)]
