@@ -30,8 +30,9 @@ Written by `python -m benchmarks dynamic`, not by hand.
 
 Each runtime has a process of its own, and the processes take turns; times are medians in ms, ratios medians of the
 rounds' ratios. The open model is compiled once by tunehub; onnxruntime has one session of the same open model for all
-sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have. What was measured on an
-H200 so far is in [ADR 34](adr/0034-open-axes-on-cuda.md).
+sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have. Products and attention of
+open sizes on an H200 are in [ADR 34](adr/0034-open-axes-on-cuda.md). Where models are compiled side by side, compile
+times are CPU seconds of all threads, of processes that share the cores: their ratios are rough.
 """
 
 
