@@ -20,7 +20,7 @@ def tiles(row: int, outer: int, lanes: int, machine: Machine) -> list[tuple[int,
         (-(-row // pieces), blocks): None
         for blocks in divisors(outer, _MOST_BLOCKS)
         for pieces in _pieces(row, machine.accumulators)
-        if _fits(-(-row // pieces), blocks * vectors, machine)
+        if fits(-(-row // pieces), blocks * vectors, machine)
     }
     return list(found) or [(1, 1)]
 
@@ -48,7 +48,7 @@ def vectors_of(lanes: int, machine: Machine) -> int:
     return -(-lanes // machine.vector)
 
 
-def _fits(columns: int, vectors: int, machine: Machine) -> bool:
+def fits(columns: int, vectors: int, machine: Machine) -> bool:
     """True when sums and operands fit into registers: elements of the input stay in one while several vectors of
     weights use them, and LLVM moves sums to the stack when there are too many."""
     sums = columns * vectors

@@ -17,7 +17,7 @@ from tunehub.templates.winograd import register_tiles
 TILES = _LARGE, _SMALL = 4, 2
 _KERNEL, _MOST_INPUTS = 3, 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _TRANSFORMED = 6.4  # of one vector of one place, in and out
-_BYTES, _MOST_READERS = 7.5, 4  # of weights from memory in one unit by a core; more cores get no more together
+_BYTES, _MOST_READERS = 0.47, 4  # of weights from memory in a unit, by a core and lane; more cores get no more
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 _STEPS = 40_000  # three steps more that all threads begin together: 12 µs
 
@@ -73,6 +73,5 @@ def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int) ->
     pair of channels. A step counts two multiply-adds in a unit."""
     inputs = math.prod(convolution.inputs)
     weights = FLOAT_BYTES * places * inputs * math.prod(convolution.outputs)
-    return 2 * steps * convolution.outputs[0] * inputs / machine.cores + weights / (
-        _BYTES * min(machine.cores, _MOST_READERS)
-    )
+    bytes_a_unit = _BYTES * machine.vector * min(machine.cores, _MOST_READERS)
+    return 2 * steps * convolution.outputs[0] * inputs / machine.cores + weights / bytes_a_unit
