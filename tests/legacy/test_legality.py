@@ -26,6 +26,7 @@ ARGUMENTS = (
 )  # fmt: skip
 WORKLOAD = ("conv2d_nchw.cuda", *ARGUMENTS)
 BIG = "cuda -model=big"
+H200 = "cuda -arch=sm_90 -model=h200"
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +121,19 @@ def test_another_devices_record_is_served_only_when_legal(
     assert is_fallback
     assert "big 1.0: conv2d_nchw.cuda 1x64x32x32 64x64x3x3" in notes[0]
     assert "more than 256 threads" in notes[0]
+
+
+@pytest.mark.parametrize("changed, served", [({}, True), ({"offset": 1}, False), ({"wmma_m": None}, False)])
+def test_a_template_for_tensor_cores_gets_the_values_that_it_states(
+    tmp_path: Path, changed: dict[str, Any], served: bool
+) -> None:
+    """Rows of fragments that are 129 numbers apart compile, and load others than the template means."""
+    shapes = (("TENSOR", (128, 128), "float16"), ("TENSOR", (128, 128), "float16"))
+    dense = autotvm.task.create("dense_tensorcore.cuda", (*shapes, None, "float16"), tvm.target.Target(H200))
+    line = log_line(dense, 0, 1e-5, H200)
+    entities = [[name, kind, changed.get(name, value)] for name, kind, value in line["config"]["entity"]]
+    line["config"]["entity"] = [each for each in entities if each[2] is not None]
+    with tunehub.context(H200, user_records=write_log(tmp_path / "mine.log", line)) as hub:
+        found = autotvm.task.DispatchContext.current.query(dense.target, dense.workload)
+    assert found.is_fallback is not served
+    assert any("left out: the knob" in note for note in hub.report().notes) is not served

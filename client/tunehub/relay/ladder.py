@@ -10,7 +10,7 @@ from tvm import autotvm
 
 from tunehub.records.ladder import StepRejected, walk
 from tunehub.records.log_lookup import LogCandidate, LogLookup
-from tunehub.relay.legality import device_problem
+from tunehub.relay.legality import device_problem, tensor_core_problem
 from tunehub.relay.transfer import transferred
 
 
@@ -53,18 +53,25 @@ def _recorded(request: ConfigRequest) -> _Outcomes:
         return
     config = autotvm.task.space.ConfigEntity.from_json_dict(candidate.record.config)
     config.cost = candidate.record.mean_s
-    problem = device_problem(request.target, request.workload, config) if candidate.rung == "family" else None
-    if problem is None:
+    reason = _reason_against(request, candidate, config)
+    if reason is None:
         yield _served(request, candidate, config)
     else:
-        reason = f"measured on another device: {problem}"
         yield StepRejected(step="exact", reason=reason, package=candidate.package, record=candidate.record.name)
+
+
+def _reason_against(request: ConfigRequest, candidate: LogCandidate, config: Any) -> str | None:
+    problem = tensor_core_problem(request.target, request.workload, config)
+    if problem is not None:
+        return f"left out: {problem}"
+    problem = device_problem(request.target, request.workload, config) if candidate.rung == "family" else None
+    return problem and f"measured on another device: {problem}"
 
 
 def _transferred(request: ConfigRequest) -> _Outcomes:
     """A record of other shapes, fitted; none where any implementation of the operator has a record."""
     found = transferred(request.logs, request.target, request.workload)
-    if found is not None:
+    if found is not None and tensor_core_problem(request.target, request.workload, found.config) is None:
         yield _served(request, found.candidate, found.config)
 
 

@@ -59,6 +59,24 @@ def cuda_problem(function: Any, target: Any) -> str | None:
     return too_many or excess_shared_memory(function, limits)
 
 
+def tensor_core_problem(target: Any, workload: Any, config: Any) -> str | None:
+    """Why a template for tensor cores must not get this configuration, or None.
+
+    Its plain knobs decide how far apart the rows of a fragment are. A distance that CUDA does not allow (``offset`` 1)
+    is compiled all the same and computes something else, so only values that the template states are taken.
+    """
+    if "tensorcore" not in workload[0]:
+        return None
+    space = autotvm.task.create(workload[0], workload[1:], target).config_space
+    for name, knob in space.space_map.items():
+        if isinstance(knob, autotvm.task.space.OtherOptionSpace):
+            known = [option.val for option in knob.entities]
+            value = getattr(config._entity_map.get(name), "val", None)
+            if value not in known:
+                return f"the knob {name!r} is {value}, and the template has {known}"
+    return None
+
+
 def build_problem(target: Any, workload: Any, config: Any) -> str | None:
     """Why TVM cannot build an operator with this configuration, or None when it can.
 
