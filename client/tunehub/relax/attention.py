@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 
 from tunehub.relax.expressions import replaced
-from tunehub.relax.nodes import constant_array, integer, is_constant, same_extent, shape_of, tensor_type
+from tunehub.relax.nodes import constant_array, has_floats, integer, is_constant, same_extent, shape_of, tensor_type
 from tunehub.relax.open_axes.views import dtype_of
 from tunehub.relax.tensor_views import INDEX, TensorViews, broadcast, name_of, wide
 
@@ -320,7 +320,7 @@ def _triangle(value: Any, at: Sequence[Any]) -> Any | None:
     inside = at[-1] <= at[-2] + tirx.const(columns - rows, INDEX)
     if array.dtype == bool:
         return inside if (array == has).all() else None
-    if array.dtype.kind != "f" or (array[has] != 0).any() or not (array[~has] == array[0, -1]).all():
+    if not has_floats(array) or (array[has] != 0).any() or not (array[~has] == array[0, -1]).all():
         return None
     return tirx.Select(inside, tirx.const(0, _F32), _constant(float(array[0, -1])))
 

@@ -172,6 +172,11 @@ def constant_array(constant: Any) -> npt.NDArray[Any]:
     return array
 
 
+def has_floats(array: npt.NDArray[Any]) -> bool:
+    """Whether the elements are floating-point numbers; numpy has no kind for bfloat16."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
 def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArray[Any]], None]) -> Any:
     """A constant tensor of Relax with what ``fill`` writes into it, without a copy.
 

@@ -9,7 +9,16 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tunehub.relax.nodes import bound_value, constant_array, integer, is_constant, same_extent, shape_of, symbolic
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    has_floats,
+    integer,
+    is_constant,
+    same_extent,
+    shape_of,
+    symbolic,
+)
 
 INDEX = "int64"
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
@@ -81,7 +90,11 @@ class TensorViews:
             first, second = map(self.number, value.args)
             return None if first is None or second is None else float(first < second)
         array = constant_array(value) if is_constant(value) else None
-        if array is None or array.dtype.kind not in "fbiu" or not 0 < array.size <= _MOST_COMPARED:
+        if (
+            array is None
+            or not (array.dtype.kind in "biu" or has_floats(array))
+            or not 0 < array.size <= _MOST_COMPARED
+        ):
             return None
         return float(array.flat[0]) if array.size == 1 or (array == array.flat[0]).all() else None
 

@@ -44,7 +44,8 @@ _F32 = "float32"
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class AttentionTile:
     """A block has ``warps`` along queries and along keys. Each has ``rows`` times 16 queries and takes ``keys`` keys
-    at a time. ``stages``: of tiles of keys and values in shared memory; with 2 the next is loaded meanwhile."""
+    at a time. ``stages``: of tiles of keys and values in shared memory; with 2 the next is loaded meanwhile.
+    ``warpgroups``: by their instructions; warps along queries are fours. ``cluster``: blocks that share the keys."""
 
     warps: tuple[int, int]
     rows: int
@@ -52,7 +53,6 @@ class AttentionTile:
     stages: int = 2
     warpgroups: bool = False
     cluster: int = 1
-    staggered: bool = False
 
     @property
     def queries(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tunehub.cuda.attention.kernel import AttentionTile
 from tunehub.cuda.attention.kernels import kernel_of
+from tunehub.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.cuda.attention.spec import Attention, attention_of
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.hopper.rule import compile_for_warpgroups, own_target
@@ -26,7 +27,7 @@ _SHORT = 256  # keys that a block takes at once
 _FEW = 256  # queries of all matrices of a batch, for which blocks are small
 _PART = 64  # of which depths are multiples for warpgroups
 _WIDE = 128  # depth and outputs together, up to which warpgroups take 128 keys at a time
-_LONG = 1000  # blocks of 128 queries, from which two warpgroups share keys
+_LONG = 1000  # blocks of 128 queries of causal attention, from which two warpgroups share keys
 # Warps along queries and keys, keys of a warp, from many queries to large depths.
 _ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
 _ANY_SINGLES = ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16))
@@ -55,7 +56,8 @@ def by_rule(mod: Any, target: Any) -> tuple[AttentionSchedule, None] | None:
     if attention is None:
         return None
     if not is_symbolic(function):
-        return AttentionSchedule(main_module(_first(attention, tiles(attention, target), target))), None
+        attention, order = _one_query(attention, target) or (attention, tiles(attention, target))
+        return AttentionSchedule(main_module(_first(attention, order, target))), None
     few, many = (_first(attention, order, target) for order in _open_tiles(attention, target))
     branches = [SizeBranch(up_to=_FEW, function=few), SizeBranch(up_to=None, function=many)]
     return AttentionSchedule(main_module(_own(joined(function, size_of(function), branches), many))), None
@@ -105,20 +107,35 @@ def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     yield from _made([shape(attention, fewest, most), *_any(attention)])
 
 
+def _one_query(attention: Attention, target: Any) -> tuple[Attention, Iterator[AttentionTile]] | None:
+    """One query of each head by many keys in half precision: as many blocks of a cluster share them as the GPU has
+    room for, and heads that have keys in common are together."""
+    many = attention.queries == 1 and attention.keys > _SHORT
+    if not many or attention.dtype == "float32" or not has_warpgroups(target):
+        return None
+    heads = heads_of_a_key(attention)
+    together = with_heads_as_queries(attention, heads) if heads > 1 else attention
+    blocks = math.prod(together.lead)
+    cluster = next(count for count in (8, 4, 2, 1) if 2 * blocks * count <= 3 * MULTIPROCESSORS or count == 1)
+    own = AttentionTile(warps=(1, 4), rows=1, keys=32, cluster=cluster)
+    return together, chain([own], tiles(together, target))
+
+
 def _suits_warpgroups(attention: Attention, target: Any) -> bool:
     wide = all(size in (_PART, 2 * _PART) for size in (attention.depth, attention.outputs))
     return wide and attention.dtype != "float32" and has_warpgroups(target)
 
 
 def _of_warpgroups(attention: Attention, heads: int) -> AttentionTile:
-    """Few blocks: each divides its keys. A long loop: two warpgroups have keys in common."""
+    """Few blocks: each divides its keys. Wide heads and many blocks: two warpgroups have keys in common."""
     blocks, longest = (heads * -(-attention.queries // rows) for rows in (64, 128))
     short = attention.causal is not None or attention.keys <= _SHORT
     if blocks <= MULTIPROCESSORS * (2 if short else 1):
         return _warpgroups(4, 2, 64)
     if attention.depth + attention.outputs <= _WIDE:
         return _warpgroups(4, 1, 128)
-    return _warpgroups(8, 1, 128) if longest >= _LONG else _warpgroups(4, 1, 64)
+    enough = _LONG if attention.causal is not None else MULTIPROCESSORS
+    return _warpgroups(8, 1, 128) if longest > enough else _warpgroups(4, 1, 64)
 
 
 def _warpgroups(rows: int, along: int, keys: int) -> AttentionTile:

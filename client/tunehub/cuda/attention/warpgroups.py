@@ -105,7 +105,7 @@ class WarpgroupKernel(AttentionKernel):
             nest("h", [self.engine.rows], self.smaller),
             self.packed(),
         )
-        if not self.t.staggered:
+        if not self.staggered:
             return steps(ptx.arrived(0)(), early)
         late = steps(
             *copies,
@@ -118,15 +118,20 @@ class WarpgroupKernel(AttentionKernel):
         return steps(ptx.arrived(0)(), either(self.is_early, early, late))
 
     @property
+    def staggered(self) -> bool:
+        """Whether warpgroups of a block take turns with tensor cores."""
+        return self.t.warps[0] > WARPS
+
+    @property
     def is_early(self) -> Any:
         """Whether a warpgroup makes the softmax behind its products and not before: while others multiply."""
         return self.group % 2 == 0
 
     def if_early(self, body: Any) -> Any:
-        return when(self.is_early, body) if self.t.staggered else body
+        return when(self.is_early, body) if self.staggered else body
 
     def if_late(self, body: Any) -> Any:
-        return when(self.group % 2 == 1, body) if self.t.staggered else None
+        return when(self.group % 2 == 1, body) if self.staggered else None
 
     def weights(self, tile: Any) -> Any:
         """Of the first tile."""

@@ -15,7 +15,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tunehub.cuda.attention.joining import join_attention
-from tunehub.cuda.attention.rule import by_rule, serves
+from tunehub.cuda.attention.kernel import AttentionTile
+from tunehub.cuda.attention.rule import by_rule, serves, tiles
 from tunehub.cuda.attention.spec import attention_of
 from tunehub.relax.nodes import buffer_shapes, main_module, tensor_class
 from tunehub.relax.schedule.guard import GuardError
@@ -64,22 +65,57 @@ def _expected(arrays: list[Any]) -> Any:
     return np.einsum("bhij,bhjd->bihd", weights / weights.sum(-1, keepdims=True), v)
 
 
-@pytest.mark.parametrize("dtype", swept(["float16"], ["float32"]))
-def test_attention_of_open_length_is_right_at_every_size(dtype: str) -> None:
-    function = function_of(tirx.Var("n", "int64"), tirx.Var("s", "int64"), dtype)
+_OPEN = [("float16", DEPTH, 90), ("bfloat16", 64, 270), ("float32", DEPTH, 90)]
+
+
+@pytest.mark.parametrize("case", swept(_OPEN[:2], _OPEN))
+def test_attention_of_open_length_is_right_at_every_size(case: tuple[str, int, int]) -> None:
+    """With heads of 64 numbers, those of more than 256 rows are by warpgroups."""
+    dtype, depth, longest = case
+    function = function_of(tirx.Var("n", "int64"), tirx.Var("s", "int64"), dtype, depth)
     assert list(map(symbol_name, symbols_of(function))) == ["n", "s"]
     found = by_rule(main_module(function), tvm.target.Target(H200))
     assert found is not None
     scheduled, rng = found[0].mod["main"], np.random.default_rng(0)
-    for size in ((1, 1), (2, 20), (1, 70), (3, 90)):
+    for size in ((1, 1), (2, 20), (1, 70), (3, 90), (1, longest)):
         static = instance(scheduled, size)
         *given, (shape, _) = buffer_shapes(static)
         arrays = [rng.uniform(-1, 1, each).astype(kind) for each, kind in given]
         out = np.full(shape, np.nan, dtype)
         run_in_lockstep(static, *arrays, out)
         want = _expected(arrays)
-        bound = {"float16": 1e-3, "float32": 2e-6}[dtype]
-        assert np.abs(out.reshape(want.shape) - want).max() <= bound * np.abs(want).max(), size
+        bound = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}[dtype]
+        assert np.abs(out.reshape(want.shape).astype("float64") - want).max() <= bound * np.abs(want).max(), size
+
+
+def _first_tile(function: Any, arch: str = "sm_90") -> AttentionTile:
+    found = attention_of(function)
+    assert found is not None
+    return next(tiles(found, tvm.target.Target({**H200, "arch": arch})))
+
+
+def test_warpgroups_serve_many_queries_of_wide_heads_where_they_are() -> None:
+    many = function_of(8, 512, "float16", 64)
+    assert _first_tile(many).warpgroups and not _first_tile(many, "sm_80").warpgroups
+    assert _first_tile(function_of(8, 512, "bfloat16", 128)).warpgroups
+    others = (function_of(8, 512, "float16", 96), function_of(1, 64, "float16", 64), function_of(8, 512, "float32", 64))
+    assert not any(_first_tile(each).warpgroups for each in others)
+
+
+def test_kernels_for_warpgroups_name_their_architecture() -> None:
+    for length in (512, tirx.Var("s", "int64")):
+        found = by_rule(main_module(function_of(8, length, "float16", 64)), tvm.target.Target(H200))
+        assert found is not None
+        assert str(found[0].mod["main"].attrs["target"].attrs["arch"]) == "sm_90a"
+
+
+def test_shared_memory_of_an_open_length_is_that_of_a_long_one() -> None:
+    """Up to a tile of keys half of it is not used: such a kernel was launched, and refused, on a GPU."""
+    found = by_rule(main_module(function_of(1, tirx.Var("s", "int64"), "float32", 96)), tvm.target.Target(H200))
+    assert found is not None
+    static = instance(found[0].mod["main"], [255])
+    loops = {str(each.thread_binding.thread_tag): int(each.extent) for each in _bound(static.body)}
+    assert loops["threadIdx.y"] == 4
 
 
 def test_another_tile_serves_where_the_first_takes_too_much_shared_memory() -> None:
