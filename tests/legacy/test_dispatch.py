@@ -38,6 +38,7 @@ pytestmark = pytest.mark.legacy
 
 REPLACED = (
     (BuildModule, "build"), (BuildModule, "optimize"), (VMCompiler, "lower"), (VMCompiler, "optimize"),
+    (VMCompiler, "codegen"),
     (te_compiler, "select_implementation"), (autotvm.tophub, "context"), (autotvm.tophub, "load_reference_log"),
     (autotvm.tophub, "check_backend"), (autotvm.DispatchContext, "current"),
     (auto_scheduler.DispatchContext, "current"),

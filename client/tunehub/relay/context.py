@@ -80,8 +80,9 @@ def _release() -> None:
 def _replace_all() -> None:
     for method in ("build", "optimize"):
         _replace(BuildModule, method, _building)
-    for method in ("lower", "optimize"):
-        _replace(VMCompiler, method, _building)
+    _replace(VMCompiler, "optimize", _building)
+    _replace(VMCompiler, "lower", _lowering)
+    _replace(VMCompiler, "codegen", _generating)
     _replace(te_compiler, "select_implementation", _selecting)
     # TVM asks these only below a hub: the download of TopHub must not be tried, and references come from the hub.
     _replace(autotvm.tophub, "context", lambda original: _no_tophub)
@@ -107,6 +108,27 @@ def _building(original: Any) -> Any:
         params = kwargs.get("params")
         module = mod if isinstance(mod, tvm.IRModule) else tvm.IRModule.from_expr(mod)
         return build.build(current, module, params or _params(self), target, run, lambda: _renew(self, params))
+
+    return replaced
+
+
+def _lowering(original: Any) -> Any:
+    """Lowering generates code, too: what TVM cannot make of a record shows no earlier (`VerifyMemory`, NVRTC)."""
+    generate = VMCompiler.codegen
+
+    def lower_and_generate(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if session.current_session() is not None:
+            generate(self)
+            self.is_generated = True
+
+    return _building(lower_and_generate)
+
+
+def _generating(original: Any) -> Any:
+    def replaced(self: Any) -> None:
+        if not self.__dict__.pop("is_generated", False):
+            original(self)
 
     return replaced
 
