@@ -53,6 +53,18 @@ def within_bounds(mod: Any, _context: Any) -> Any:
     return writer.builder_.get()
 
 
+def without_conditions(mod: Any) -> Any:
+    """``mod`` with slices and pooling whose shapes have conditions written as :func:`within_bounds` does, and nothing
+    else: kernels that it makes are for all sizes."""
+    graphs = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    touched = {v: f for v, f in graphs.items() if any(map(_is_conditional, _bindings(f)))}
+    writer = _BoundedWriter(mod)
+    writer.makes_kernels = False
+    for variable, function in touched.items():
+        writer.builder_.update_func(variable, writer.written(function, checked=False))
+    return writer.builder_.get() if touched else mod
+
+
 def bounds_of(function: Any, name: str) -> tuple[int | None, int | None]:
     """The least and the greatest value of the symbol ``name`` that ``function`` states."""
     return _numbers(function, _LOWER).get(name), _numbers(function, _UPPER).get(name)
@@ -60,6 +72,7 @@ def bounds_of(function: Any, name: str) -> tuple[int | None, int | None]:
 
 @mutator
 class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
+    makes_kernels = True
     _bounds: _Bounds = ()
     _unchecked: tuple[Any, ...] = ()
     _analyzer: Any = None
@@ -98,7 +111,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         """Slices begin and end inside, and say so: TVM infers their shapes anew in every pass."""
-        if _is_unordered(call):
+        if self.makes_kernels and _is_unordered(call):
             parts = [self.visit_expr(part) for part in call.args[0].fields]
             return self.builder_.call_te(
                 lambda *tensors: topi.concatenate(tensors, int(call.attrs.axis)),
@@ -212,10 +225,14 @@ def _bindings(function: Any) -> list[Any]:
 
 def _is_odd(binding: Any) -> bool:
     """Whether a result has a shape that TVM's passes stumble over."""
-    if any(map(_has_condition, shape_of(binding.var) or ())) or _is_unordered(binding.value):
+    if _is_conditional(binding) or _is_unordered(binding.value):
         return True
     shapes = [each for each in getattr(binding.value, "args", ()) if isinstance(each, relax.ShapeExpr)]
     return any(_is_written_otherwise(extent) for shape in shapes for extent in shape.values)
+
+
+def _is_conditional(binding: Any) -> bool:
+    return any(map(_has_condition, shape_of(binding.var) or ()))
 
 
 def _is_unordered(value: Any) -> bool:

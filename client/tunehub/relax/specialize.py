@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from tunehub.exceptions import SettingError
-from tunehub.relax.bounds import bounds_of, within_bounds
+from tunehub.relax.bounds import bounds_of, without_conditions
 from tunehub.relax.effects import keep_effects
 from tunehub.relax.identifiers import identifiers
 from tunehub.relax.nodes import constant_array, is_constant, shape_of, tensor_type
@@ -54,7 +54,7 @@ def specialized(mod: Any, sizes: Sizes) -> Any:
     them. They are called ``main_batch_8``, and ``main_open`` is for all other sizes. Without sizes it is ``mod``."""
     if not sizes:
         return mod
-    mod = keep_effects(within_bounds(mod))  # conditions in shapes are no more where sizes are known
+    mod = keep_effects(without_conditions(mod))  # conditions in shapes are no more where sizes are known
     main = _main(mod)
     others = {variable: function for variable, function in mod.functions.items() if variable.name_hint != _MAIN}
     builder = relax.BlockBuilder(tvm.IRModule(others, attrs=mod.attrs))

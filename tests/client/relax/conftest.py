@@ -112,6 +112,7 @@ class FakeHub:
     notes: list[str] = field(default_factory=list)
     layout: str = "keep"
     winograd: bool = False
+    precision: str = "float32"
     measuring: Any = None
     verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)

@@ -98,6 +98,24 @@ def test_slices_that_may_end_at_a_negative_number_have_functions_for_chosen_size
         assert machine.chosen() == [f"main_n_{size}" if size in (1, 6) else "main_open"]
 
 
+def test_a_token_in_front_of_the_others_has_functions_for_chosen_sizes(nets: Any, target: Any, make_hub: Any) -> None:
+    """What TVM's types call ``1 + n`` rows and its kernels ``n + 1``."""
+    first, scale = nets.array(2, 1, 8), nets.array(8)
+
+    def body(b: Any, x: Any) -> Any:
+        rows = b.emit(op.concat([relax.const(first), x], axis=1))
+        return b.emit(op.exp(b.emit(op.multiply(rows, relax.const(scale)))))
+
+    hub = make_hub(layout="auto")
+    machine = Machine(compile_module(nets.build(body, (2, symbol("n"), 8)), target, hub, specialize={"n": [1, 5]}))
+    assert not hub.failures
+    for size in (1, 4, 5):
+        data = nets.array(2, size, 8)
+        expected = np.exp(np.concatenate([first, data], axis=1) * scale)
+        np.testing.assert_allclose(machine(data).numpy(), expected, rtol=1e-5)
+        assert machine.chosen() == [f"main_n_{size}" if size in (1, 5) else "main_open"]
+
+
 def test_a_record_for_the_fixed_shape_serves_the_function_of_its_size(
     nets: Any, target: Any, make_hub: Any, record_for: Any
 ) -> None:
