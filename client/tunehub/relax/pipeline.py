@@ -198,7 +198,7 @@ def _with_winograd(prepared: Any, target: Any, hub: Hub) -> Any:
     from tunehub.relax.winograd.module import with_winograd
 
     try:
-        return with_winograd(prepared, target, hub.lookup)
+        return with_winograd(prepared, target, hub.lookup, hub.note)
     except Exception as error:
         hub.failed("writing convolutions by Winograd's algorithm", error)
         return prepared

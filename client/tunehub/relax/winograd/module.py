@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.records.key_scheme import TEMPLATE
+from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import result_types
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import constant_array, constant_like, is_constant, main_module
@@ -20,24 +21,37 @@ from tunehub.relax.winograd.rewriting import find, rewritten
 from tunehub.relax.winograd.rule import chosen_tile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tunehub.records.lookup import RecordLookup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Replaced:
-    """A function that takes the place of another, and what it wants of its weight."""
+    """A function that takes the place of another, and what it wants of its weight. ``recorded``: the other one has a
+    record."""
 
     function: Any
     name: str
     weight: int
     tile: int
+    recorded: bool
 
 
-def with_winograd(mod: Any, target: Any, lookup: RecordLookup) -> Any:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tuned:
+    """How many times as fast as default knobs the best is that was measured, 1 where nothing was; whether a record of
+    it would serve."""
+
+    gain: float
+    recorded: bool
+
+
+def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]) -> Any:
     """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a CPU, with such functions and their weights.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
-    of a guess; how fast the record is, its evidence says.
+    of a guess; how fast the record is, its evidence says. ``note`` is told how many do not.
     """
     calls = _calls(mod)
     found = {}
@@ -46,6 +60,12 @@ def with_winograd(mod: Any, target: Any, lookup: RecordLookup) -> Any:
             replaced = _replaced(str(variable.name_hint), function, calls, target, lookup)
             if replaced is not None:
                 found[variable] = replaced
+    recorded = sum(each.recorded for each in found.values())
+    if recorded:
+        note(
+            f"{recorded} functions with records are computed by Winograd's algorithm, which should be at least "
+            f"{GUESS_MARGIN:.3g} times as fast (winograd=False keeps the records)"
+        )
     return _Rewriter(mod, found).written() if found else mod
 
 
@@ -55,14 +75,14 @@ def _replaced(
     found = find(function)
     if found is None or not all(_has_constant(call, found.weight) for call in calls.get(name, ())):
         return None
-    tuned = _tuned_gain(function, lookup)
-    tile = None if tuned is None else chosen_tile(found.convolution, machine_for(target), tuned)
-    if tile is None:
+    tuned = _tuned(function, lookup)
+    tile = None if tuned is None else chosen_tile(found.convolution, machine_for(target), tuned.gain)
+    if tuned is None or tile is None:
         return None
     written = rewritten(function, found, tile)
     if not _fits(written, target):
         return None
-    return _Replaced(function=written, name=_named(name), weight=found.weight, tile=tile)
+    return _Replaced(function=written, name=_named(name), weight=found.weight, tile=tile, recorded=tuned.recorded)
 
 
 def _fits(function: Any, target: Any) -> bool:
@@ -92,9 +112,9 @@ def _static(function: Any) -> Any | None:
     return None if axes is None else piece_of(function, axes, [1] * len(axes.extents))
 
 
-def _tuned_gain(function: Any, lookup: RecordLookup) -> float | None:
-    """How many times as fast as default knobs the best is that was measured for ``function``, or for the record that
-    would serve it; 1 where nothing was. None where it was, and nobody says what default knobs take."""
+def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:
+    """What was measured for ``function``, or for the record that would serve it; None where something was, and nobody
+    says what default knobs take."""
     single = main_module(function)
     exact = workload_key(single)
     candidate = lookup.by_exact(exact)
@@ -105,9 +125,12 @@ def _tuned_gain(function: Any, lookup: RecordLookup) -> float | None:
         return None
     measured = lookup.measured(TEMPLATE, exact if candidate is None else candidate.record.exact)
     if measured is None:
-        return 1.0 if candidate is None else None
+        return _Tuned(gain=1.0, recorded=False) if candidate is None else None
     known = measured.evidence
-    return max(known.untuned_s / min(known.tuned_s, known.default_s), 1.0) if known.untuned_s else None
+    if not known.untuned_s:
+        return None
+    gain = max(known.untuned_s / min(known.tuned_s, known.default_s), 1.0)
+    return _Tuned(gain=gain, recorded=candidate is not None)
 
 
 def _has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:

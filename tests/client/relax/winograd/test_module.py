@@ -112,6 +112,7 @@ def test_explain_says_the_same(nets: Nets, wide: Any, make_hub: Any) -> None:
 
 
 def test_weights_that_calls_share_are_transformed_once(nets: Nets, wide: Any) -> None:
+    notes: list[str] = []
     weight = nets.const(CHANNELS, CHANNELS, 3, 3)
 
     def make(b: Any, x: Any) -> Any:
@@ -119,7 +120,9 @@ def test_weights_that_calls_share_are_transformed_once(nets: Nets, wide: Any) ->
             x = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, weight, padding=1))))
         return x
 
-    mod = with_winograd(prepare(nets.build(make, (1, CHANNELS, SIZE, SIZE)), wide, layout="auto"), wide, EmptyLookup())
+    mod = with_winograd(
+        prepare(nets.build(make, (1, CHANNELS, SIZE, SIZE)), wide, layout="auto"), wide, EmptyLookup(), notes.append
+    )
     weights: dict[Any, Any] = {}
 
     def visit(node: Any) -> None:
@@ -133,6 +136,7 @@ def test_weights_that_calls_share_are_transformed_once(nets: Nets, wide: Any) ->
 
 
 def test_weights_that_are_no_constants_stay(nets: Nets, wide: Any) -> None:
+    notes: list[str] = []
     kind = tensor_class()
     weight = relax.Var("w", kind((4, 4, 3, 3, 16, 16), "float32"))
     from tunehub.relax.layout.blocked import conv2d_blocked
@@ -144,7 +148,7 @@ def test_weights_that_are_no_constants_stay(nets: Nets, wide: Any) -> None:
         builder.emit_func_output(out)
     mod = builder.get()
     assert find(functions(mod)[0]) is not None
-    assert with_winograd(mod, wide, EmptyLookup()) is mod
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
 
 
 def test_open_batches_are_right_at_every_size(nets: Nets, host: Any, run: Any, make_hub: Any) -> None:
@@ -159,17 +163,20 @@ def test_open_batches_are_right_at_every_size(nets: Nets, host: Any, run: Any, m
 
 
 def test_open_images_keep_the_direct_convolution(nets: Nets, wide: Any) -> None:
+    notes: list[str] = []
     mod = prepare(chain(nets, size=tvm.tirx.Var("h", "int64")), wide, layout="auto")
-    assert with_winograd(mod, wide, EmptyLookup()) is mod
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
 
 
 def test_without_a_schedule_nothing_is_rewritten(nets: Nets, wide: Any, monkeypatch: Any) -> None:
+    notes: list[str] = []
+
     def refused(*_: Any) -> None:
         raise ValueError("refused")
 
     mod = prepare(chain(nets), wide, layout="auto")
     monkeypatch.setattr(winograd.TemplateFit, "by_default", refused)
-    assert with_winograd(mod, wide, EmptyLookup()) is mod
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
 
 
 def test_an_error_leaves_direct_convolutions(nets: Nets, wide: Any, make_hub: Any, monkeypatch: Any) -> None:
@@ -217,3 +224,5 @@ def test_a_record_serves_unless_the_algorithm_should_be_faster(
     found = {each.template for each in hub.workloads if "conv2d" in each.name or "winograd" in each.name}
     assert found == templates
     assert ("exact" in hub.rungs()) == ("conv2d" in templates)
+    noted = ["1 functions with records" in note and "winograd=False" in note for note in hub.notes]
+    assert noted == ([True] if templates == {"winograd"} else [])
