@@ -14,7 +14,7 @@ from tunehub.cuda.skinny.schedule import apply
 from tunehub.relax.schedule.guard import check_features, check_function
 
 NAME = "skinny"  # in reports
-_FEW, _MANY_COLUMNS = 16, 1 << 14  # rows; where there are more columns, blocks of 64 rows fill the GPU
+_FEW = 16  # rows, up to which no kernel for warpgroups is as fast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,6 @@ def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
         return
     if extents.rows == 1:
         raise NoTileError("TVM's own schedule of a product with a vector reads weights as fast")
-    few = extents.rows <= (_FEW if extents.columns > _MANY_COLUMNS else 2 * _FEW)
-    matmul = None if few else warpgroups.matmul_in(mod)
+    matmul = None if extents.rows <= _FEW else warpgroups.matmul_in(mod)
     if matmul is not None and warpgroups.expected_s(matmul, target) is not None:
         raise NoTileError(f"a kernel for warpgroups is as fast for {extents.rows} rows")
