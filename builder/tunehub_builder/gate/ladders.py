@@ -13,9 +13,11 @@ from statistics import geometric_mean, median
 import msgspec
 
 from tunehub.measure.protocol import MARGIN
+from tunehub.templates import CUDA_VERSIONS
 from tunehub_builder.gate.comparison import ComparedFinalists
 from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.tuning.journal import KnobChoice, Trial
+from tunehub_builder.tuning.search.knobs import RULE
 
 _STEP_GAIN = math.log(1.1)  # what one step more must gain, over all sizes together: less is noise
 _MOST_STEPS = 8
@@ -148,16 +150,19 @@ def with_more(found: ComparedFinalists, more: ComparedFinalists) -> ComparedFina
 
 
 def ladder_finalists(trials: Sequence[Trial], points: Sequence[tuple[int, ...]]) -> list[KnobChoice]:
-    """The choices to compare: that measured first, which is the template's own, the fastest at all sizes together, then
-    the fastest at each, those first whose size gains most; ``FINALISTS`` at most."""
+    """The choices to compare: what serves without a record, the fastest at all sizes together, then the fastest at
+    each, those first whose size gains most; ``FINALISTS`` at most. Without a record tiles for CUDA are those of the
+    rule, all together, measured or not; knobs for CPUs those measured first."""
     measured = [trial for trial in trials if is_measured(trial) and trial.points == tuple(points)]
     if not measured:
         return []
     best = min(measured, key=lambda trial: trial.mean_s)
     single = [(min(measured, key=lambda trial: trial.run_s[place]), place) for place in range(len(points))]
     gaining = sorted(single, key=lambda found: found[0].run_s[found[1]] / best.run_s[found[1]])
+    first = measured[0].choice
+    of_tiles = any(trial.choice is not None and trial.choice.template in CUDA_VERSIONS for trial in measured)
     found: list[KnobChoice] = []
-    for trial in (measured[0], best, *(trial for trial, _ in gaining)):
-        if trial.choice is not None and trial.choice not in found:
-            found.append(trial.choice)
+    for choice in (RULE if of_tiles else first, best.choice, *(trial.choice for trial, _ in gaining)):
+        if choice is not None and choice not in found:
+            found.append(choice)
     return found[:FINALISTS]

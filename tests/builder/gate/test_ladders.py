@@ -140,6 +140,8 @@ def test_finalists_are_the_first_the_best_and_those_that_are_best_at_some_size()
     found = [choice.template for choice in ladder_finalists(measured, ((1,), (8,)))]
     assert found == ["own", "best", "small", "large"]
     assert ladder_finalists([trial("fails")], ((1,), (8,))) == []
+    on_cuda = [choice.template for choice in ladder_finalists([*measured, trial("split_k", 0.5, 9.0)], ((1,), (8,)))]
+    assert on_cuda[0] == "rule" and "split_k" in on_cuda
 
 
 def test_sizes_count_alike_when_trials_are_ranked() -> None:
