@@ -1,10 +1,11 @@
 """``python -m benchmarks.gpu_warpgroups [FILE]``: fit the costs of kernels for warpgroups, and judge the rule.
 
-FILE (default: that of 2026-11-23, H200): a JSON object a line and workload: ``name``, ``kind``, ``extents`` (batch,
-rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not measured), and ``tiles``,
-each the fields of a WarpgroupTile and its seconds. Judged is each kind of workload with costs that were fitted without
-it: of the tiles that were measured for a workload, the rule's first is compared with the fastest. Needs scipy; no TVM,
-no GPU.
+FILE (default: that of 2026-11-22, H200, to which the client's costs are fitted; kernels of 2026-11-23 write their
+results otherwise, and fits to their rows choose no better): a JSON object a line and workload: ``name``, ``kind``,
+``extents`` (batch, rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not
+measured), and ``tiles``, each the fields of a WarpgroupTile and its seconds. Judged is each kind of workload with costs
+that were fitted without it: of the tiles that were measured for a workload, the rule's first is compared with the
+fastest. Needs scipy; no TVM, no GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from tunehub.cuda.hopper.ptx import COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul
 
-ROWS = Path(__file__).parent / "results" / "warpgroups-h200-2026-11-23.jsonl.xz"
+RESULTS = Path(__file__).parent / "results"
+ROWS = RESULTS / "warpgroups-h200-2026-11-22.jsonl.xz"
+LATER = RESULTS / "warpgroups-h200-2026-11-23.jsonl.xz"
+TF32 = RESULTS / "warpgroups-tf32-h200-2026-11-23.jsonl.xz"
 
 Array = npt.NDArray[Any]
 Costs = dict[str, float]

@@ -6,24 +6,34 @@ import pytest
 from benchmarks import gpu_warpgroups
 from click.testing import CliRunner
 
-from tunehub.cuda.hopper.cost import COSTS
+from tunehub.cuda.hopper.cost import COSTS, TF32_COSTS
 
 pytestmark = pytest.mark.slow
 
-MEASURED = tuple(gpu_warpgroups.measured(gpu_warpgroups.ROWS))
+ROWS, LATER, TF32 = (
+    tuple(gpu_warpgroups.measured(path)) for path in (gpu_warpgroups.ROWS, gpu_warpgroups.LATER, gpu_warpgroups.TF32)
+)
 
 
-def test_the_costs_of_the_client_are_fitted_to_the_rows() -> None:
-    assert gpu_warpgroups.fitted(MEASURED) == pytest.approx(COSTS, rel=0.02)
+@pytest.mark.parametrize(("rows", "costs"), [(ROWS, COSTS), (TF32, TF32_COSTS)], ids=["half", "tf32"])
+def test_the_costs_of_the_client_are_fitted_to_the_rows(
+    rows: tuple[gpu_warpgroups.MeasuredWarpgroupTiles, ...], costs: dict[str, float]
+) -> None:
+    assert gpu_warpgroups.fitted(rows) == pytest.approx(costs, rel=0.02)
 
 
-def test_the_tile_that_is_chosen_is_near_the_fastest() -> None:
-    for each in MEASURED:
-        assert each.run_s[gpu_warpgroups.chosen(each, COSTS)] < 1.5 * each.run_s.min(), each.name
+@pytest.mark.parametrize(
+    ("rows", "costs"), [(ROWS, COSTS), (LATER, COSTS), (TF32, TF32_COSTS)], ids=["half", "later", "tf32"]
+)
+def test_the_tile_that_is_chosen_is_near_the_fastest(
+    rows: tuple[gpu_warpgroups.MeasuredWarpgroupTiles, ...], costs: dict[str, float]
+) -> None:
+    for each in rows:
+        assert each.run_s[gpu_warpgroups.chosen(each, costs)] < 1.5 * each.run_s.min(), each.name
 
 
 def test_the_command_says_what_the_rule_would_choose() -> None:
     result = CliRunner().invoke(gpu_warpgroups.main)
     assert result.exit_code == 0, result.output
-    assert f"{len(MEASURED)} workloads" in result.output
+    assert f"{len(ROWS)} workloads" in result.output
     assert "without conv: " in result.output

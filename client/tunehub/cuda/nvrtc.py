@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from tunehub.cuda.headers import HALF, TENSOR_CORES, header_folders, missing_headers
-from tunehub.cuda.hopper.ptx import WARPGROUPS
+from tunehub.cuda.hopper.ptx import ARCHITECTURE, WARPGROUPS
 
 CALLBACK = "tvm_callback_cuda_compile"
 _FIRST_KERNEL = 'extern "C"'
@@ -97,12 +97,41 @@ def without_header(source: str, plain: str, arch: str) -> bytes | None:
         return None
 
 
+_for_warpgroups: list[tuple[Any, Any]] = []  # callbacks from here, and what was TVM's before each
+
+
+def compile_for_warpgroups() -> None:
+    """Let TVM compile kernels for warpgroups, which name their architecture as their target, for that, in this process:
+    it asks for the target around a compile, which is ``sm_90`` where a caller set one."""
+    import tvm
+    import tvm_ffi
+
+    real = tvm_ffi.get_global_func(CALLBACK)
+    if _before(real) is not None:
+        return
+
+    def compiled(code: Any, *rest: Any) -> Any:
+        if WARPGROUPS not in str(code):
+            return real(code, *rest)
+        with tvm.target.Target({"kind": "cuda", "arch": ARCHITECTURE}):
+            return real(code, *rest)
+
+    tvm_ffi.register_global_func(CALLBACK, compiled, override=True)
+    _for_warpgroups.append((tvm_ffi.get_global_func(CALLBACK), real))
+
+
+def _before(callback: Any) -> Any | None:
+    """What :func:`compile_for_warpgroups` replaced by ``callback``, if it made that."""
+    return next((real for own, real in _for_warpgroups if callback.same_as(own)), None)
+
+
 def asked_for() -> bool:
     """Whether TVM's own callback would compile with NVRTC, and nobody wants to see what it makes of a source."""
     import tvm_ffi
     from tvm.support import nvcc
 
-    is_own = tvm_ffi.get_global_func(CALLBACK).same_as(nvcc.tvm_callback_cuda_compile)
+    callback = tvm_ffi.get_global_func(CALLBACK)
+    is_own = (_before(callback) or callback).same_as(nvcc.tvm_callback_cuda_compile)
     mode = os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc").lower()
     return bool(is_own) and mode == "nvrtc" and "TVM_KERNEL_DUMP" not in os.environ
 

@@ -191,6 +191,8 @@ def test_in_place_of_tvms_own_callback_headers_are_left_out_where_they_can_be(
 
 def test_who_wants_to_see_what_nvrtc_gets_sees_tvms_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvrtc.asked_for()
+    nvrtc.compile_for_warpgroups()
+    assert nvrtc.asked_for(), "kernels for warpgroups are still compiled by TVM's own callback"
     monkeypatch.setenv("TVM_KERNEL_DUMP", "1")
     assert not nvrtc.asked_for()
     monkeypatch.delenv("TVM_KERNEL_DUMP")

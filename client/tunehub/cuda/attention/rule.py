@@ -14,8 +14,9 @@ from tunehub.cuda.attention.kernels import kernel_of
 from tunehub.cuda.attention.shared_heads import heads_of_a_key, with_heads_as_queries
 from tunehub.cuda.attention.spec import Attention, attention_of
 from tunehub.cuda.cost import MULTIPROCESSORS
-from tunehub.cuda.hopper.rule import compile_for_warpgroups, own_target
+from tunehub.cuda.hopper.rule import own_target
 from tunehub.cuda.hopper.rule import serves as has_warpgroups
+from tunehub.cuda.nvrtc import compile_for_warpgroups
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_function

@@ -1,6 +1,6 @@
 """What a tile of a kernel for warpgroups costs: a sum of counted things, as :mod:`tunehub.cuda.cost` has it.
 
-The costs were fitted to 800 tiles of 52 workloads on an H200, those of TF32 to 369 of 43.
+The costs were fitted to 800 tiles of 51 workloads on an H200, those of TF32 to 369 of 43.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, NamedTuple
 
+ARCHITECTURE = "sm_90a"  # of which alone instructions for warpgroups are
 WARPGROUPS = "tunehub_wgmma"  # in each source that has instructions of sm_90a
 _INLINED = "__forceinline__ __device__"
 K_STEP = 16  # numbers of half precision, of one instruction

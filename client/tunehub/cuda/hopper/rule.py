@@ -11,16 +11,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from tunehub.cuda.hopper.cost import seconds
-from tunehub.cuda.hopper.ptx import COPIED, WARPGROUPS
+from tunehub.cuda.hopper.ptx import ARCHITECTURE, COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.matmul import Matmul, find_matmul
+from tunehub.cuda.nvrtc import compile_for_warpgroups
 from tunehub.cuda.tensor_core_cost import default_s
 from tunehub.records.never_worse import against_guess
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.guard import check_function
 
 NAME = "warpgroups"  # in records
-ARCHITECTURE = "sm_90a"  # of which alone these instructions are
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +97,6 @@ def for_own_target(function: Any, target: Any) -> Any:
     """``function``, which has kernels for warpgroups, as it is compiled for ``target``."""
     compile_for_warpgroups()
     return function.with_attr("target", own_target(target))
-
-
-_registered: list[Any] = []  # what TVM asked last, as far as it is from here
-
-
-def compile_for_warpgroups() -> None:
-    """Let TVM compile these kernels, which name their architecture as their target, for that, in this process: it asks
-    for the target around a compile, which is ``sm_90`` where a caller set one."""
-    import tvm
-    import tvm_ffi
-
-    name = "tvm_callback_cuda_compile"
-    real = tvm_ffi.get_global_func(name)
-    if any(real.same_as(own) for own in _registered):
-        return
-
-    def compiled(code: Any, *rest: Any) -> Any:
-        if WARPGROUPS not in str(code):
-            return real(code, *rest)
-        with tvm.target.Target({"kind": "cuda", "arch": ARCHITECTURE}):
-            return real(code, *rest)
-
-    tvm_ffi.register_global_func(name, compiled, override=True)
-    _registered.append(tvm_ffi.get_global_func(name))
 
 
 def own_target(target: Any) -> Any:

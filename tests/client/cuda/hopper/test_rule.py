@@ -15,7 +15,7 @@ from tunehub.cuda import nvrtc
 from tunehub.cuda.check import fault
 from tunehub.cuda.hopper import rule
 from tunehub.cuda.hopper.cost import counts, seconds
-from tunehub.cuda.hopper.ptx import WARPGROUPS, Effect
+from tunehub.cuda.hopper.ptx import ARCHITECTURE, WARPGROUPS, Effect
 from tunehub.cuda.hopper.tiles import suits, tiles
 from tunehub.cuda.tensor_core import matmul_of
 from tunehub.cuda.tensor_core_rule import by_warpgroups
@@ -49,7 +49,7 @@ def test_a_large_product_is_served_by_warpgroups_and_compiled_for_their_architec
     outcome, scheduled = schedule_function(mod["main"], H200, EmptyLookup())
     served = outcome.served
     assert served is not None and (served.rung, served.template) == ("template", "tensor_cores")
-    assert str(scheduled.attrs["target"].attrs["arch"]) == rule.ARCHITECTURE
+    assert str(scheduled.attrs["target"].attrs["arch"]) == ARCHITECTURE
     assert served.predicted_s == min(seconds(matmul_of(mod), tile) for tile in tiles(matmul_of(mod)))
     source = nvrtc.source_of(tvm.tirx.build(tvm.IRModule({"main": scheduled}), target=H200))
     assert "wgmma.mma_async" in source and "cp.async" in source
@@ -124,15 +124,15 @@ def test_their_source_is_compiled_for_their_architecture_whatever_target_is_arou
     before = tvm_ffi.get_global_func(_CALLBACK)
     try:
         tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
-        rule.compile_for_warpgroups()
+        nvrtc.compile_for_warpgroups()
         once = tvm_ffi.get_global_func(_CALLBACK)
-        rule.compile_for_warpgroups()
+        nvrtc.compile_for_warpgroups()
         assert tvm_ffi.get_global_func(_CALLBACK).same_as(once)
         with H200:
             for code in (f"void {WARPGROUPS}_1() {{}}", "void other() {}"):
                 tvm_ffi.get_global_func(_CALLBACK)(code)
     finally:
         tvm_ffi.register_global_func(_CALLBACK, before, override=True)
-    assert seen == [rule.ARCHITECTURE, "sm_90"]
+    assert seen == [ARCHITECTURE, "sm_90"]
     assert nvrtc.own_architecture(f"{WARPGROUPS}_1", "sm_90") == "sm_90a"
     assert nvrtc.own_architecture("other", "sm_90") == "sm_90"
