@@ -67,6 +67,13 @@ def against_transfer(expected_s: float, rule_s: float) -> str | None:
     return f"it should take {_us(expected_s)} µs here, and {_us(rule_s)} µs without a record"
 
 
+def against_promise(record_s: float, promised_s: float) -> str | None:
+    """Why a record of a package is not used that took ``record_s`` where a rule promises ``promised_s``."""
+    if record_s < GUESS_MARGIN * promised_s:
+        return None
+    return f"it took {_us(record_s)} µs, and {_us(promised_s)} µs are promised without a record"
+
+
 def against_default_knobs(found: Measured, template: str) -> str | None:
     """Why a template's default knobs are not used, by what they took here, or the best knobs where that is unknown.
 

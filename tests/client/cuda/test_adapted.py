@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,33 @@ def test_the_time_is_that_of_the_tile_of_the_adapted_trace() -> None:
     assert float(seconds(problem, as_tiles([row]))[0]) == pytest.approx(tile.expected_s)
     assert tile_row([*spatial, *steps][1:], problem) is None
     assert tile_row([*spatial, *([a * b, c] for a, b, c in steps)], problem) is None
+
+
+class _Own:
+    """A package's records as the user's own."""
+
+    def __init__(self, lookup: Any) -> None:
+        self._lookup = lookup
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lookup, name)
+
+    def by_exact(self, key: str) -> Any:
+        found = self._lookup.by_exact(key)
+        return None if found is None else replace(found, rung="user")
+
+    def by_anchor(self, key: str) -> Any:
+        return tuple(replace(each, rung="user") for each in self._lookup.by_anchor(key))
+
+
+def test_a_published_record_gives_way_to_divided_sums_that_promise_much_less_and_a_users_own_stays(
+    lookup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = convolution(512, 7, batch=1)
+    outcome, _ = schedule_function(function, H200, lookup)
+    assert outcome.served is not None and outcome.served.template == split_k_rule.NAME
+    against = [str(item.reason) for item in outcome.rejected if item.step in ("exact", "anchor")]
+    assert any("µs are promised without a record" in each for each in against)
+    assert schedule_function(function, H200, _Own(lookup))[0].rung == "user"
+    monkeypatch.setattr(split_k_rule, "promised", lambda *_: None)
+    assert schedule_function(function, H200, lookup)[0].rung in ("exact", "anchor")

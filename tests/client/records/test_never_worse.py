@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from tunehub.records.lookup import Measured
-from tunehub.records.never_worse import against_borrowing, against_default_knobs, against_record, against_transfer
+from tunehub.records.never_worse import (
+    against_borrowing,
+    against_default_knobs,
+    against_promise,
+    against_record,
+    against_transfer,
+)
 from tunehub_registry.evidence import RecordEvidence, encode_evidence
 
 from ..conftest import RegistryFolder, key, lines, make_record
@@ -105,3 +111,10 @@ def test_a_record_for_another_shape_gives_way_to_a_rule_that_promises_more(
     expected_s: float, rule_s: float, used: bool
 ) -> None:
     assert (against_transfer(expected_s, rule_s) is None) == used
+
+
+@pytest.mark.parametrize(("record_s", "promised_s", "used"), [(1.2e-6, 1e-6, True), (1.3e-6, 1e-6, False)])
+def test_a_published_record_gives_way_to_a_rule_that_promises_much_less(
+    record_s: float, promised_s: float, used: bool
+) -> None:
+    assert (against_promise(record_s, promised_s) is None) == used

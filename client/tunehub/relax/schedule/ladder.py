@@ -16,6 +16,7 @@ from tunehub.records.never_worse import (
     against_borrowing,
     against_default_knobs,
     against_ladder,
+    against_promise,
     against_record,
     against_transfer,
 )
@@ -124,6 +125,19 @@ class Request:
         return without_record_s(self.mod, self.target)
 
     @cached_property
+    def divided_s(self) -> float | None:
+        """Seconds that it should take on a CUDA GPU with its long sums divided by rule, where it is made so."""
+        if self.target.kind.name != "cuda" or self.is_symbolic:
+            return None
+        from tunehub.cuda.split_k_rule import promised  # CPUs need none of it
+
+        try:
+            found = promised(self.mod, self.target)
+        except Exception:  # no tile, or what TVM raises: the step of the rule says so
+            return None
+        return None if found is None else found[1]
+
+    @cached_property
     def typical(self) -> Any | None:
         """``mod``, or of a symbolic function the instance by which it is compared with others, if there is one."""
         if not self.is_symbolic:
@@ -164,7 +178,7 @@ def _exact(request: Request) -> _Outcomes:
     """The record of this very function, or its ladder."""
     candidate = request.lookup.by_exact(request.exact)
     if candidate is not None:
-        yield _tried("exact", request, candidate)
+        yield _unless_sums_are_divided("exact", request, candidate)
     yield from _laddered("exact", request, request.exact)
 
 
@@ -176,8 +190,18 @@ def _anchor(request: Request) -> _Outcomes:
         if against is not None:
             yield StepRejected(step="anchor", reason=against)
         else:
-            yield _tried("anchor", request, candidate)
+            yield _unless_sums_are_divided("anchor", request, candidate)
     yield from _laddered("anchor", request, request.anchor)
+
+
+def _unless_sums_are_divided(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
+    """What a record gives, rejected where long sums divided by rule promise much less than it took for its publisher:
+    MetaSchedule has no such tiles. A user's own records, and what was measured here, stay."""
+    promised_s = None if candidate.rung in ("user", "measured") else request.divided_s
+    against = None if promised_s is None else against_promise(candidate.record.mean_s, promised_s)
+    if against is None:
+        return _tried(step, request, candidate)
+    return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
 
 
 def _laddered(step: Literal["exact", "anchor"], request: Request, key: str | None) -> _Outcomes:
