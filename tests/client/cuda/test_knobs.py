@@ -67,7 +67,8 @@ def test_a_record_with_a_tile_serves_and_says_so() -> None:
     function = convolution(64, 14, batch=1)
     mod = main_module(function)
     last = knob_space(mod, TARGET)[-1]
-    outcome, scheduled = schedule_function(function, TARGET, FakeHub([record_of(mod, last)]))  # type: ignore[list-item]
+    hub = FakeHub([record_of(mod, last, run_s=(1e-6,))])
+    outcome, scheduled = schedule_function(function, TARGET, hub)  # type: ignore[arg-type]
     assert outcome.rung == "exact" and outcome.served is not None and outcome.served.template == "cuda_tiles"
     expected = by_knobs(mod, TARGET, last).mod["main"].without_attr("global_symbol")
     assert structural_equal(scheduled.without_attr("global_symbol"), expected, map_free_vars=True)
