@@ -20,6 +20,7 @@ from tunehub_builder.cli.check import check  # noqa: E402
 from tunehub_builder.cli.distill import distill  # noqa: E402
 from tunehub_builder.cli.pack import pack  # noqa: E402
 from tunehub_builder.cli.tune import tune  # noqa: E402
+from tunehub_builder.gate import ladders  # noqa: E402
 from tunehub_registry.index import Index, encode_index  # noqa: E402
 from tunehub_registry.ladder_record import read_ladder_records  # noqa: E402
 from tunehub_registry.package import EVIDENCE, open_package  # noqa: E402
@@ -75,6 +76,7 @@ def published(work: Path, tmp_path: Path) -> Path:
 
 def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_PATIENCE", "0")
+    monkeypatch.setattr(ladders, "MARGIN", 0.5)  # two trials need not gain over the rule
     work = tmp_path / "work"
     command = ("--target", "host", "--model", model, "--dim", "rows=8..64", "--trials", 2, "--work", work, *ONE_CORE)
     assert "2 trials measured now" in run(tune, *command).output
