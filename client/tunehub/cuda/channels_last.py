@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.cuda.hopper.ptx import COPIED_BYTES
+from tunehub.cuda.hopper.ptx import COPIED_BYTES, SIZES
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import bound_value, shape_of, tensor_type
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tunehub.options import Precision
 
 _CONVOLUTION = "relax.nn.conv2d"
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _TURN = "relax.permute_dims"
 # Which TVM turns images for: their numbers have no layout.
 _BY_ELEMENT = frozenset(
@@ -35,7 +34,7 @@ def turns(mod: Any, target: Any, precision: Precision = "float32") -> bool:
     single where ``precision`` is ``tf32``."""
     from tunehub.cuda.hopper.rule import serves
 
-    types = set(_BYTES) if precision == "tf32" else set(_BYTES) - {"float32"}
+    types = set(SIZES) if precision == "tf32" else set(SIZES) - {"float32"}
     return serves(target) and any(_gains(call, types) for call in _convolutions(mod))
 
 
@@ -109,14 +108,14 @@ def _axes(turn: Any) -> list[int]:
 
 def _is_turned(call: Any) -> bool:
     attrs, shape = call.attrs, shape_of(call.args[0])
-    known = str(tensor_type(call.args[0]).dtype) in _BYTES
+    known = str(tensor_type(call.args[0]).dtype) in SIZES
     in_order = (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) == (*_LAYOUTS[_CONVOLUTION], 1)
     return known and in_order and shape is not None and isinstance(shape[-1], int)
 
 
 def _copied(tensor: Any) -> int:
     """Channels that one copy takes."""
-    return COPIED_BYTES // _BYTES[str(tensor_type(tensor).dtype)]
+    return COPIED_BYTES // SIZES[str(tensor_type(tensor).dtype)]
 
 
 def _gains(call: Any, types: Container[str]) -> bool:

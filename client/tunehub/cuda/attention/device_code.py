@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunehub.cuda.hopper.ptx import KINDS
+
 _QUALIFIERS = "__forceinline__ __device__"
 
 MULTIPLY, PAIR = (  # of operands of a type
@@ -19,7 +21,6 @@ COMMIT, WAIT, EXCHANGE, TWO, NOTHING = (
 )
 FOUR_OUT, FOUR_IN = (f"tunehub_{name}" for name in ("keep_four", "cluster_read"))
 
-KINDS = {"float16": "f16", "bfloat16": "bf16"}  # in PTX
 _MULTIPLY = """void {name}(float* d, const unsigned* a, const unsigned* b) {{
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.KIND.KIND.f32 "
     "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"

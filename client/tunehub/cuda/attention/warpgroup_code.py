@@ -6,9 +6,18 @@ of 128 bytes, swizzled; weights are in registers.
 
 from __future__ import annotations
 
-from tunehub.cuda.hopper.ptx import K_STEP, WARPGROUPS, Function, descriptor
+from tunehub.cuda.hopper.ptx import (
+    COMMIT,
+    FENCE,
+    INLINED,
+    K_STEP,
+    WARPGROUPS,
+    Function,
+    descriptor,
+    registers,
+    settled,
+)
 
-_INLINED = "__forceinline__ __device__"
 _ROW = 128  # bytes of a row
 _STEPS = _ROW // (2 * K_STEP)  # of an instruction in a row
 
@@ -18,8 +27,8 @@ def scores(kind: str, keys: int, depth: int, query_apart: int, key_apart: int) -
     bytes apart."""
     name = f"{WARPGROUPS}_scores_{keys}_{depth}_{query_apart}_{key_apart}_{kind}"
     count = keys // 2
-    held, operands = _registers(count)
-    body = [f"{_INLINED} void {name}(float* d, unsigned q, unsigned k) {{", _FENCE]
+    held, operands = registers(count)
+    body = [f"{INLINED} void {name}(float* d, unsigned q, unsigned k) {{", FENCE]
     for step in range(depth // K_STEP):
         part, inside = divmod(step, _STEPS)
         a, b = (f"{at} + {part * apart + inside * 2 * K_STEP}u" for at, apart in (("q", query_apart), ("k", key_apart)))
@@ -33,7 +42,7 @@ def scores(kind: str, keys: int, depth: int, query_apart: int, key_apart: int) -
       : {operands} : "l"(dq), "l"(dk));
   }}"""
         )
-    return Function(name, "\n".join([*body, _COMMIT, "}\n"]))
+    return Function(name, "\n".join([*body, COMMIT, "}\n"]))
 
 
 def weighted(kind: str, outputs: int, keys: int, apart: int) -> Function:
@@ -41,9 +50,9 @@ def weighted(kind: str, outputs: int, keys: int, apart: int) -> Function:
     Parts of 64 numbers are ``apart`` bytes apart."""
     name = f"{WARPGROUPS}_weighted_{outputs}_{keys}_{apart}_{kind}"
     count = outputs // 2
-    held, operands = _registers(count)
+    held, operands = registers(count)
     weights = ", ".join(f"%{count + i}" for i in range(4))
-    body = [f"{_INLINED} void {name}(float* d, const unsigned* w, unsigned v) {{", _FENCE]
+    body = [f"{INLINED} void {name}(float* d, const unsigned* w, unsigned v) {{", FENCE]
     for step in range(keys // K_STEP):
         own = ", ".join(f'"r"(w[{4 * step + i}])' for i in range(4))
         body.append(
@@ -54,21 +63,10 @@ def weighted(kind: str, outputs: int, keys: int, apart: int) -> Function:
       : {operands} : {own}, "l"(dv));
   }}"""
         )
-    return Function(name, "\n".join([*body, _COMMIT, "}\n"]))
+    return Function(name, "\n".join([*body, COMMIT, "}\n"]))
 
 
 def have(under_way: int, count: int) -> Function:
     """Wait for all products of a warpgroup but the last ``under_way`` that were started; its ``count`` sums can be used
     from then on."""
-    name = f"{WARPGROUPS}_have_{under_way}_{count}"
-    lines = [f'  asm volatile("wgmma.wait_group.sync.aligned {under_way};" ::: "memory");']
-    lines += [f'  asm volatile("" : "+f"(d[{i}]) :: "memory");' for i in range(count)]
-    return Function(name, "\n".join([f"{_INLINED} void {name}(float* d) {{", *lines, "}\n"]))
-
-
-_FENCE = '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
-_COMMIT = '  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
-
-
-def _registers(count: int) -> tuple[str, str]:
-    return ", ".join(f"%{i}" for i in range(count)), ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    return settled(f"{WARPGROUPS}_have_{under_way}_{count}", under_way, count)

@@ -43,7 +43,7 @@ class WarpgroupKernel(AttentionKernel):
         self.engine = Halves(self)
         self.width = 8
         self.stages = 1 if self.single else 2
-        self.kind = device.KINDS[a.dtype]
+        self.kind = ptx.KINDS[a.dtype]
         sizes = (t.queries * a.depth, *[t.step * a.depth] * self.stages, *[t.step * a.outputs] * self.stages)
         starts = [2 * sum(sizes[:at]) for at in range(len(sizes))]
         self.query_at, self.key_at, self.value_at = starts[0], starts[1], starts[1 + self.stages]

@@ -23,8 +23,6 @@ from tunehub.relax.open_axes.views import dtype_of, sequence
 from tunehub.relax.schedule.guard import _realized
 
 _INDEX = "int32"
-_KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}  # of operands, in PTX
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes
 _ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
 _VECTOR = 4
 _TOGETHER = 8  # results of a thread whose other operands are loaded before the first is written
@@ -47,12 +45,12 @@ class Product:
     @property
     def copied(self) -> int:
         """Elements that one copy brings."""
-        return ptx.COPIED_BYTES // _SIZES[self.dtype]
+        return ptx.COPIED_BYTES // ptx.SIZES[self.dtype]
 
     @property
     def depth(self) -> int:
         """Elements of K that are in shared memory behind each other."""
-        return ptx.ROW_BYTES // _SIZES[self.dtype]
+        return ptx.ROW_BYTES // ptx.SIZES[self.dtype]
 
 
 def product_of(mod: Any, matmul: Matmul) -> Product:
@@ -396,7 +394,7 @@ class _KernelWriter:
         b = b + group % tile.groups[1] * (tile.columns * ptx.ROW_BYTES)
         turned = not self.product.matmul.k_last
         apart = ptx.ROWS * ptx.ROW_BYTES
-        function = ptx.multiplied(_KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
+        function = ptx.multiplied(ptx.KINDS[self.product.dtype], tile.columns, tile.rows, turned, apart, apart)
         cast = self.tirx.Cast
         return function(self._pointer(self.sums), self.base + cast("uint32", a), self.base + cast("uint32", b))
 

@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 ARCHITECTURE = "sm_90a"  # of which alone instructions for warpgroups are
 WARPGROUPS = "tunehub_wgmma"  # in each source that has instructions of sm_90a
-_INLINED = "__forceinline__ __device__"
+INLINED = "__forceinline__ __device__"
+FENCE = '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
+COMMIT = '  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
 K_STEP = 16  # numbers of half precision, of one instruction
 STEP_BYTES = 32  # of K, of one instruction
 ROWS = 64  # of a warpgroup's instruction
@@ -20,7 +22,8 @@ WARPGROUP = 128  # threads
 COPIED_BYTES = 16  # by one copy
 COPIED = 8  # numbers of half precision in it
 ROW_BYTES = 128  # of K, in shared memory
-KINDS = ("f16", "bf16", "tf32")  # of operands
+KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}  # in PTX, of operands
+SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes of one
 
 
 class Function(NamedTuple):
@@ -76,7 +79,7 @@ def shared_address() -> Function:
     between the elements that it sees in use."""
     name = "tunehub_shared_address"
     return Function(
-        name, f"{_INLINED} unsigned {name}(void* p, void*) {{ return (unsigned)__cvta_generic_to_shared(p); }}\n"
+        name, f"{INLINED} unsigned {name}(void* p, void*) {{ return (unsigned)__cvta_generic_to_shared(p); }}\n"
     )
 
 
@@ -85,7 +88,7 @@ def copy() -> Function:
     name = "tunehub_copy_16"
     return Function(
         name,
-        f"""{_INLINED} void {name}(unsigned to, const void* from, bool holds) {{
+        f"""{INLINED} void {name}(unsigned to, const void* from, bool holds) {{
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :: "r"(to), "l"(from), "r"(holds ? 16 : 0) : "memory");
 }}
@@ -96,7 +99,7 @@ def copy() -> Function:
 def committed() -> Function:
     """End a group of copies."""
     name = "tunehub_copies_end"
-    return Function(name, f'{_INLINED} void {name}() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}\n')
+    return Function(name, f'{INLINED} void {name}() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}\n')
 
 
 def arrived(under_way: int) -> Function:
@@ -104,7 +107,7 @@ def arrived(under_way: int) -> Function:
     name = f"tunehub_copies_arrived_{under_way}"
     return Function(
         name,
-        f"""{_INLINED} void {name}() {{
+        f"""{INLINED} void {name}() {{
   asm volatile("cp.async.wait_group {under_way};" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
@@ -117,7 +120,7 @@ def landed(under_way: int) -> Function:
     """Wait until all but the last ``under_way`` groups of a thread's own copies are there for it."""
     name = f"tunehub_copies_landed_{under_way}"
     return Function(
-        name, f'{_INLINED} void {name}() {{ asm volatile("cp.async.wait_group {under_way};" ::: "memory"); }}\n'
+        name, f'{INLINED} void {name}() {{ asm volatile("cp.async.wait_group {under_way};" ::: "memory"); }}\n'
     )
 
 
@@ -127,7 +130,7 @@ def rounded() -> Function:
     registers = ", ".join(f'"+r"({each})' for each in "xyzw")
     return Function(
         name,
-        f"""{_INLINED} void {name}(unsigned at) {{
+        f"""{INLINED} void {name}(unsigned at) {{
   unsigned x, y, z, w;
   asm volatile("ld.shared.v4.b32 {{%0, %1, %2, %3}}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(at) : "memory");
   asm volatile("cvt.rna.tf32.f32 %0, %0;\\n  cvt.rna.tf32.f32 %1, %1;\\n  cvt.rna.tf32.f32 %2, %2;\\n"
@@ -145,15 +148,13 @@ def multiplied(kind: str, columns: int, rows: int, b_turned: bool, a_apart: int,
     A is K-major, as is B unless ``b_turned``, which TF32 cannot be. ``a_apart``, ``b_apart``: bytes between 64 rows of
     A, and between 64 columns of B that is turned.
     """
-    name = f"{WARPGROUPS}_{rows}_{columns}_{int(b_turned)}_{a_apart}_{b_apart}_{KINDS.index(kind)}"
-    body = [f"{_INLINED} void {name}(float* d, unsigned a, unsigned b) {{"]
-    body.append('  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
+    name = f"{WARPGROUPS}_{rows}_{columns}_{int(b_turned)}_{a_apart}_{b_apart}_{[*KINDS.values()].index(kind)}"
+    body = [f"{INLINED} void {name}(float* d, unsigned a, unsigned b) {{", FENCE]
     count, depth = columns // 2, 8 if kind == "tf32" else 16
     turned = "" if kind == "tf32" else f", 0, {int(b_turned)}"
     for step in range(ROW_BYTES // STEP_BYTES):
         for part in range(rows // ROWS):
-            held = ", ".join(f"%{i}" for i in range(count))
-            operands = ", ".join(f'"+f"(d[{part * count + i}])' for i in range(count))
+            held, operands = registers(count, part * count)
             a = f"{step * STEP_BYTES + part * a_apart}u"
             b = f"{step * (depth * ROW_BYTES if b_turned else STEP_BYTES)}u"
             body.append(
@@ -166,8 +167,12 @@ def multiplied(kind: str, columns: int, rows: int, b_turned: bool, a_apart: int,
       : {operands} : "l"(da), "l"(db));
   }}"""
             )
-    body.append('  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");\n}\n')
-    return Function(name, "\n".join(body))
+    return Function(name, "\n".join([*body, COMMIT, "}\n"]))
+
+
+def registers(count: int, first: int = 0) -> tuple[str, str]:
+    """What an instruction calls ``count`` sums of a thread, and these as operands, from the number ``first`` on."""
+    return ", ".join(f"%{i}" for i in range(count)), ", ".join(f'"+f"(d[{first + i}])' for i in range(count))
 
 
 def descriptor(address: str, leading: int, stride: int) -> str:
@@ -182,16 +187,21 @@ def waited(under_way: int) -> Function:
     name = f"{WARPGROUPS}_done_{under_way}"
     return Function(
         name,
-        f'{_INLINED} void {name}() {{ asm volatile("wgmma.wait_group.sync.aligned {under_way};" ::: "memory"); }}\n',
+        f'{INLINED} void {name}() {{ asm volatile("wgmma.wait_group.sync.aligned {under_way};" ::: "memory"); }}\n',
     )
 
 
 def finished(count: int) -> Function:
     """Wait for all products of a warpgroup, whose ``count`` sums can be used from then on."""
-    name = f"{WARPGROUPS}_finished_{count}"
-    lines = [f"{_INLINED} void {name}(float* d) {{", '  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");']
+    return settled(f"{WARPGROUPS}_finished_{count}", 0, count)
+
+
+def settled(name: str, under_way: int, count: int) -> Function:
+    """Wait for all products of a warpgroup but the last ``under_way`` that were started; its ``count`` sums can be used
+    from then on."""
+    lines = [f'  asm volatile("wgmma.wait_group.sync.aligned {under_way};" ::: "memory");']
     lines += [f'  asm volatile("" : "+f"(d[{i}]) :: "memory");' for i in range(count)]
-    return Function(name, "\n".join([*lines, "}\n"]))
+    return Function(name, "\n".join([f"{INLINED} void {name}(float* d) {{", *lines, "}\n"]))
 
 
 def cluster_waited() -> Function:
@@ -199,7 +209,7 @@ def cluster_waited() -> Function:
     name = "tunehub_cluster_waited"
     return Function(
         name,
-        f"""{_INLINED} void {name}() {{
+        f"""{INLINED} void {name}() {{
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }}
@@ -212,7 +222,7 @@ def cluster_sum(blocks: int) -> Function:
     name = f"tunehub_cluster_sum_{blocks}"
     return Function(
         name,
-        f"""{_INLINED} float4 {name}(unsigned from) {{
+        f"""{INLINED} float4 {name}(unsigned from) {{
   float4 found = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
   for (int i = 0; i < {blocks}; ++i) {{

@@ -11,15 +11,9 @@ _SIDE = 16  # columns of an instruction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkinnyTile:
-    """A block has ``warps`` along columns and along K. A warp has ``tiles`` of 16 columns; in a step it multiplies
-    ``unroll`` chunks of K, 4 vectors of 16 bytes beside each other of a row of weights. It has loaded ``depth`` steps
-    before they are needed."""
-
+class _TileInBlock:
     tiles: int
     warps: tuple[int, int]
-    unroll: int
-    depth: int
 
     @property
     def columns(self) -> int:
@@ -33,24 +27,22 @@ class SkinnyTile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StagedTile:
+class SkinnyTile(_TileInBlock):
+    """A block has ``warps`` along columns and along K. A warp has ``tiles`` of 16 columns; in a step it multiplies
+    ``unroll`` chunks of K, 4 vectors of 16 bytes beside each other of a row of weights. It has loaded ``depth`` steps
+    before they are needed."""
+
+    unroll: int
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedTile(_TileInBlock):
     """A block has ``warps`` along columns, which are a team, and teams along K. A warp has ``tiles`` of 16 columns.
     Each team has ``stages`` slices of ``depth`` of K, at most 256, in shared memory or on their way there."""
 
-    tiles: int
-    warps: tuple[int, int]
     stages: int
     depth: int
-
-    @property
-    def columns(self) -> int:
-        """Of a block."""
-        return _SIDE * self.tiles * self.warps[0]
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return WARP * math.prod(self.warps)
 
 
 AnyTile = SkinnyTile | StagedTile

@@ -125,17 +125,17 @@ class Request:
         return without_record_s(self.mod, self.target)
 
     @cached_property
-    def divided_s(self) -> float | None:
-        """Seconds that it should take on a CUDA GPU with its long sums divided by rule, where it is made so."""
+    def divided(self) -> tuple[int, float] | None:
+        """The blocks of the function on a CUDA GPU with its long sums divided by rule, where it is made so, and the
+        seconds that it should take."""
         if self.target.kind.name != "cuda" or self.is_symbolic:
             return None
         from tunehub.cuda.split_k_rule import promised  # CPUs need none of it
 
         try:
-            found = promised(self.mod, self.target)
+            return promised(self.mod, self.target)
         except Exception:  # no tile, or what TVM raises: the step of the rule says so
             return None
-        return None if found is None else found[1]
 
     @cached_property
     def typical(self) -> Any | None:
@@ -197,8 +197,8 @@ def _anchor(request: Request) -> _Outcomes:
 def _unless_sums_are_divided(step: Step, request: Request, candidate: Candidate) -> Served | StepRejected:
     """What a record gives, rejected where long sums divided by rule promise much less than it took for its publisher:
     MetaSchedule has no such tiles. A user's own records, and what was measured here, stay."""
-    promised_s = None if candidate.rung in ("user", "measured") else request.divided_s
-    against = None if promised_s is None else against_promise(candidate.record.mean_s, promised_s)
+    promised = None if candidate.rung in ("user", "measured") else request.divided
+    against = None if promised is None else against_promise(candidate.record.mean_s, promised[1])
     if against is None:
         return _tried(step, request, candidate)
     return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
@@ -418,19 +418,14 @@ class _Pieces:
         return served.schedule.mod["main"], served.predicted_s
 
     def divides(self, piece: Any) -> tuple[int, float] | None:
-        from tunehub.cuda.split_k_rule import promised  # CPUs need none of it
-
-        try:
-            return promised(main_module(piece), self.request.target)
-        except Exception:  # no tile, or what TVM raises: other tiles serve
-            return None
+        return replace(self.request, mod=main_module(piece)).divided
 
     def divided(self, piece: Any) -> Any | None:
         from tunehub.cuda.split_k_rule import unchecked
 
         try:
             found = unchecked(main_module(piece), self.request.target)
-        except Exception:  # as above
+        except Exception:  # no tile, or what TVM raises: other tiles serve
             return None
         return None if found is None else found[0].mod["main"]
 
