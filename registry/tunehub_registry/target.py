@@ -68,7 +68,8 @@ def match(package: TargetDescriptor, host: TargetDescriptor) -> Accepted | Rejec
     """Decide whether the records of `package` may be used on `host`.
 
     Legality (required features, GPU limits) holds for every fit: a virtual machine can hide features of the very
-    model. Then: the same model is `exact`; the same architecture with no feature that the host lacks is `family`;
+    model. Then: the same model is `exact`, unless both name their features and these differ: a virtual machine that
+    hides its model goes by another one's name. The same architecture with no feature that the host lacks is `family`;
     what is left, of the same architecture (CPU) or kind (GPU), is `generic`.
     """
     return Matcher(host).match(package)
@@ -96,7 +97,7 @@ class Matcher:
         illegal = self._illegal(package)
         if illegal is not None:
             return Rejected(reason=illegal)
-        if self._same_model(package):
+        if self._same_model(package) and self._same_features(package):
             return Accepted(fit="exact", distance=0)
         package_sm = _sm(package.arch)
         if package_sm is None or self._sm is None:
@@ -120,6 +121,11 @@ class Matcher:
         if package.model.lower() in self._names:
             return True
         return bool(package.aliases) and self._model in [name.lower() for name in package.aliases]
+
+    def _same_features(self, package: TargetDescriptor) -> bool:
+        """True of GPUs, whose model says it all, and where either side names none."""
+        known = self._sm is None and package.features and self._features
+        return not known or self._features == frozenset(package.features)
 
     def _illegal(self, package: TargetDescriptor) -> str | None:
         missing = package.required_features and self._missing(package.required_features)

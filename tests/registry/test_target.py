@@ -40,6 +40,16 @@ def test_exact_by_model_and_by_alias_in_either_direction() -> None:
     assert match(cpu(), cpu("other", aliases=("ZnVer5",))) == Accepted(fit="exact", distance=0)
 
 
+def test_the_same_name_with_other_features_is_matched_by_these() -> None:
+    """A virtual machine that hides its model goes by another one's name; another hides what its model has."""
+    masked = cpu("rocketlake", features=("avx2", "avx512f", "amx-tile"))
+    assert match(cpu("rocketlake"), masked) == Accepted(fit="family", distance=1)
+    assert match(cpu("sapphirerapids", features=masked.features), masked) == Accepted(fit="family", distance=0)
+    assert match(masked, masked) == Accepted(fit="exact", distance=0)
+    assert match(cpu(), cpu(features=("avx2",))) == Accepted(fit="generic", distance=1)
+    assert match(cpu(features=()), cpu()) == Accepted(fit="exact", distance=0)
+
+
 def test_family_counts_the_unused_features() -> None:
     host = cpu("znver6", features=("avx2", "avx512f", "avx512vnni", "avx512bf16"))
     assert match(cpu(), host) == Accepted(fit="family", distance=2)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunehub.target.features import EXTENSIONS
-from tunehub.target.host import physical_cores
+from tunehub.target.host import host_cpu, physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
 
@@ -69,10 +69,11 @@ def find_board_cpu(name: str, cores: int) -> TuningTarget:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """LLVM's name of a CPU, and its extensions."""
+    """LLVM's name of a CPU, its extensions, and in which of these it differs from what LLVM takes the name to mean."""
 
     model: str
     features: frozenset[str]
+    mattr: tuple[str, ...] = ()
 
     @property
     def vector(self) -> int:
@@ -90,13 +91,17 @@ def find_cpu(name: str, *, remote: bool = False) -> Cpu:
     """
     from tvm.target import codegen
 
-    host = str(codegen.llvm_get_system_cpu())
+    own = host_cpu()
+    host = own.model if own is not None else "generic"
     model = host if name == HOST else name.removeprefix("llvm-")
     known = [str(cpu) for cpu in codegen.llvm_get_cpu_archlist(_llvm(host))]
     if not (name == HOST or name.startswith("llvm-")) or model not in known:
         raise NoSuchTargetError(name, _alike(name, known, host))
-    features = _extensions(model)
-    missing = sorted(features - _extensions(host))
+    mattr = own.mattr if own is not None else ()
+    features, here = _extensions(model), _extensions(host, mattr=mattr)
+    if model == host and not remote:
+        return Cpu(model, frozenset(here), mattr)
+    missing = sorted(features - here)
     if missing and not remote:
         raise UnsuitableTargetError(name, f"this machine ({host}) lacks {', '.join(missing)}")
     return Cpu(model, frozenset(features))
@@ -145,17 +150,17 @@ def _llvm_cpu() -> str:
     return str(ask()) if ask else "unknown"
 
 
-def _llvm(model: str, triple: str = "") -> Any:
+def _llvm(model: str, triple: str = "", mattr: tuple[str, ...] = ()) -> Any:
     import tvm
 
-    given = {"mcpu": model, "mtriple": triple}
+    given = {"mcpu": model, "mtriple": triple, "mattr": list(mattr)}
     return tvm.target.Target({"kind": "llvm", **{name: value for name, value in given.items() if value}})
 
 
-def _extensions(model: str, triple: str = "") -> set[str]:
+def _extensions(model: str, triple: str = "", mattr: tuple[str, ...] = ()) -> set[str]:
     from tvm.target import codegen
 
-    features = codegen.llvm_get_cpu_features(_llvm(model, triple))
+    features = codegen.llvm_get_cpu_features(_llvm(model, triple, mattr))
     return {str(feature) for feature in features if EXTENSIONS.fullmatch(str(feature))}
 
 

@@ -41,8 +41,9 @@ gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
     "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
+named = host.host_cpu()
 print(json.dumps({"threads": int(tvm.get_global_func("runtime.NumThreads")()), "version": tvm.__version__,
-                  "cpu": describe(cpu), "gpu": describe(gpu)}))
+                  "cpu": describe(cpu), "gpu": describe(gpu), "mattr": list(named.mattr) if named else []}))
 """
 
 
@@ -90,7 +91,7 @@ def _examine_tvm() -> list[Finding]:
         generation = check_pair(installed)
     except UnsupportedTVMError as error:
         broken = Finding(name="tvm", state="error", text=error.reason, remedy=error.remedy)
-        return [broken, _describe_cpu(_cpu_without_tvm(), "without TVM")]
+        return [broken, *_describe_cpu(_cpu_without_tvm(), "without TVM")]
     version = installed.version if installed else ""
     ffi = installed.ffi if installed else None
     text = f"{version} (Relay)" if generation == "relay" else f"{version} with apache-tvm-ffi {ffi}"
@@ -101,7 +102,7 @@ def _examine_tvm() -> list[Finding]:
         return [Finding(name="tvm", state="error", text=f"{text}: importing it fails: {error}", remedy=remedy)]
     return [
         Finding(name="tvm", state="ok", text=text),
-        _describe_cpu(probe["cpu"], "by LLVM"),
+        *_describe_cpu(probe["cpu"], "by LLVM", probe["mattr"]),
         _describe_gpu(probe["gpu"]),
         *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
@@ -133,10 +134,21 @@ def _cpu_without_tvm() -> dict[str, Any]:
     return {"name": cpu.name, "arch": cpu.arch, "features": list(cpu.features), "cores": cpu.num_cores}
 
 
-def _describe_cpu(cpu: dict[str, Any], source: str) -> Finding:
+def _describe_cpu(cpu: dict[str, Any], source: str, mattr: Sequence[str] = ()) -> list[Finding]:
+    """The model, the features that the CPU itself has, and where LLVM takes the model to have others."""
     features = ", ".join(cpu["features"]) or "none known"
     text = f"{cpu['name']} ({cpu['arch']}, {cpu['cores']} physical cores, {source}): {features}"
-    return Finding(name="cpu", state="ok", text=text)
+    found = Finding(name="cpu", state="ok", text=text)
+    if not mattr:
+        return [found]
+    parts = [
+        f"{verb} {', '.join(names)}"
+        for verb, sign in (("also has", "+"), ("lacks", "-"))
+        if (names := [name[1:] for name in mattr if name[0] == sign])
+    ]
+    text = f"LLVM takes this CPU for {cpu['name']}, but it {' and '.join(parts)}: its model or features are hidden"
+    remedy = "give tunehub.host_target() as target, which says so (mattr): code for that model alone is slower or fails"
+    return [found, Finding(name="cpu features", state="warning", text=text, remedy=remedy)]
 
 
 def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:

@@ -15,6 +15,7 @@ from tunehub.target.gpu_architectures import ARCHITECTURES
 from tunehub.target.host import (
     arch_of_triple,
     gpu_descriptor,
+    host_cpu,
     host_descriptor,
     host_target,
     machine_arch,
@@ -139,6 +140,9 @@ def _config_of_name(kind: str, model: str) -> dict[str, Any]:
     if find_tvm() is None or not (triples := [t for t in _triples() if _is_cpu(model, t)]):
         remedy = f"use LLVM's name of the CPU (`llc -mcpu=help`). {_TARGET_REMEDY}"
         raise UnknownTargetError(f"{kind}-{model}", "LLVM knows no such CPU", remedy=remedy)
+    cpu = host_cpu()
+    if cpu is not None and cpu.model == model:
+        return cpu.config()
     own = arch_of_triple(triples[0]) == arch_of_triple(system_triple())
     return {"kind": "llvm", "mcpu": model} if own else {"kind": "llvm", "mcpu": model, "mtriple": triples[0]}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 # LLVM features that decide which schedules are legal or fast; the rest (ciphers, tuning flags, system instructions)
@@ -14,13 +15,39 @@ RELEVANT = {
     "amx-tile", "amx-int8", "amx-bf16", "amx-fp16", "neon", "fullfp16", "dotprod", "i8mm", "bf16", "fp16fml", "sve",
     "sve2", "sme", "sme2", "v", "zvl128b", "zvl256b", "zvl512b",
 }  # fmt: skip
-# Linux spells some of them in its own way (/proc/cpuinfo).
-_FROM_LINUX = {
-    "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16",
-    "avx512_fp16": "avx512fp16", "avx_vnni": "avxvnni", "avx_vnni_int8": "avxvnniint8", "avx_ifma": "avxifma",
+# What Linux calls those that code generated for a CPU may use (/proc/cpuinfo; LLVM's `Host.cpp` reads the same bits from
+# the CPU). A feature that is not here is as LLVM takes it from the name of the model.
+_X86 = {
+    "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "sse4a": "sse4a", "popcnt": "popcnt",
+    "abm": "lzcnt", "bmi1": "bmi", "bmi2": "bmi2", "movbe": "movbe", "gfni": "gfni", "avx": "avx", "avx2": "avx2",
+    "fma": "fma", "fma4": "fma4", "xop": "xop", "tbm": "tbm", "f16c": "f16c", "avx512f": "avx512f",
+    "avx512bw": "avx512bw", "avx512vl": "avx512vl", "avx512dq": "avx512dq", "avx512cd": "avx512cd",
+    "avx512ifma": "avx512ifma", "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2",
+    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512_vp2intersect": "avx512vp2intersect",
+    "avx_vnni": "avxvnni", "avx_vnni_int8": "avxvnniint8", "avx_vnni_int16": "avxvnniint16", "avx_ifma": "avxifma",
     "avx_ne_convert": "avxneconvert", "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
-    "amx_fp16": "amx-fp16", "asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "asimdfhm": "fp16fml",
+    "amx_fp16": "amx-fp16",
 }  # fmt: skip
+_ARM = {
+    "asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "asimdfhm": "fp16fml", "i8mm": "i8mm", "bf16": "bf16",
+    "sve": "sve", "sve2": "sve2", "sme": "sme", "sme2": "sme2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Flags:
+    """How Linux lists the features of an architecture: ``key`` of the line, names, and one that every such CPU has."""
+
+    key: str
+    names: Mapping[str, str]
+    always: str
+
+
+_FLAGS = {
+    "x86_64": _Flags(key="flags", names=_X86, always="sse2"),
+    "aarch64": _Flags(key="Features", names=_ARM, always="asimd"),
+}
 # What generated code may use and a machine may lack; tuning flags such as `fast-lzcnt` are left out.
 EXTENSIONS = re.compile(r"avx.*|fma|f16c|amx.*|sse4\.[12]|neon|dotprod|fullfp16|bf16|i8mm|sve.*|sme.*|v|zv.*")
 
@@ -30,17 +57,49 @@ def relevant(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(RELEVANT.intersection(names)))
 
 
-def linux_features(flags: Iterable[str]) -> tuple[str, ...]:
-    """The features that matter of the flags in ``/proc/cpuinfo``."""
-    return relevant(_FROM_LINUX.get(flag, flag) for flag in flags)
+def linux_features(cpuinfo: str, arch: str) -> frozenset[str] | None:
+    """The features, in LLVM's spelling, that every CPU in ``cpuinfo`` (the text of ``/proc/cpuinfo``) has and that code
+    may use: the kernel leaves out what it has not enabled.
+
+    None where the text does not tell: of another architecture (an emulated one), without flags, or cut off.
+    """
+    kind = _FLAGS.get(arch)
+    if kind is None:
+        return None
+    pairs = (line.partition(":") for line in cpuinfo.splitlines())
+    cpus = [frozenset(text.split()) for key, _, text in pairs if key.strip() == kind.key]
+    common = frozenset[str].intersection(*cpus) if cpus else frozenset[str]()
+    if kind.always not in common:
+        return None
+    return frozenset(kind.names[flag] for flag in common.intersection(kind.names))
+
+
+def differences(features: frozenset[str] | None, of_model: Collection[str], arch: str) -> tuple[str, ...]:
+    """In which a CPU with ``features`` differs from what LLVM takes its model to have, as LLVM is told of it:
+    ``+amx-tile`` for what the model has not, then ``-avx512f`` for what is hidden or missing; without ``features``
+    nothing.
+
+    Of what a CPU has besides, only what matters to schedules is named; of what it lacks, everything that code may use.
+    """
+    if features is None:
+        return ()
+    hidden = frozenset(_FLAGS[arch].names.values()).intersection(of_model) - features
+    more = RELEVANT.intersection(features).difference(of_model)
+    return (*(f"+{name}" for name in sorted(more)), *(f"-{name}" for name in sorted(hidden)))
 
 
 def llvm_features(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The relevant features that LLVM generates code with for a target, mattr considered."""
+    return relevant(all_llvm_features(config))
+
+
+def all_llvm_features(config: Mapping[str, Any]) -> frozenset[str]:
+    """As :func:`llvm_features`, with those that do not matter to schedules."""
     import tvm
     from tvm.target import codegen
 
     try:
-        return relevant(str(name) for name in codegen.llvm_get_cpu_features(tvm.target.Target(dict(config))))
+        found = codegen.llvm_get_cpu_features(tvm.target.Target(dict(config)))
     except Exception:  # an architecture that this build of LLVM lacks: nothing is known about it
-        return ()
+        return frozenset()
+    return frozenset(str(name) for name in found)

@@ -6,11 +6,12 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunehub.exceptions import UnknownTargetError
-from tunehub.target.features import linux_features, llvm_features
+from tunehub.target.features import all_llvm_features, differences, linux_features, llvm_features, relevant
 from tunehub.target.nvidia import find_gpus, gpu_model
 from tunehub.target.tvm_generation import find_tvm
 from tunehub_registry.target import TargetDescriptor, model_name
@@ -18,17 +19,41 @@ from tunehub_registry.target import TargetDescriptor, model_name
 _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCpu:
+    """This machine's CPU: ``model`` is LLVM's name of it, a guess where a virtual machine hides the model, and ``mattr``
+    what the CPU itself says otherwise of its features (``+amx-tile``, ``-avx512f``)."""
+
+    model: str
+    mattr: tuple[str, ...] = ()
+
+    def config(self) -> dict[str, Any]:
+        """A target of TVM that is true of its features."""
+        return {"kind": "llvm", "mcpu": self.model, **({"mattr": list(self.mattr)} if self.mattr else {})}
+
+
+def host_cpu() -> HostCpu | None:
+    """This machine's CPU; None when TVM cannot name it (before 0.15, or built without LLVM)."""
+    name = _system_cpu()
+    if name is None:
+        return None
+    arch = arch_of_triple(system_triple())
+    of_model = all_llvm_features({"kind": "llvm", "mcpu": name})
+    return HostCpu(model=name, mattr=differences(linux_features(_cpuinfo(), arch), of_model, arch) if of_model else ())
+
+
 def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
-    """Describe the CPU of this machine: by LLVM when TVM is there (or `use_tvm`), else by /proc/cpuinfo."""
+    """Describe the CPU of this machine: its model by LLVM when TVM is there (or `use_tvm`), its features by
+    /proc/cpuinfo, and what that does not say by the model."""
     if use_tvm is None:
         use_tvm = find_tvm() is not None
-    name = _system_cpu() if use_tvm else None
-    if name is not None:
+    cpu = host_cpu() if use_tvm else None
+    if cpu is not None:
         return TargetDescriptor(
             kind="llvm",
-            model=model_name(name),
+            model=model_name(cpu.model),
             arch=arch_of_triple(system_triple()),
-            features=llvm_features({"kind": "llvm", "mcpu": name}),
+            features=llvm_features(cpu.config()),
             num_cores=physical_cores(),
         )
     arch = machine_arch()
@@ -36,14 +61,14 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
         kind="llvm",
         model=f"generic-{arch}",
         arch=arch,
-        features=linux_features(_linux_flags()),
+        features=relevant(linux_features(_cpuinfo(), arch) or ()),
         num_cores=physical_cores(),
     )
 
 
 def host_target(kind: str = "llvm") -> Any:
-    """A `tvm.target.Target` for this machine: its CPU with its LLVM name and its physical cores, or with `kind`
-    `cuda` its first NVIDIA GPU with architecture, model and limits, as the driver's `nvidia-smi` describes it.
+    """A `tvm.target.Target` for this machine: its CPU with its LLVM name, the features in which it differs from what
+    LLVM takes that name to mean (`mattr`) and its physical cores, or with `kind` `cuda` its first NVIDIA GPU with architecture, model and limits, as the driver's `nvidia-smi` describes it.
 
     Raises UnknownTargetError for another `kind`, or when there is no such GPU.
     """
@@ -57,9 +82,9 @@ def host_target(kind: str = "llvm") -> Any:
         return tvm.target.Target(gpus[0].tvm_config())
     if kind != "llvm":
         raise UnknownTargetError(kind, "is no kind of this machine's targets", remedy="give 'llvm' or 'cuda'")
-    name = _system_cpu()
-    named = {} if name is None else {"mcpu": name}
-    return tvm.target.Target({"kind": "llvm", **named, "num-cores": physical_cores()})
+    cpu = host_cpu()
+    config = {"kind": "llvm"} if cpu is None else cpu.config()
+    return tvm.target.Target({**config, "num-cores": physical_cores()})
 
 
 def gpu_descriptor() -> TargetDescriptor | None:
@@ -153,22 +178,18 @@ def machine_arch() -> str:
     return _ARCH_NAMES.get(machine, machine)
 
 
-def _linux_flags(cpuinfo: str = "/proc/cpuinfo") -> list[str]:
-    """The flags of the first CPU (`flags` on x86, `Features` on ARM); none where there is no such file."""
-    return next((line.split() for line in _linux_values(cpuinfo, ("flags", "Features"))), [])
+def _linux_cores() -> set[tuple[str, str]]:
+    """The physical cores in ``/proc/cpuinfo``: package and core."""
+    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in _cpuinfo().splitlines())]
+    packages, cores = ([value for key, value in pairs if key == name] for name in ("physical id", "core id"))
+    return set(zip(packages, cores, strict=False))
 
 
-def _linux_cores(cpuinfo: str = "/proc/cpuinfo") -> set[tuple[str, str]]:
-    packages = _linux_values(cpuinfo, ("physical id",))
-    return set(zip(packages, _linux_values(cpuinfo, ("core id",)), strict=False))
-
-
-def _linux_values(cpuinfo: str, keys: tuple[str, ...]) -> list[str]:
+def _cpuinfo(path: str = "/proc/cpuinfo") -> str:
+    """The text of ``/proc/cpuinfo``; empty where there is none."""
     if not sys.platform.startswith("linux"):
-        return []
+        return ""
     try:
-        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
-    pairs = (line.partition(":") for line in lines)
-    return [value.strip() for key, _, value in pairs if key.strip() in keys]
+        return ""

@@ -153,6 +153,7 @@ PROBE = {
     "version": "0.27.0",
     "cpu": {"name": "llvm-znver5", "arch": "x86_64", "features": ["avx2"], "cores": 2},
     "gpu": {"name": "cuda-h200", "arch": "sm_90"},
+    "mattr": [],
 }
 
 
@@ -172,6 +173,19 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
     assert found[f"registry {registry.root}"].text == "unsigned: llvm-znver5"
     assert found["embedded registry"].text == "no packages"
     assert found["cache"].state == "ok"
+
+
+def test_doctor_says_where_llvm_takes_the_cpu_for_another(
+    registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: PROBE)
+    assert "cpu features" not in findings(registry)
+    differing = PROBE | {"mattr": ["+amx-bf16", "+amx-tile", "-avx512f"]}
+    monkeypatch.setattr(doctor_module, "run_probe", lambda: differing)
+    found = findings(registry)["cpu features"]
+    assert f"for {PROBE['cpu']['name']}, but it also has amx-bf16, amx-tile and lacks avx512f" in found.text
+    assert (found.state, "host_target()" in str(found.remedy)) == ("warning", True)
 
 
 @pytest.mark.parametrize("missing", [None, headers.Missing(reason="CUDA's crt/mma.h is not in /include")])

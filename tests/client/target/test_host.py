@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tunehub.exceptions import UnknownTargetError
 from tunehub.target import descriptors, host, nvidia
 from tunehub.target.descriptors import as_tvm_target, descriptor_of, missing_mcpu
-from tunehub_registry.target import TargetDescriptor
+from tunehub.target.features import linux_features, relevant
+from tunehub_registry.target import Accepted, TargetDescriptor, match
 
 from ..conftest import ZNVER5
 
@@ -44,7 +45,7 @@ def tvm() -> Any:
 
 
 def test_cpuinfo_features_in_llvms_spelling(monkeypatch: pytest.MonkeyPatch, without_tvm: None) -> None:
-    monkeypatch.setattr(host, "_linux_flags", lambda: ["fpu", "pni", "avx512_vnni", "amx_tile"])
+    monkeypatch.setattr(host, "_cpuinfo", lambda: "flags : fpu sse2 pni avx512_vnni amx_tile aes")
     monkeypatch.setattr(host.platform, "machine", lambda: "AMD64")
     found = host.host_descriptor()
     assert (found.name, found.arch) == ("llvm-generic-x86_64", "x86_64")
@@ -53,12 +54,14 @@ def test_cpuinfo_features_in_llvms_spelling(monkeypatch: pytest.MonkeyPatch, wit
 
 def test_cpuinfo_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.sys, "platform", "linux")
-    (tmp_path / "cpuinfo").write_text(CPUINFO)
-    assert "avx512_vnni" in host._linux_flags(str(tmp_path / "cpuinfo"))
-    assert host._linux_cores(str(tmp_path / "cpuinfo")) == {("0", "0"), ("0", "1")}
-    assert host._linux_flags(str(tmp_path / "missing")) == []
+    (tmp_path / "cpuinfo").write_bytes(CPUINFO.encode() + b"\xff\x00")
+    assert host._cpuinfo(str(tmp_path / "cpuinfo")).startswith(CPUINFO)
+    assert host._cpuinfo(str(tmp_path / "missing")) == ""
+    monkeypatch.setattr(host, "_cpuinfo", lambda: CPUINFO)
+    assert host._linux_cores() == {("0", "0"), ("0", "1")}
+    monkeypatch.undo()
     monkeypatch.setattr(host.sys, "platform", "darwin")
-    assert host._linux_flags(str(tmp_path / "cpuinfo")) == []
+    assert host._cpuinfo(str(tmp_path / "cpuinfo")) == ""
 
 
 def test_physical_cores_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +147,64 @@ def test_host_by_llvm(tvm: Any) -> None:
     assert missing_mcpu(target) is None
     assert descriptor_of(found.name) == found
     assert int(target.attrs["num-cores"]) == host.physical_cores()
+    assert set(found.features) == set(relevant(linux_features(host._cpuinfo(), found.arch) or found.features))
+
+
+FLAGS_OF_ROCKET_LAKE = (
+    "fpu sse2 pni ssse3 sse4_1 sse4_2 popcnt abm bmi1 bmi2 movbe gfni avx avx2 fma f16c avx512f avx512bw avx512vl "
+    "avx512dq avx512cd avx512ifma avx512vbmi avx512_vbmi2 avx512_bitalg avx512_vpopcntdq avx512_vnni"
+)
+
+
+def _is_called(monkeypatch: pytest.MonkeyPatch, model: str, flags: str) -> Any:
+    """The host's target where LLVM takes the CPU for ``model`` and Linux says ``flags`` of it."""
+    monkeypatch.setattr(host, "_system_cpu", lambda: model)
+    monkeypatch.setattr(host, "system_triple", lambda: "x86_64-linux-gnu")
+    monkeypatch.setattr(descriptors, "system_triple", lambda: "x86_64-linux-gnu")
+    monkeypatch.setattr(host, "_cpuinfo", lambda: f"processor : 0\nflags\t\t: {flags}\n")
+    return host.host_target()
+
+
+def test_a_machine_that_hides_its_model_has_the_features_of_its_cpu(
+    tvm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_int8 amx_bf16"
+    target = _is_called(monkeypatch, "rocketlake", f"{FLAGS_OF_ROCKET_LAKE} {more}")
+    if tvm.target.codegen.llvm_version_major() < 16:
+        pytest.skip("this LLVM does not know the features")
+    assert str(target.attrs["mcpu"]) == "rocketlake"
+    assert sorted(map(str, target.attrs["mattr"])) == [
+        "+amx-bf16", "+amx-int8", "+amx-tile", "+avx512bf16", "+avx512fp16", "+avxvnni",
+    ]  # fmt: skip
+    found = host.host_descriptor()
+    assert {"amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni"} <= set(found.features)
+    assert descriptor_of(target) == descriptor_of("llvm-rocketlake") == found
+    assert list(as_tvm_target("llvm-rocketlake").attrs["mattr"]) == list(target.attrs["mattr"])
+    sapphire = descriptor_of({"kind": "llvm", "mcpu": "sapphirerapids", "mtriple": "x86_64-linux-gnu"})
+    true_rocket = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mtriple": "x86_64-linux-gnu"})
+    assert match(sapphire, found) == Accepted(fit="family", distance=0)
+    assert match(true_rocket, found) == Accepted(fit="family", distance=6)
+
+
+def test_a_machine_that_hides_features_of_its_model_lacks_them(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = " ".join(flag for flag in FLAGS_OF_ROCKET_LAKE.split() if not flag.startswith(("avx512", "gfni")))
+    target = _is_called(monkeypatch, "rocketlake", flags)
+    assert all(str(name).startswith("-avx512") or str(name) == "-gfni" for name in target.attrs["mattr"])
+    has = tvm.target.codegen.llvm_get_cpu_features(target)
+    assert {"avx2", "fma"} <= has
+    assert not [name for name in has if name.startswith("avx512")]
+    package = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mtriple": "x86_64-linux-gnu"})
+    assert match(package, host.host_descriptor()).fit == "generic"  # type: ignore[union-attr]
+
+
+def test_a_machine_that_is_what_llvm_takes_it_for_needs_no_features_named(
+    tvm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = _is_called(monkeypatch, "rocketlake", FLAGS_OF_ROCKET_LAKE)
+    assert "mattr" not in target.attrs
+    package = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mtriple": "x86_64-linux-gnu"})
+    assert match(package, host.host_descriptor()) == Accepted(fit="exact", distance=0)
+
 
 
 def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

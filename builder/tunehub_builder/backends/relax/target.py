@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunehub.target.host import physical_cores
+from tunehub.target.host import HostCpu, physical_cores
 from tunehub_builder.exceptions import UnsuitableTargetError
 from tunehub_builder.tuning.target import TuningTarget, find_cpu
 
@@ -15,7 +15,8 @@ def find_relax_target(name: str) -> TuningTarget:
     if name == "cuda" or name.startswith("cuda-"):
         return find_gpu(name)
     found = find_cpu(name)
-    config = {"kind": "llvm", "mcpu": found.model, "num-cores": physical_cores()}
+    own = HostCpu(model=found.model, mattr=found.mattr).config()
+    config = {**own, "num-cores": physical_cores()}
     return TuningTarget(name=f"llvm-{found.model}", config=config, vector=found.vector)
 
 

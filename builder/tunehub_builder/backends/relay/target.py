@@ -6,7 +6,7 @@ from typing import Any
 
 from tunehub.target.host import physical_cores
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
-from tunehub_builder.tuning.target import HOST, TuningTarget, find_cpu
+from tunehub_builder.tuning.target import HOST, Cpu, TuningTarget, find_cpu
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 
@@ -20,8 +20,8 @@ def find_relay_target(name: str, *, remote: bool) -> TuningTarget:
     if name != HOST and not name.startswith("llvm-"):
         return _from_text(name, remote)
     _require_llvm_names(name)
-    model = find_cpu(name, remote=remote).model
-    return TuningTarget(name=f"llvm-{model}", config={"text": _cpu_text(model)})
+    cpu = find_cpu(name, remote=remote)
+    return TuningTarget(name=f"llvm-{cpu.model}", config={"text": _cpu_text(cpu)})
 
 
 def _from_text(text: str, remote: bool) -> TuningTarget:
@@ -67,11 +67,11 @@ def _same_machine(triple: str) -> bool:
     return triple.partition("-")[0] == platform.machine()
 
 
-def _cpu_text(model: str) -> str:
+def _cpu_text(cpu: Cpu) -> str:
     """TVM knows ``num-cores`` since 0.9; without it its auto-scheduler asks the machine."""
     import tvm
 
-    text = f"llvm -mcpu={model}"
+    text = f"llvm -mcpu={cpu.model}" + (f" -mattr={','.join(cpu.mattr)}" if cpu.mattr else "")
     try:
         tvm.target.Target(f"{text} -num-cores=1")
     except (ValueError, tvm.error.TVMError):
