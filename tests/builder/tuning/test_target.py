@@ -9,6 +9,7 @@ import pytest
 
 from tunehub.target import host
 from tunehub.target.nvidia import Gpu
+from tunehub.target.host import HostCpu
 from tunehub_builder.backends.target import find_target
 from tunehub_builder.exceptions import NoSuchTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine
@@ -38,7 +39,7 @@ def test_the_widest_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = machine._extensions("graniterapids") | machine._extensions("znver5")
     real = machine._extensions
     host = find_target("host").config["mcpu"]
-    monkeypatch.setattr(machine, "_extensions", lambda model: everything if model == host else real(model))
+    monkeypatch.setattr(machine, "_extensions", lambda model, **_: everything if model == host else real(model))
     widths = {name: find_target(f"llvm-{name}").vector for name in ("skylake-avx512", "haswell", "nehalem")}
     expected = {"skylake-avx512": 16, "haswell": 8, "nehalem": 4}
     assert {name: width for name, width in widths.items() if name != host} == {
@@ -49,10 +50,22 @@ def test_the_widest_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tvm")
 def test_a_cpu_with_more_than_this_one_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     host = find_target("host").config["mcpu"]
-    monkeypatch.setattr(machine, "_extensions", lambda model: set() if model == host else {"avx9"})
+    monkeypatch.setattr(machine, "_extensions", lambda model, **_: set() if model == host else {"avx9"})
     other = "haswell" if host != "haswell" else "skylake"
     with pytest.raises(UnsuitableTargetError, match=r"lacks avx9"):
         find_target(f"llvm-{other}")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the name is that of an x86 CPU")
+@pytest.mark.usefixtures("tvm")
+def test_a_cpu_that_hides_features_is_tuned_for_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = HostCpu(model="skylake-avx512", mattr=("-avx512f",))
+    monkeypatch.setattr(machine, "host_cpu", lambda: own)
+    for name in ("host", "llvm-skylake-avx512"):
+        found = find_target(name)
+        assert (found.config["mcpu"], found.config["mattr"], found.vector) == ("skylake-avx512", ["-avx512f"], 8)
+    with pytest.raises(UnsuitableTargetError, match=r"lacks avx512"):
+        find_target("llvm-cascadelake")
 
 
 @pytest.mark.usefixtures("tvm")
