@@ -180,7 +180,9 @@ def machine_arch() -> str:
 
 def _linux_cores() -> set[tuple[str, str]]:
     """The physical cores in ``/proc/cpuinfo``: package and core."""
-    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in _cpuinfo().splitlines())]
+    pairs = [
+        (key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in _cpuinfo().splitlines())
+    ]
     packages, cores = ([value for key, value in pairs if key == name] for name in ("physical id", "core id"))
     return set(zip(packages, cores, strict=False))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tunehub.target import host
-from tunehub.target.nvidia import Gpu
 from tunehub.target.host import HostCpu
+from tunehub.target.nvidia import Gpu
 from tunehub_builder.backends.target import find_target
 from tunehub_builder.exceptions import NoSuchTargetError, UnsuitableTargetError
 from tunehub_builder.tuning import target as machine

@@ -165,9 +165,7 @@ def _is_called(monkeypatch: pytest.MonkeyPatch, model: str, flags: str) -> Any:
     return host.host_target()
 
 
-def test_a_machine_that_hides_its_model_has_the_features_of_its_cpu(
-    tvm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_hides_its_model_has_the_features_of_its_cpu(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     more = "avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_int8 amx_bf16"
     target = _is_called(monkeypatch, "rocketlake", f"{FLAGS_OF_ROCKET_LAKE} {more}")
     if tvm.target.codegen.llvm_version_major() < 16:
@@ -204,7 +202,6 @@ def test_a_machine_that_is_what_llvm_takes_it_for_needs_no_features_named(
     assert "mattr" not in target.attrs
     package = descriptor_of({"kind": "llvm", "mcpu": "rocketlake", "mtriple": "x86_64-linux-gnu"})
     assert match(package, host.host_descriptor()) == Accepted(fit="exact", distance=0)
-
 
 
 def test_the_host_s_gpu_by_its_driver(tvm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
