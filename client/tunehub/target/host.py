@@ -21,7 +21,7 @@ _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCpu:
-    """This machine's CPU: ``model`` is LLVM's name of it, a guess where a virtual machine hides the model, and ``mattr``
+    """This machine's CPU: ``model`` is LLVM's name of it, a guess where a virtual machine hides the model; ``mattr`` is
     what the CPU itself says otherwise of its features (``+amx-tile``, ``-avx512f``)."""
 
     model: str
@@ -68,7 +68,8 @@ def host_descriptor(*, use_tvm: bool | None = None) -> TargetDescriptor:
 
 def host_target(kind: str = "llvm") -> Any:
     """A `tvm.target.Target` for this machine: its CPU with its LLVM name, the features in which it differs from what
-    LLVM takes that name to mean (`mattr`) and its physical cores, or with `kind` `cuda` its first NVIDIA GPU with architecture, model and limits, as the driver's `nvidia-smi` describes it.
+    LLVM takes that name to mean (`mattr`) and its physical cores, or with `kind` `cuda` its first NVIDIA GPU with
+    architecture, model and limits, as the driver's `nvidia-smi` describes it.
 
     Raises UnknownTargetError for another `kind`, or when there is no such GPU.
     """
