@@ -15,7 +15,7 @@ RELEVANT = {
     "amx-tile", "amx-int8", "amx-bf16", "amx-fp16", "neon", "fullfp16", "dotprod", "i8mm", "bf16", "fp16fml", "sve",
     "sve2", "sme", "sme2", "v", "zvl128b", "zvl256b", "zvl512b",
 }  # fmt: skip
-# What Linux calls those that generated code may use (/proc/cpuinfo; LLVM's `Host.cpp` reads the same bits from the CPU).
+# What Linux calls those that generated code may use (/proc/cpuinfo; LLVM's `Host.cpp` reads the same bits itself).
 # A feature that is not here is as LLVM takes it from the name of the model.
 _X86 = {
     "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "sse4a": "sse4a", "popcnt": "popcnt",
