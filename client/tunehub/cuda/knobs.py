@@ -9,9 +9,8 @@ their own tiles; the checks of every schedule come on top.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -23,12 +22,15 @@ from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.open_sizes import OpenFunction, open_function, piece_problem
-from tunehub.cuda.rule import NoTileError, Tile, is_within, ranked
+from tunehub.cuda.open_function import OpenFunction, open_function
+from tunehub.cuda.open_matmul import open_matmul
+from tunehub.cuda.open_sizes import piece_problem
+from tunehub.cuda.open_split_k import DividedRows, divided_rows
+from tunehub.cuda.pieces import RowBlocks
+from tunehub.cuda.rule import Tile, is_within, ranked
 from tunehub.cuda.sizes import candidates
 from tunehub.cuda.split_k import SplitTile
 from tunehub.cuda.split_k_rule import NAME as SPLIT_K
-from tunehub.cuda.split_k_rule import promises
 from tunehub.cuda.tensor_core import TensorTile, matmul_of
 from tunehub.cuda.tensor_core_cost import seconds
 from tunehub.cuda.tensor_core_rule import NAME as TENSOR_CORES
@@ -43,7 +45,6 @@ from tunehub.templates import CUDA_VERSIONS, KnobError, Knobs, NamedKnobs, read_
 _BEST, _FURTHER, _APART = 10, 40, 5  # tiles worth measuring: the best ones, and every fifth of those behind them
 _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
-_DIVIDED = 2  # tiles with divided sums of pieces of one length
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
 _TILES: Mapping[str, type[SplitTile | TensorTile | WarpgroupTile]] = {
     SPLIT_K: SplitTile,
@@ -98,7 +99,19 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     length, whole = named.knobs.get(_LENGTH), open_function(function)
     if whole is None or not isinstance(length, int) or not 1 <= length <= _MOST_LENGTH:
         raise KnobError(f"pieces of {length} do not make up the function")
-    return whole.over(by_knobs(whole.piece(length), target, named).mod["main"], length)
+    scheduled = by_knobs(whole.piece(length), target, named).mod["main"]
+    return whole.over(scheduled, length, _row_blocks(whole, read_tile(named), length))
+
+
+def _row_blocks(
+    whole: OpenFunction, tile: Tile | SplitTile | TensorTile | WarpgroupTile, length: int
+) -> RowBlocks | None:
+    """What the blocks of ``tile`` compute in pieces of the ``length`` that it divides; None for others."""
+    product = open_matmul(whole, split_k.matmul_of) if isinstance(tile, SplitTile) else None
+    if product is None or not isinstance(tile, SplitTile):
+        return None
+    found = DividedRows(product=product, tile=tile)
+    return None if length % found.length else found.blocks
 
 
 def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | WarpgroupTile:
@@ -151,7 +164,8 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
     if found is not None and loop is not None:
         tiles = candidates(found[0], limits_of(target), covering=found[1].einsum)
         plain = [_tile_choice(tile, {_LENGTH: tile.lengths[loop]}) for tile in tiles]
-        return [*plain, *_divided_space(whole, found[0].grid.divided, target)]
+        own = divided_rows(whole, found[0].grid.tried)
+        return [*plain, *(_choice(SPLIT_K, each.tile, {_LENGTH: each.length}) for each in own)]
     matmuls = ((length, matmul_of(whole.piece(length))) for length in _LENGTHS)
     return [
         _tensor_choice(tile, {_LENGTH: length})
@@ -159,16 +173,6 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
         if matmul is not None
         for tile in ranked_on_tensor_cores(matmul, _OF_LENGTH)
     ]
-
-
-def _divided_space(whole: OpenFunction, lengths: Sequence[int], target: Any) -> Iterator[TileChoice]:
-    """For pieces of these lengths the likeliest tiles with divided sums."""
-    for length in lengths:
-        try:
-            for _, tile, _ in islice(promises(whole.piece(length), target), _DIVIDED):
-                yield _choice(SPLIT_K, tile, {_LENGTH: length})
-        except NoTileError:
-            continue  # others should take less
 
 
 def _ranked(sums: Sums, target: Any) -> list[Tile]:

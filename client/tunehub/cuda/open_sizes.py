@@ -11,13 +11,14 @@ from typing import Any, Protocol
 from tunehub.cuda.cost import matrix_shape
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.limits import limits_of
+from tunehub.cuda.open_function import OpenFunction, open_function
 from tunehub.cuda.open_softmax import by_rows
-from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
+from tunehub.cuda.open_split_k import DividedRows, divided_rows, over_rows
+from tunehub.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.cuda.rule import NoTileError, Tile
-from tunehub.cuda.sizes import Grid, MeasuredPiece, OpenProblem, open_problem, tiles_by_size
+from tunehub.cuda.sizes import Grid, MeasuredPiece, OpenProblem, SizedPiece, open_problem, tiles_by_size
 from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
 from tunehub.relax.nodes import blocks_in, is_reduction, main_module
-from tunehub.relax.open_axes.axes import OpenAxes, open_axes
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_function
@@ -40,44 +41,6 @@ class Static(Protocol):
     def transferred(self, piece: Any) -> tuple[Any, float] | None:
         """The function scheduled by a record for other shapes, and the seconds that it should take."""
         ...
-
-    def divides(self, piece: Any) -> tuple[int, float] | None:
-        """The blocks of the function with long sums divided in a block, and the seconds that it should take."""
-        ...
-
-    def divided(self, piece: Any) -> Any | None:
-        """That function scheduled, and not checked; None where TVM cannot schedule it so."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenFunction:
-    """A symbolic PrimFunc and its open axes, of which the last is cut into pieces; along the others they are 1."""
-
-    function: Any
-    axes: OpenAxes
-
-    def sizes(self, length: int) -> list[int]:
-        """Of a piece, along each open axis."""
-        return [1] * (len(self.axes.extents) - 1) + [length]
-
-    def piece(self, length: int) -> Any:
-        """The static function of a piece, as a module. Raises NotPiecesError where there is none."""
-        values = self.axes.values(self.sizes(length))
-        if values is None:
-            raise NotPiecesError("no sizes give such a piece")
-        return main_module(instance(self.function, values))
-
-    def over(self, piece: Any, length: int) -> Any:
-        """The function in pieces, by the schedule of one."""
-        return over_pieces(self.function, self.axes, piece, self.sizes(length))
-
-
-def open_function(function: Any) -> OpenFunction | None:
-    """``function`` with its open axes, None unless its pieces lie in one piece in its parameters."""
-    axes = open_axes(function)
-    whole = None if axes is None else OpenFunction(function=function, axes=axes)
-    return whole if whole is not None and whole.axes.is_contiguous(function, whole.sizes(2)) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,20 +86,19 @@ def _in_pieces(whole: OpenFunction, target: Any, static: Static, divides: bool) 
         return None
     branches = [*_vector(whole, problem, target, static)]
     limits, above = limits_of(target), len(branches)
-    known, made = dict(_known(whole, problem.grid, static, divides)), dict[Tile | MeasuredPiece, Any]()
+    known, made = dict(_known(whole, problem.grid, static, divides)), dict[Tile | SizedPiece, Any]()
     while not made:
-        tiles = tiles_by_size(problem, limits, covering=sums.einsum, above=above, measured=list(known))
+        tiles = tiles_by_size(problem, limits, covering=sums.einsum, above=above, known=list(known))
         made = {each.tile: None for each in tiles}
         for tile in made:
             made[tile] = _tiled(whole, loop, tile) if isinstance(tile, Tile) else known[tile]()
         failed = {tile for tile, function in made.items() if function is None}
         if failed:  # choose again, without them
             known, made = {tile: make for tile, make in known.items() if tile not in failed}, {}
-    pieces = [tile for tile in made if isinstance(tile, MeasuredPiece)]
-    used = tuple({tile.length for tile in pieces if tile.recorded})
+    used = tuple({tile.length for tile in made if isinstance(tile, MeasuredPiece)})
     branches += [SizeBranch(up_to=each.up_to, function=made[each.tile]) for each in tiles]
     function = joined(whole.function, product(wide(whole.axes.extents)), branches)
-    divided = any(not tile.recorded for tile in pieces)
+    divided = any(isinstance(tile, DividedRows) for tile in made)
     return SizedFunction(mod=main_module(function), measured=used, divided=divided)
 
 
@@ -154,10 +116,10 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
 
 def _known(
     whole: OpenFunction, grid: Grid, static: Static, divides: bool
-) -> Iterator[tuple[MeasuredPiece, Callable[[], Any | None]]]:
-    """The pieces of some lengths whose times are known or expected: by records, by records for other shapes, and by
-    sums that are divided. Each with what makes the function in such pieces, or None."""
-    for length in sorted({*grid.recorded, *grid.moved, *grid.divided}):
+) -> Iterator[tuple[SizedPiece, Callable[[], Any | None]]]:
+    """What is known or expected to take some time: pieces of some lengths by records, and by records for other shapes,
+    and sums that are divided. Each with what makes the function so, or None."""
+    for length in sorted({*grid.recorded, *grid.moved}):
         piece = whole.piece(length)["main"]
         found = static.recorded(piece) if length in grid.recorded else None
         if found is None and length in grid.moved:
@@ -167,19 +129,19 @@ def _known(
             function = _over(whole, scheduled, length)
             if function is not None:
                 yield MeasuredPiece(length=length, blocks=blocks_of(scheduled), run_s=run_s), partial(_same, function)
-        elif divides and length in grid.divided and (promised := static.divides(piece)) is not None:
-            blocks, run_s = promised
-            made = partial(_divided, whole, piece, length, static)
-            yield MeasuredPiece(length=length, blocks=blocks, run_s=run_s, recorded=False), made
+    for tile in divided_rows(whole, grid.tried) if divides else ():
+        yield tile, partial(_divided, whole, tile)
 
 
 def _same(function: Any) -> Any:
     return function
 
 
-def _divided(whole: OpenFunction, piece: Any, length: int, static: Static) -> Any | None:
-    scheduled = static.divided(piece)
-    return None if scheduled is None else _over(whole, scheduled, length)
+def _divided(whole: OpenFunction, tile: DividedRows) -> Any | None:
+    try:
+        return over_rows(whole, tile)
+    except Exception:  # TVM raises many kinds; other tiles serve
+        return None
 
 
 def _over(whole: OpenFunction, scheduled: Any, length: int) -> Any | None:
@@ -199,7 +161,7 @@ def _of_one_symbol(function: Any, target: Any) -> SizedFunction | None:
     if problem is None or sums is None or not sums.einsum:
         return None
     tiles = tiles_by_size(problem, limits_of(target), covering=True)
-    made: dict[Tile | MeasuredPiece, Any] = {}
+    made: dict[Tile | SizedPiece, Any] = {}
     for tile in {each.tile: None for each in tiles}:
         assert isinstance(tile, Tile)
         made[tile] = tiled(main_module(function), sums, tile, symbolic=True).mod["main"]

@@ -1,12 +1,11 @@
-"""Products in half precision with an open number of rows on CUDA: kernels for few rows, then pieces on tensor cores,
-each as long as a tile (by warpgroups where the GPU has these), for ranges of sizes where these promise to beat TVM's
-own schedule, which serves the other sizes. One is launched when the function is called."""
+"""Products and convolutions in half precision with an open number of rows or images on CUDA: kernels for few rows, then
+tiles on tensor cores (by warpgroups where the GPU has these), for ranges of sizes where these promise to beat TVM's own
+schedule, which serves the other sizes. One is launched when the function is called."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +16,10 @@ from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.hopper.open_rows import over_rows
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.open_sizes import OpenFunction, SizedFunction, open_function
+from tunehub.cuda.open_function import OpenFunction, open_function
+from tunehub.cuda.open_matmul import OpenMatmul, open_matmul
+from tunehub.cuda.open_sizes import SizedFunction
+from tunehub.cuda.pieces import RowBlocks
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.sizes import ranges
 from tunehub.cuda.skinny.open_rows import few_rows
@@ -32,10 +34,20 @@ from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined
 from tunehub.relax.schedule.guard import check_function
 
-_LENGTHS = (16, 32)  # of pieces that show what a function computes
-_TRIED = (16, 64, 256, 1024)  # sizes, the best tiles of which are candidates
-_SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)  # at which times are compared
-_MOST_KERNELS = 4
+_MOST_LENGTH = 512  # of a piece
+_FEWEST_PIXELS = 32  # of an image
+
+
+class _Grid(NamedTuple):
+    """``sizes`` at which times are compared, those of which the best tiles are ``tried``, and how many ``kernels``."""
+
+    sizes: tuple[int, ...]
+    tried: tuple[int, ...]
+    kernels: int
+
+
+_ROWS = _Grid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (16, 64, 256, 1024), 4)
+_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
 _Tile: TypeAlias = "TensorTile | WarpgroupTile"
@@ -50,7 +62,7 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     """
     function = mod["main"]
     whole = open_function(function)
-    matmul = None if whole is None else _open_rows(whole)
+    matmul = None if whole is None else open_matmul(whole, warpgroups.matmul_in)
     few = [] if whole is None else few_rows(whole, target)
     if whole is None or (matmul is None and not few):
         return None
@@ -65,7 +77,7 @@ def by_size(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
 
 
 def _more_rows(
-    whole: OpenFunction, matmul: Matmul | None, target: Any, few: list[SizeBranch]
+    whole: OpenFunction, matmul: OpenMatmul | None, target: Any, few: list[SizeBranch]
 ) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """As :func:`_pieces`, for sizes above those of the branches ``few``: TVM's own schedule without tiles."""
     if matmul is None:
@@ -80,7 +92,7 @@ def _more_rows(
     return [(tile, up_to) for tile, up_to in chosen if up_to is None or up_to > most], made
 
 
-def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Range], dict[_Tile | None, Any]]:
+def _pieces(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> tuple[list[_Range], dict[_Tile | None, Any]]:
     """Which tile serves which sizes, and the function in pieces by each. Raises NoTileError where there is none."""
     tiles = list(_likely(whole, matmul, target))
     failure = "TVM's own schedule should take as little at all sizes"
@@ -100,32 +112,23 @@ def _pieces(whole: OpenFunction, matmul: Matmul, target: Any) -> tuple[list[_Ran
             tiles.remove(tile)
 
 
-def _likely(whole: OpenFunction, matmul: Matmul, target: Any) -> dict[_Tile, None]:
+def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile, None]:
     """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
     missing."""
     found: dict[_Tile, None] = {}
-    if warpgroups.serves(target) and suits(matmul):
-        found = {tile: None for size in _SIZES for tile in warpgroups.ranked(_at(matmul, size), 1)}
+    grid = _grid(matmul)
+    if warpgroups.serves(target) and suits(matmul.two):
+        found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1)}
     if found and missing_for_tensor_cores() is not None:
         return found
     check_headers()
-    if matmul_of(whole.piece(_LENGTHS[0])) is not None:
-        found |= {tile: None for size in _TRIED for tile in ranked(_at(matmul, size), 1)}
-    return found
+    if matmul_of(whole.piece(2)) is not None:
+        found |= {tile: None for size in grid.tried for tile in ranked(matmul.at(size), 1)}
+    return {tile: None for tile in found if matmul.length(tile.block[0]) <= _MOST_LENGTH}
 
 
-def _open_rows(whole: OpenFunction) -> Matmul | None:
-    """The product of a piece of one length when the open axis is its rows, and no convolution is."""
-    first, second = (warpgroups.matmul_in(whole.piece(length)) for length in _LENGTHS)
-    if first is None or second is None or first.window > 1 or first.batch:
-        return None
-    extents = (1, *_LENGTHS[:1], *first.extents[2:]), (1, *_LENGTHS[1:2], *first.extents[2:])
-    return first if (first.extents, second.extents) == extents else None
-
-
-def _at(matmul: Matmul, rows: int) -> Matmul:
-    (own,) = matmul.rows
-    return replace(matmul, rows=(own._replace(extent=rows),))
+def _grid(matmul: OpenMatmul) -> _Grid:
+    return _IMAGES if matmul.of_one >= _FEWEST_PIXELS else _ROWS
 
 
 def _tiled(whole: OpenFunction, tile: _Tile, target: Any) -> Any:
@@ -136,22 +139,33 @@ def _tiled(whole: OpenFunction, tile: _Tile, target: Any) -> Any:
 
 
 def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
-    length = tile.block[0]
+    rows, columns, _ = tile.block
+    product = open_matmul(whole, matmul_of)
+    if product is None:
+        raise NoTileError("it is no product on tensor cores")
+    length = product.length(rows)
     piece = whole.piece(length)
     matmul = matmul_of(piece)
     if matmul is None:
         raise NoTileError(f"a piece of {length} is of another kind")
-    return whole.over(checked(piece, matmul, tile).mod["main"], length)
+    beside = -(-matmul.extents[2] // columns)
+    blocks = RowBlocks(rows=rows, of_one=product.of_one, beside=beside, outer=True)
+    return whole.over(checked(piece, matmul, tile).mod["main"], length, blocks)
 
 
-def _chosen(matmul: Matmul, tiles: Sequence[_Tile]) -> list[_Range]:
-    """What should take least in each range of sizes."""
-    times = [[_seconds(_at(matmul, size), tile) for size in _SIZES] for tile in tiles]
-    times.append([default_s(_at(matmul, max(size, _PADDED))) / GUESS_MARGIN for size in _SIZES])
-    candidates = [*tiles, None]
+def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
+    """What should take least in each range of sizes; images are not left to TVM."""
+    sizes, _, kernels = _grid(matmul)
+    times = [[_seconds(matmul.at(size), tile) for size in sizes] for tile in tiles]
+    candidates: list[_Tile | None] = [*tiles]
+    if _grid(matmul) is _ROWS:
+        times.append([default_s(matmul.at(max(size, _PADDED))) / GUESS_MARGIN for size in sizes])
+        candidates.append(None)
+    if not candidates:
+        return [(None, None)]
     return [
-        (candidates[at], _SIZES[last] if last + 1 < len(_SIZES) else None)
-        for at, last in ranges(np.array(times), _MOST_KERNELS)
+        (candidates[at], sizes[last] if last + 1 < len(sizes) else None)
+        for at, last in ranges(np.array(times), kernels)
     ]
 
 

@@ -2,12 +2,14 @@
 
 A piece is a scheduled static function. The parameters of its kernel become views of a part of the real ones, and its
 body stays as it is: 32-bit indices inside, a 64-bit address outside. The last piece may go beyond the end: there its
-last row or zeros are loaded, and nothing is written.
+last row or zeros are loaded, and nothing is written. Where it is known which results a block computes
+(:class:`RowBlocks`), no block is launched that has none of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm_ffi import structural_equal
@@ -18,6 +20,7 @@ from tunehub.relax.index_expressions import parts_of
 from tunehub.relax.nodes import buffer_of, integer, parameters, statements_in
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, view, wide
+from tunehub.relax.symbols import specialized
 
 _BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
@@ -29,9 +32,43 @@ class NotPiecesError(ValueError):
     """A kernel that cannot be one of a piece; the text says why."""
 
 
-def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int]) -> Any:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowBlocks:
+    """How the blocks of a piece divide its results: each computes ``rows`` rows of them, of which every place along the
+    open axis has ``of_one``; ``beside`` blocks compute the same rows. They are neighbours in the grid where ``outer``;
+    otherwise the blocks of all rows are."""
+
+    rows: int
+    of_one: int
+    beside: int
+    outer: bool
+
+    def high(self, length: int) -> int:
+        """Blocks above each other in a piece of the ``length``. Raises NotPiecesError where a piece ends in a block."""
+        if length * self.of_one % self.rows:
+            raise NotPiecesError(f"blocks of {self.rows} rows do not divide {length} times {self.of_one}")
+        return length * self.of_one // self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A grid for all pieces: the variables ``x`` and ``y`` count to ``wide`` and ``high``. Together they are the number
+    of a ``piece`` and the block ``inside`` it."""
+
+    x: Any
+    wide: Any
+    y: Any
+    high: Any
+    piece: Any
+    inside: Any
+
+
+def over_pieces(
+    function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int], blocks: RowBlocks | None = None
+) -> Any:
     """``function`` computed in pieces of ``sizes`` along its open axes, in order; ``piece`` is the static function of
-    these sizes, scheduled for a GPU. Pieces lie in memory in one piece (:meth:`OpenAxes.is_contiguous`).
+    these sizes, scheduled for a GPU. Pieces lie in memory in one piece (:meth:`OpenAxes.is_contiguous`). ``blocks``:
+    what the blocks of ``piece`` compute, where that is known.
 
     Raises NotPiecesError when ``piece`` is more than one kernel, has a grid of several dimensions, or has statements in
     which its rows cannot be told.
@@ -41,17 +78,23 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     piece = s_tir.renew_defs(piece)
     nest = _kernel(piece)
     extents, length = wide(axes.extents), sizes[-1]
-    place = tirx.Var("piece", _INDEX)
-    if axes.are_one:
-        total = product(extents)
-        count, first, last = (total + (length - 1)) // length, place * length, total
-        starts = places(first, extents)
-    else:
-        rows = (extents[-1] + (length - 1)) // length
-        count, (*lead, at) = product([*extents[:-1], rows]), places(place, [*extents[:-1], rows])
+    one = product(extents) if axes.are_one else (extents[-1] + (length - 1)) // length
+    if not axes.are_one:
+        launch = _whole_pieces(nest, product([*extents[:-1], one]))
+        *lead, at = places(launch.piece, [*extents[:-1], one])
         first, last = at * length, extents[-1]
         starts = [*lead, first]
-    declared = []
+    else:
+        count = (one + (length - 1)) // length
+        launch = _whole_pieces(nest, count) if blocks is None else _row_blocks(nest, one, length, blocks)
+        first, last = launch.piece * length, one
+        starts = places(first, extents)
+    bound, starts = ([], starts) if blocks is None else _bound_places(starts)
+    body = nest.body
+    if not launch.inside.same_as(nest.loop_var):
+        inside = specialized(piece.with_body(body), [nest.loop_var], [launch.inside])
+        piece, body = inside.with_body(piece.body), inside.body
+    declared = bound
     limits: dict[int, int] = {}  # by buffer the axis along which a piece may go beyond the end
     for whole, part, own in zip(parameters(function), parameters(piece), axes.places, strict=True):
         declared += view(
@@ -62,10 +105,45 @@ def over_pieces(function: Any, axes: OpenAxes, piece: Any, sizes: Sequence[int])
     rest = tirx.Cast("int32", tirx.min(last - first, number(length)))
     # Names of memory in calls: since 0.27 a buffer is one itself.
     pointers = frozenset(hash(each) for part in parameters(piece) for each in (part, part.data))
-    body = _Masking(limits, pointers, rest).statement(nest.body) if limits else nest.body
-    inner = block_of(piece.body, _bound(nest, body, "blockIdx.y"), "piece", piece.body.block.alloc_buffers)
-    outer = tirx.For(place, number(0), count, _BOUND, tirx.SeqStmt([*declared, inner]), _thread("blockIdx.x", _INDEX))
+    body = _Masking(limits, pointers, rest).statement(body) if limits else body
+    inner = block_of(piece.body, _bound(launch, nest, body), "piece", piece.body.block.alloc_buffers)
+    x = _thread("blockIdx.x", _INDEX)
+    outer = tirx.For(launch.x, number(0), launch.wide, _BOUND, tirx.SeqStmt([*declared, inner]), x)
     return function.with_body(block_of(function.body, outer, "root", []))
+
+
+def _bound_places(starts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Statements that make variables of ``starts``, and these: TVM takes expressions that several views have out of
+    them, to where one of these is before it."""
+    from tvm import tirx
+
+    own = [tirx.Var("start", _INDEX) for _ in starts]
+    return [tirx.Bind(*each) for each in zip(own, starts, strict=True)], own
+
+
+def _whole_pieces(nest: Any, count: Any) -> _Launch:
+    from tvm import tirx
+
+    place = tirx.Var("piece", _INDEX)
+    return _Launch(place, count, nest.loop_var, nest.extent, place, nest.loop_var)
+
+
+def _row_blocks(nest: Any, total: Any, length: int, blocks: RowBlocks) -> _Launch:
+    """A grid with the blocks that ``total`` places along the open axis need."""
+    from tvm import tirx
+
+    of_piece, found = blocks.high(length), integer(nest.extent)
+    if found != of_piece * blocks.beside:
+        raise NotPiecesError(f"the piece has {found} blocks, not {of_piece} times {blocks.beside}")
+    dtype = dtype_of(nest.loop_var)
+    x, y = tirx.Var("block", _INDEX), tirx.Var("beside", dtype)
+    count = (total * blocks.of_one + (blocks.rows - 1)) // blocks.rows
+    beside = tirx.const(blocks.beside, dtype)
+    if blocks.outer:
+        count, beside, of_piece = count * blocks.beside, tirx.const(1, dtype), of_piece * blocks.beside
+    narrow = tirx.Cast("int32", x)  # a grid has fewer blocks
+    piece, inside = tirx.Cast(_INDEX, narrow // of_piece), tirx.Cast(dtype, narrow % of_piece)
+    return _Launch(x, count, y, beside, piece, inside if blocks.outer else y * of_piece + inside)
 
 
 def blocks_of(piece: Any) -> int:
@@ -87,11 +165,11 @@ def _kernel(piece: Any) -> Any:
     return root.body
 
 
-def _bound(loop: Any, body: Any, tag: str) -> Any:
+def _bound(launch: _Launch, nest: Any, body: Any) -> Any:
     from tvm import tirx
 
-    thread = _thread(tag, dtype_of(loop.loop_var))
-    return tirx.For(loop.loop_var, loop.min, loop.extent, _BOUND, body, thread, loop.annotations)
+    thread = _thread("blockIdx.y", dtype_of(launch.y))
+    return tirx.For(launch.y, nest.min, launch.high, _BOUND, body, thread, nest.annotations)
 
 
 def _thread(tag: str, dtype: str) -> Any:

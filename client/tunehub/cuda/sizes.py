@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,16 +22,14 @@ _WORTH_OF_IMAGES = math.log(1.4)  # of one more convolution, which takes long to
 
 class Grid(NamedTuple):
     """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``kernels`` may
-    be, those that records are often for (``recorded``), those at which records for other shapes are adapted
-    (``moved``), and those at which sums are ``divided``. ``weight``: of size 1, that of others is 1; ``worth``: what a
-    kernel more must gain."""
+    be, those that records are often for (``recorded``), and those at which records for other shapes are adapted
+    (``moved``). ``weight``: of size 1, that of others is 1; ``worth``: what a kernel more must gain."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
     kernels: int
     recorded: tuple[int, ...]
     moved: tuple[int, ...]
-    divided: tuple[int, ...]
     weight: float = 1.0
     worth: float = _WORTH
 
@@ -39,13 +37,18 @@ class Grid(NamedTuple):
 _ROWS = Grid(
     (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
     (1, 4, 16, 33, 64, 96, 128, 200, 256, 384, 512, 1024),
-    6,
+    2,
     (16, 32, 64, 128, 197, 256, 384, 512, 1024),
     (128,),  # what fewer should take is too short
-    (16, 32, 64, 128, 256, 384, 512),
 )
 _IMAGES = Grid(
-    (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 2, 8, 32), 3, (1, 8, 16, 32), (), (1, 4, 8), 3.0, _WORTH_OF_IMAGES
+    (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 33, 64),  # some just above what tiles make up
+    (1, 3, 8, 17, 32),
+    2,
+    (1, 8, 16, 32),
+    (),
+    3.0,
+    _WORTH_OF_IMAGES,
 )
 
 
@@ -90,15 +93,22 @@ class OpenProblem:
         )
 
 
+class SizedPiece(Protocol):
+    """A schedule for any size."""
+
+    def seconds_at(self, size: int) -> float:
+        """What it should take."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPiece:
     """A schedule of a piece of ``length`` along the open loop, a kernel of ``blocks`` blocks of which a record says
-    that it takes ``run_s``, or leads to expect it; or, not ``recorded``, a rule does."""
+    that it takes ``run_s``, or leads to expect it."""
 
     length: int
     blocks: int
     run_s: float
-    recorded: bool = True
 
     def seconds_at(self, size: int) -> float:
         """Of as many pieces as a size takes, one beside the other on all multiprocessors."""
@@ -113,7 +123,7 @@ class SizedTile:
     """``tile`` serves sizes up to ``up_to``; None: all that are larger."""
 
     up_to: int | None
-    tile: Tile | MeasuredPiece
+    tile: Tile | SizedPiece
 
 
 def open_problem(two: Problem, three: Problem) -> OpenProblem | None:
@@ -131,18 +141,18 @@ def tiles_by_size(
     *,
     covering: bool,
     above: int = 0,
-    measured: Sequence[MeasuredPiece] = (),
+    known: Sequence[SizedPiece] = (),
 ) -> list[SizedTile]:
-    """The tiles for sizes larger than ``above``, in rising order, or ``measured`` pieces where these should take less;
+    """The tiles for sizes larger than ``above``, in rising order, or what else is ``known``, which should take least;
     ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
     Raises NoTileError when none is within bounds."""
     tiles = candidates(problem, limits, covering=covering)
-    choices: list[Tile | MeasuredPiece] = [*tiles, *measured]
+    choices: list[Tile | SizedPiece] = [*tiles, *known]
     sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
-    known = [[each.seconds_at(size) for size in sizes] for each in measured]
+    others = [[each.seconds_at(size) for size in sizes] for each in known]
     weights = np.array([problem.grid.weight if size == 1 else 1.0 for size in sizes])
-    times = np.concatenate([times, *([known] if known else [])])
+    times = np.concatenate([times, *([others] if others else [])])
     return [
         SizedTile(up_to=sizes[last] if last + 1 < len(sizes) else None, tile=choices[chosen])
         for chosen, last in ranges(times, problem.grid.kernels, weights, problem.grid.worth)

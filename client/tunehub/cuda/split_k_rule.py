@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.rule import NoTileError
-from tunehub.cuda.split_k import SplitTile, all_tiles, apply, blocks_of, matmul_of
+from tunehub.cuda.split_k import SplitTile, all_tiles, apply, matmul_of
 from tunehub.cuda.split_k_cost import seconds
 from tunehub.cuda.tiles import others_s, sums_of
 from tunehub.records.never_worse import against_guess
@@ -28,21 +28,12 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     Raises as :func:`promises` does; where none of the likeliest tiles does, GuardError for what would be wrong or
     cannot be launched, or what TVM raises.
     """
-    return _made(mod, target, lambda scheduled: check_function(scheduled, mod["main"], target))
-
-
-def unchecked(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """As :func:`by_rule`, of a part of a function that is checked as a whole."""
-    return _made(mod, target, lambda _: None)
-
-
-def _made(mod: Any, target: Any, check: Callable[[Any], object]) -> tuple[Any, float] | None:
     failure: Exception | None = None
     for matmul, tile, expected_s in promises(mod, target):
         try:
             schedule = apply(mod, matmul, tile)
             check_tiles(schedule.mod["main"])
-            check(schedule.mod["main"])
+            check_function(schedule.mod["main"], mod["main"], target)
         except Exception as error:  # TVM raises many kinds; another tile may do
             failure = error
         else:
@@ -76,14 +67,10 @@ def promises(mod: Any, target: Any) -> Iterator[tuple[Matmul, SplitTile, float]]
         yield matmul, tile, expected_s
 
 
-def promised(mod: Any, target: Any) -> tuple[int, float] | None:
-    """The blocks and the seconds of the likeliest schedule that :func:`by_rule` tries; None when there is none. Raises
-    as :func:`promises` does."""
-    found = next(promises(mod, target), None)
-    if found is None:
-        return None
-    matmul, tile, expected_s = found
-    return blocks_of(matmul, tile), expected_s
+def promised(mod: Any, target: Any) -> float | None:
+    """The seconds of the likeliest schedule that :func:`by_rule` tries; None when there is none. Raises as
+    :func:`promises` does."""
+    return next((expected_s for *_, expected_s in promises(mod, target)), None)
 
 
 def promised_s(mod: Any) -> float | None:

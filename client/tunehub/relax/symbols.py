@@ -66,7 +66,7 @@ def instance(function: Any, values: Sequence[int]) -> Any:
 
     symbols = symbols_of(function)
     numbers = [tirx.IntImm(_dtype(symbol), value) for symbol, value in zip(symbols, values, strict=True)]
-    found = _replaced(function, symbols, numbers)
+    found = specialized(function, symbols, numbers)
     return _without_other_branches(found) if PROBES in (found.attrs or {}) else found
 
 
@@ -112,10 +112,11 @@ def outermost_probes(function: Any) -> list[tuple[int, ...]]:
 
 def in_place(function: Any, expressions: Sequence[Any]) -> Any:
     """``function`` with TVM's ``expressions`` in place of its symbols; itself without any."""
-    return _replaced(function, symbols_of(function), expressions)
+    return specialized(function, symbols_of(function), expressions)
 
 
-def _replaced(function: Any, symbols: Sequence[Any], expressions: Sequence[Any]) -> Any:
+def specialized(function: Any, symbols: Sequence[Any], expressions: Sequence[Any]) -> Any:
+    """``function`` with TVM's ``expressions`` in place of ``symbols``, variables of its shapes or its body."""
     if not symbols:
         return function
     added = [symbol for symbol in symbols if not any(map(symbol.same_as, function.params))]

@@ -18,7 +18,7 @@ from tvm import te, tirx, topi
 from tunehub.cuda import open_sizes, pieces, tiles
 from tunehub.cuda.check import fault
 from tunehub.cuda.open_sizes import by_size
-from tunehub.cuda.pieces import NotPiecesError, blocks_of, over_pieces
+from tunehub.cuda.pieces import NotPiecesError, over_pieces
 from tunehub.cuda.rule import ranked
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes.axes import open_axes
@@ -38,12 +38,10 @@ Array = np.ndarray[Any, Any]
 
 class _Pieces:
     """Static functions: those of ``length`` have a schedule that was measured, those of ``moved`` one that was measured
-    for other shapes, those of ``divided`` one of divided sums, which ``fails`` or not, others have none."""
+    for other shapes, others have none."""
 
-    def __init__(
-        self, length: int | None = None, moved: int | None = None, divided: int | None = None, *, fails: bool = False
-    ) -> None:
-        self._length, self._moved, self._divided, self._fails = length, moved, divided, fails
+    def __init__(self, length: int | None = None, moved: int | None = None) -> None:
+        self._length, self._moved = length, moved
 
     def scheduled(self, piece: Any) -> None:
         return None
@@ -53,14 +51,6 @@ class _Pieces:
 
     def transferred(self, piece: Any) -> tuple[Any, float] | None:
         return self._found(piece, self._moved)
-
-    def divides(self, piece: Any) -> tuple[int, float] | None:
-        found = self._found(piece, self._divided)
-        return None if found is None else (blocks_of(found[0]), found[1])
-
-    def divided(self, piece: Any) -> Any | None:
-        found = None if self._fails else self._found(piece, self._divided)
-        return None if found is None else found[0]
 
     def _found(self, piece: Any, length: int | None) -> tuple[Any, float] | None:
         sums = tiles.sums_of(main_module(piece))
@@ -205,8 +195,8 @@ def test_all_sizes_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("static", "records"),
-    [(_Pieces(128), (128,)), (_Pieces(moved=128), (128,)), (_Pieces(divided=128), ())],
-    ids=["a record", "one for other shapes", "divided sums"],
+    [(_Pieces(128), (128,)), (_Pieces(moved=128), (128,))],
+    ids=["a record", "one for other shapes"],
 )
 def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
     static: _Pieces, records: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -220,23 +210,25 @@ def test_what_is_known_of_128_rows_serves_other_numbers_of_rows(
         assert _largest_error(library, *at(rows)) < 1e-4, rows
 
 
-def test_other_tiles_serve_where_sums_cannot_be_divided_after_all() -> None:
-    function, _ = _rows()
-    failed, none = by_size(function, TARGET, _Pieces(divided=128, fails=True)), by_size(function, TARGET, NO_RECORDS)
-    assert failed is not None and none is not None
+def test_other_tiles_serve_where_sums_cannot_be_divided_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, _ = _rows(512, 64)
+    divided, none = by_size(function, TARGET, NO_RECORDS), by_size(function, TARGET, NO_RECORDS, divides=False)
+    monkeypatch.setattr(open_sizes, "over_rows", lambda *_: (_ for _ in ()).throw(NotPiecesError("of another kind")))
+    failed = by_size(function, TARGET, NO_RECORDS)
+    assert divided is not None and failed is not None and none is not None and divided.divided
     tvm.ir.assert_structural_equal(failed.mod, none.mod)
 
 
 def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    function, _ = _rows()
-    none = by_size(function, TARGET, NO_RECORDS)
+    function, _ = _rows(512, 64)
+    none = by_size(function, TARGET, NO_RECORDS, divides=False)
 
     def refused(scheduled: Any, original: Any, target: Any) -> None:
         if none is None or not tvm_ffi.structural_equal(scheduled, none.mod["main"], map_free_vars=True):
             raise GuardError("a race")
 
     monkeypatch.setattr(open_sizes, "check_function", refused)
-    found = by_size(function, TARGET, _Pieces(divided=128))
+    found = by_size(function, TARGET, NO_RECORDS)
     assert found is not None and not found.divided
     monkeypatch.setattr(open_sizes, "check_function", lambda *_: (_ for _ in ()).throw(GuardError("a race")))
     with pytest.raises(GuardError):
@@ -258,7 +250,7 @@ def test_each_range_has_a_kernel_of_its_own_and_indices_of_32_bits() -> None:
     source = next(each for each in built.mod.imports if each.kind == "cuda").inspect_source()
     branches = len(mod["main"].body.block.body.seq)
     assert branches > 1 and source.count("__launch_bounds__") == 2 * branches  # each declared, then defined
-    assert "for (int k_0" in source and "for (int64_t k_0" not in source
+    assert "for (int " in source and "for (int64_t" not in source
 
 
 def _source(mod: Any) -> str:

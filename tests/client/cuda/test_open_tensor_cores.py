@@ -14,7 +14,8 @@ from tvm import te, tirx
 
 from tunehub.cuda import open_tensor_cores, tensor_core, tensor_core_rule
 from tunehub.cuda.matmul import Axis, Matmul
-from tunehub.cuda.open_tensor_cores import by_size
+from tunehub.cuda.open_matmul import OpenMatmul
+from tunehub.cuda.open_tensor_cores import _ROWS, by_size
 from tunehub.cuda.pieces import NotPiecesError, _Masking
 from tunehub.cuda.tensor_core import TensorTile
 from tunehub.cuda.tensor_core_rule import ranked
@@ -60,7 +61,7 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
     monkeypatch.setattr(open_tensor_cores, "ranked", plain)
-    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 64))
+    monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
     monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)  # follows fragments
     mod = _linear(40, 72, lead=lead)
     found = by_size(mod, H200)
@@ -78,7 +79,7 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
 
 
 def test_a_function_without_a_record_has_pieces_on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 64))
+    monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 64)))
     scheduled, function = schedule_function(_linear(512, 256)["main"], H200, EmptyLookup())
     assert scheduled.served is not None and function is not None
     assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
@@ -96,7 +97,7 @@ def _llm(rows: int) -> Matmul:
 
 def test_each_range_of_sizes_has_the_tile_that_should_take_least() -> None:
     tiles = [*ranked(_llm(16), 1), *ranked(_llm(1024), 1)]
-    chosen = open_tensor_cores._chosen(_llm(16), tiles)
+    chosen = open_tensor_cores._chosen(OpenMatmul(_llm(2)), tiles)
     assert chosen[0][0] == tiles[0]
     assert chosen[-1] == (None, None)  # dlight's tile for large products along K is the better one there
 
@@ -112,7 +113,7 @@ def test_a_tile_that_makes_no_piece_is_replaced(monkeypatch: pytest.MonkeyPatch)
         return made(whole, tile, target)
 
     monkeypatch.setattr(open_tensor_cores, "_tiled", first_refused)
-    monkeypatch.setattr(open_tensor_cores, "_TRIED", (16, 1024))
+    monkeypatch.setattr(open_tensor_cores, "_ROWS", _ROWS._replace(tried=(16, 1024)))
     assert by_size(_linear(512, 256), H200) is not None
     assert len(refused) == 1
 

@@ -71,10 +71,10 @@ def test_measured_pieces_serve_sizes_at_which_they_take_less() -> None:
     problem = open_problem(_product(2), _product(3))
     assert problem is not None
     piece = MeasuredPiece(length=128, blocks=48, run_s=8.4e-6)
-    found = tiles_by_size(problem, SM_80, covering=True, above=1, measured=[piece])
+    found = tiles_by_size(problem, SM_80, covering=True, above=1, known=[piece])
     serves = [each.tile for each in found if each.up_to is None or each.up_to >= 128]
     assert serves[0] is piece
-    slow = tiles_by_size(problem, SM_80, covering=True, measured=[MeasuredPiece(length=128, blocks=48, run_s=1.0)])
+    slow = tiles_by_size(problem, SM_80, covering=True, known=[MeasuredPiece(length=128, blocks=48, run_s=1.0)])
     assert all(isinstance(each.tile, Tile) for each in slow)
 
 

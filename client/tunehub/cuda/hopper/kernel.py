@@ -175,11 +175,12 @@ def _apart(block: Any, axes: Sequence[Axis], place: Any) -> dict[int, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRows:
-    """Rows of an unknown number, as many blocks high as there are ``pieces``, an expression of 64 bits. The product is
-    of one piece, as high as a block: ``declared(piece)`` are the statements that make its parameters those of the
-    number ``piece``, and bind the variable ``left`` to the number of rows that there are in it."""
+    """Rows of an unknown number, ``blocks`` blocks high, an expression of 64 bits. The product is of one piece, so
+    ``high``: ``declared(piece)`` are the statements that make its parameters those of the number ``piece``, and bind
+    the variable ``left`` to the number of rows that there are in it."""
 
-    pieces: Any
+    blocks: Any
+    high: int
     left: Any
     declared: Callable[[Any], list[Any]]
 
@@ -219,7 +220,8 @@ class _KernelWriter:
         self.count = self.parts * tile.columns // 2
         self.sums = self._buffer("sums", self.count, "float32", "local")
         self.column = tirx.Var("column", _INDEX) if open_rows is not None else self.block // self.grid_rows
-        self.first_row = self.block % self.grid_rows * tile.block[0] if open_rows is None else tirx.const(0, _INDEX)
+        high = self.grid_rows if open_rows is None else open_rows.high
+        self.first_row = self.block % high * tile.block[0] if high > 1 or open_rows is None else tirx.const(0, _INDEX)
         self.first_column = self.column * tile.block[1]
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Any:
@@ -269,8 +271,9 @@ class _KernelWriter:
     def _over_rows(self, body: Any, rows: OpenRows) -> Any:
         """The blocks of one column after the other, as for known extents, without a division by what is not known."""
         tirx, place = self.tirx, self.tirx.Var("place", "int64")
-        body = tirx.SeqStmt([tirx.Bind(self.whole, tirx.Cast(_INDEX, place)), *rows.declared(self.block), body])
-        return self._grid(body, (self.column, self.grid_columns), (place, rows.pieces * self.tile.cluster))
+        piece = self.block // rows.high if rows.high > 1 else self.block
+        body = tirx.SeqStmt([tirx.Bind(self.whole, tirx.Cast(_INDEX, place)), *rows.declared(piece), body])
+        return self._grid(body, (self.column, self.grid_columns), (place, rows.blocks * self.tile.cluster))
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
         for variable, extent, tag in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.cuda.limits import limits_of
-from tunehub.cuda.open_sizes import OpenFunction
+from tunehub.cuda.open_function import OpenFunction
 from tunehub.cuda.pieces import NotPiecesError
 from tunehub.cuda.skinny.choice import chosen
 from tunehub.cuda.skinny.product import NEEDED, find_product

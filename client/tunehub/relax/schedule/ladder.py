@@ -125,9 +125,9 @@ class Request:
         return without_record_s(self.mod, self.target)
 
     @cached_property
-    def divided(self) -> tuple[int, float] | None:
-        """The blocks of the function on a CUDA GPU with its long sums divided by rule, where it is made so, and the
-        seconds that it should take."""
+    def divided(self) -> float | None:
+        """The seconds that the function should take on a CUDA GPU with its long sums divided by rule, where it is made
+        so."""
         if self.target.kind.name != "cuda" or self.is_symbolic:
             return None
         from tunehub.cuda.split_k_rule import promised  # CPUs need none of it
@@ -198,7 +198,7 @@ def _unless_sums_are_divided(step: Step, request: Request, candidate: Candidate)
     """What a record gives, rejected where long sums divided by rule promise much less than it took for its publisher:
     MetaSchedule has no such tiles. A user's own records, and what was measured here, stay."""
     promised = None if candidate.rung in ("user", "measured") else request.divided
-    against = None if promised is None else against_promise(candidate.record.mean_s, promised[1])
+    against = None if promised is None else against_promise(candidate.record.mean_s, promised)
     if against is None:
         return _tried(step, request, candidate)
     return StepRejected(step=step, reason=against, package=candidate.package, record=candidate.record.op)
@@ -416,18 +416,6 @@ class _Pieces:
         if served is None or served.predicted_s is None:
             return None
         return served.schedule.mod["main"], served.predicted_s
-
-    def divides(self, piece: Any) -> tuple[int, float] | None:
-        return replace(self.request, mod=main_module(piece)).divided
-
-    def divided(self, piece: Any) -> Any | None:
-        from tunehub.cuda.split_k_rule import unchecked
-
-        try:
-            found = unchecked(main_module(piece), self.request.target)
-        except Exception:  # no tile, or what TVM raises: other tiles serve
-            return None
-        return None if found is None else found[0].mod["main"]
 
 
 def _cuda_by_size(request: Request, mod: Any, target: Any) -> tuple[Any, None] | None:

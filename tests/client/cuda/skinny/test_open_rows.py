@@ -16,7 +16,7 @@ from tvm import te, tirx
 
 from tunehub.cuda import open_tensor_cores
 from tunehub.cuda.nvrtc import source_of
-from tunehub.cuda.open_sizes import open_function
+from tunehub.cuda.open_function import open_function
 from tunehub.cuda.skinny.open_rows import few_rows
 from tunehub.relax.nodes import main_module
 from tunehub.relax.symbols import probes
