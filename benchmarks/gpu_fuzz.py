@@ -34,14 +34,14 @@ from tunehub.relax.nodes import buffer_shapes
 if TYPE_CHECKING:
     from tunehub.cuda.tiles import Sums
 
-_H200 = {
+H200 = {
     "kind": "cuda", "arch": "sm_90", "model": "h200", "max_threads_per_block": 1024, "max_num_threads": 1024,
     "max_shared_memory_per_block": 49152, "registers_per_block": 65536, "thread_warp_size": 32,
 }  # fmt: skip
 _ANCHORS, _NEIGHBOURS = 2, 4  # of a function: how many records are tried
 _TIMED = MeasuringPlan(rounds=5, sample_s=0.001, warm_up_s=0.001, budget_s=0.05)
 _SERVED = "served by"
-_LOST = 3  # exit code of a process whose CUDA context is lost
+LOST = 3  # exit code of a process whose CUDA context is lost
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,7 +135,7 @@ def _test(out: Path, seed: int, end: float, *, served: bool) -> None:
 
     import tunehub
 
-    target = tvm.target.Target(_H200)
+    target = tvm.target.Target(H200)
     run = _Runner(target, pending_of(out)) if tvm.cuda(0).exist else None
     with tunehub.context(target, offline=True) as hub, out.open("ab") as lines:
         rng = random.Random(seed)
@@ -144,7 +144,7 @@ def _test(out: Path, seed: int, end: float, *, served: bool) -> None:
                 lines.write(msgspec.json.encode(pair) + b"\n")
                 lines.flush()
                 if run is not None and run.lost:
-                    sys.exit(_LOST)
+                    sys.exit(LOST)
                 if time.monotonic() > end:
                     return
 
@@ -287,7 +287,7 @@ class _Runner:
         from tunehub.cuda.default import default_schedule
         from tunehub.verify.inputs import arrays_for, unwritten
 
-        device, target = tvm.cuda(0), tvm.target.Target(_H200)
+        device, target = tvm.cuda(0), tvm.target.Target(H200)
         try:
             own = default_schedule(function, target)
             libraries = [_library(each, target) for each in (own, scheduled)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,10 @@ from tunehub.relax.nodes import tensor_class
 
 _ROUND = (1, 2, 3, 5, 7, 8, 16, 24, 32, 48, 64, 96, 128, 144, 192, 256, 384, 512, 768, 1024)
 _PRIMES = (13, 17, 31, 49, 53, 97, 101, 127, 197, 211)
-_TOKENS = (1, 7, 16, 49, 64, 77, 98, 100, 128, 196, 197, 256, 384, 577)
+TOKENS = (1, 7, 16, 49, 64, 77, 98, 100, 128, 196, 197, 256, 384, 577)
 _WIDTHS = (64, 96, 128, 192, 256, 288, 384, 512, 768, 1000, 1152, 1536, 2048, 2304, 3072, 4096)
-_PIXELS = (7, 8, 13, 14, 16, 27, 28, 32, 35, 56, 57)
-_CHANNELS = (3, 8, 10, 16, 24, 27, 32, 48, 64, 96, 128, 192, 256, 320, 512)
+PIXELS = (7, 8, 13, 14, 16, 27, 28, 32, 35, 56, 57)
+CHANNELS = (3, 8, 10, 16, 24, 27, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,58 +27,66 @@ class RandomNetwork:
 
 
 @dataclass(slots=True)
-class _Inputs:
-    """Makes the inputs of a network, one after the other."""
+class Inputs:
+    """Makes the inputs of a network, one after the other; all of one type unless asked for."""
 
     dtype: str
     made: list[Any] = field(default_factory=list)
 
-    def __call__(self, *shape: int) -> Any:
+    def __call__(self, *shape: Any, dtype: str | None = None) -> Any:
         from tvm import relax
 
         kind = tensor_class()
-        self.made.append(relax.Var(f"v{len(self.made)}", kind(shape, self.dtype)))
+        self.made.append(relax.Var(f"v{len(self.made)}", kind(shape, dtype or self.dtype)))
         return self.made[-1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Operator:
+class Operator:
     """``call``: the operator on its inputs; ``channel``: the axis of a bias, None where none is usual."""
 
     call: Any
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     channel: int | None = None
 
 
 def random_network(seed: int) -> RandomNetwork:
     """The network of a seed; the same each time. float16 in a third of them."""
-    from tvm import relax
-
     rng = random.Random(seed)
     dtype, kind = rng.choice(("float32", "float32", "float16")), rng.choice(_KINDS)
-    inputs = _Inputs(dtype)
+    inputs = Inputs(dtype)
     operator = kind(rng, inputs)
-    steps = _epilogue(rng, inputs, operator) if operator.channel is not None else []
+    steps = epilogue(rng, inputs, operator) if operator.channel is not None else []
+    mod = network_of(inputs, lambda builder: operator.call, steps)
+    return RandomNetwork(kind=kind.__name__.strip("_"), dtype=dtype, mod=mod)
+
+
+def network_of(inputs: Inputs, call: Callable[[Any], Any], steps: Sequence[Callable[[Any], Any]]) -> Any:
+    """An IRModule whose ``main`` takes ``inputs`` and applies ``call``, of a BlockBuilder, and then ``steps``."""
+    from tvm import relax
+
     builder = relax.BlockBuilder()
     with builder.function("main", inputs.made):
         with builder.dataflow():
-            value = builder.emit(operator.call)
+            value = builder.emit(call(builder))
             for step in steps:
                 value = builder.emit(step(value))
             result = builder.emit_output(value)
         builder.emit_func_output(result)
-    return RandomNetwork(kind=kind.__name__.strip("_"), dtype=dtype, mod=builder.get())
+    return builder.get()
 
 
-def _extent(rng: random.Random) -> int:
+def extent(rng: random.Random) -> int:
+    """Of an axis: often round, sometimes a prime."""
     return rng.choice((rng.choice(_ROUND), rng.choice(_PRIMES), rng.randint(1, 300)))
 
 
-def _width(rng: random.Random) -> int:
-    return rng.choice((*_WIDTHS, rng.randint(1, 1500), _extent(rng)))
+def width(rng: random.Random) -> int:
+    """Of an axis of matrices, as networks have them."""
+    return rng.choice((*_WIDTHS, rng.randint(1, 1500), extent(rng)))
 
 
-def _epilogue(rng: random.Random, inputs: _Inputs, operator: _Operator) -> list[Callable[[Any], Any]]:
+def epilogue(rng: random.Random, inputs: Inputs, operator: Operator) -> list[Callable[[Any], Any]]:
     """A bias, a residual, an activation: each or none."""
     from tvm.relax import op
 
@@ -100,81 +108,81 @@ def _adding(other: Any) -> Callable[[Any], Any]:
     return lambda value: op.add(value, other)
 
 
-def _matmul(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _matmul(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
     batch = rng.choice(((), (1,), (1,), (rng.randint(2, 4),)))
-    rows, k, columns = rng.choice((*_TOKENS, rng.randint(1, 300))), _width(rng), _width(rng)
+    rows, k, columns = rng.choice((*TOKENS, rng.randint(1, 300))), width(rng), width(rng)
     call = op.matmul(inputs(*batch, rows, k), inputs(k, columns))
-    return _Operator(call=call, shape=(*batch, rows, columns), channel=len(batch) + 1)
+    return Operator(call=call, shape=(*batch, rows, columns), channel=len(batch) + 1)
 
 
-def _attention_matmul(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _attention_matmul(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
-    heads, rows, columns = rng.randint(1, 12), rng.choice(_TOKENS[1:11]), rng.choice(_TOKENS[1:11])
+    heads, rows, columns = rng.randint(1, 12), rng.choice(TOKENS[1:11]), rng.choice(TOKENS[1:11])
     k = rng.choice((16, 32, 64, 80))
     call = op.matmul(inputs(1, heads, rows, k), inputs(1, heads, k, columns))
-    return _Operator(call=call, shape=(1, heads, rows, columns), channel=3)
+    return Operator(call=call, shape=(1, heads, rows, columns), channel=3)
 
 
-def _convolution(rng: random.Random, inputs: _Inputs, groups: int = 1, depthwise: bool = False) -> _Operator:
+def _convolution(rng: random.Random, inputs: Inputs, groups: int = 1, depthwise: bool = False) -> Operator:
     from tvm.relax import op
 
     batch = rng.choice((1, 1, 1, 2, 4))
-    channels, results = (groups * max(1, rng.choice(_CHANNELS) // groups) for _ in range(2))
+    channels, results = (groups * max(1, rng.choice(CHANNELS) // groups) for _ in range(2))
     if depthwise:
         groups = results = channels
     kernel, stride = rng.choice((1, 1, 3, 3, 3, 5, 7)), rng.choice((1, 1, 2))
     dilation = rng.choice((1, 1, 1, 2)) if kernel > 1 else 1
     before, after = rng.choice(((kernel // 2, kernel // 2), (kernel // 2, kernel // 2), (0, 0), (0, 1)))
     covered = dilation * (kernel - 1) + 1
-    size = max(rng.choice(_PIXELS), covered)
+    size = max(rng.choice(PIXELS), covered)
     found = (size + before + after - covered) // stride + 1
     call = op.nn.conv2d(
         inputs(batch, channels, size, size), inputs(results, channels // groups, kernel, kernel),
         strides=stride, padding=(before, before, after, after), dilation=dilation, groups=groups,
     )  # fmt: skip
-    return _Operator(call=call, shape=(batch, results, found, found), channel=1)
+    return Operator(call=call, shape=(batch, results, found, found), channel=1)
 
 
-def _depthwise_convolution(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _depthwise_convolution(rng: random.Random, inputs: Inputs) -> Operator:
     return _convolution(rng, inputs, depthwise=True)
 
 
-def _grouped_convolution(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _grouped_convolution(rng: random.Random, inputs: Inputs) -> Operator:
     return _convolution(rng, inputs, groups=rng.choice((2, 4, 8)))
 
 
-def _pooling(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _pooling(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
     size, kernel = rng.choice((14, 28, 56, 57)), rng.choice((2, 3))
     pool = rng.choice((op.nn.max_pool2d, op.nn.avg_pool2d))
     call = pool(inputs(1, rng.choice((8, 33, 64, 96)), size, size), pool_size=kernel, strides=2, padding=kernel // 2)
-    return _Operator(call=call, shape=())
+    return Operator(call=call, shape=())
 
 
-def _softmax(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _softmax(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
-    data = inputs(rng.randint(1, 12), rng.choice(_TOKENS[1:11]), rng.choice((*_TOKENS[1:11], 1000)))
-    return _Operator(call=op.nn.softmax(data, axis=-1), shape=())
+    data = inputs(rng.randint(1, 12), rng.choice(TOKENS[1:11]), rng.choice((*TOKENS[1:11], 1000)))
+    return Operator(call=op.nn.softmax(data, axis=-1), shape=())
 
 
-def _layer_norm(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _layer_norm(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
     width = rng.choice((64, 96, 192, 384, 768, 1000))
-    data = inputs(1, rng.choice(_TOKENS[1:11]), width)
-    return _Operator(call=op.nn.layer_norm(data, inputs(width), inputs(width), axes=[-1]), shape=())
+    data = inputs(1, rng.choice(TOKENS[1:11]), width)
+    return Operator(call=op.nn.layer_norm(data, inputs(width), inputs(width), axes=[-1]), shape=())
 
 
-def _mean(rng: random.Random, inputs: _Inputs) -> _Operator:
+def _mean(rng: random.Random, inputs: Inputs) -> Operator:
     from tvm.relax import op
 
     data = inputs(rng.choice((1, 2)), rng.choice((64, 320, 512, 1000, 2048)), 7, 7)
-    return _Operator(call=op.mean(data, [2, 3], keepdims=True), shape=())
+    return Operator(call=op.mean(data, [2, 3], keepdims=True), shape=())
 
 
 _KINDS = (

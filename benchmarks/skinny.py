@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from benchmarks.table import Row
+from benchmarks.torch_reference import wide_weights
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format, dequantised
 from tunehub.records.lookup import EmptyLookup
@@ -105,7 +106,7 @@ def _timed(rows: int, columns: int, depth: int, form: Format, lock: str | None) 
     with _alone(lock):
         run_us = _graph_us(launch)
     last = weights[(_launches(weights) - 1) % len(weights)]
-    expected = x.float()[0] @ _wide(last, columns, depth, form).t()
+    expected = x.float()[0] @ _wide(last, form).t()
     apart = float((out[0].float() - expected).abs().max() / expected.abs().max())
     if not apart <= _MOST_APART:
         raise RuntimeError(f"{rows} x {columns} x {depth} of {form.bits} bits by {served}: {apart} apart from float32")
@@ -175,15 +176,8 @@ def _weights(columns: int, depth: int, form: Format) -> Iterator[list[Any]]:
         yield [words.view(torch.uint32), (scales / (form.offset * depth**0.5)).half()]
 
 
-def _wide(own: list[Any], columns: int, depth: int, form: Format) -> Any:
-    import torch
-
-    if not form.group:
-        return own[0].float()
-    words = own[0].view(torch.int32)
-    numbers = [words >> form.bits * at & 2**form.bits - 1 for at in range(WORD_BITS // form.bits)]
-    halves = torch.stack(numbers, -1).reshape(columns, depth).half() - form.offset
-    return (halves * own[1].repeat_interleave(form.group, 1)).float()
+def _wide(own: list[Any], form: Format) -> Any:
+    return wide_weights(own[0], own[1], form) if form.group else own[0].float()
 
 
 def _module(rows: int, columns: int, depth: int, form: Format) -> Any:

@@ -57,8 +57,19 @@ def _difference(found: Any, expected: Any) -> float:
     """Of one output; never NaN, which ``max`` would drop."""
     import numpy as np
 
-    a, b = (np.asarray(array).astype("float64") for array in (found, expected))
+    a, b = np.asarray(found), np.asarray(expected)
+    if _same(a, b):  # inputs, say, of gigabytes
+        return 0.0
+    a, b = a.astype("float64"), b.astype("float64")
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.inf
     apart, scale = float(np.abs(a - b).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     return apart / scale if scale else apart
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Whether all numbers are finite and equal."""
+    import numpy as np
+
+    same = found.shape == expected.shape and found.dtype == expected.dtype and np.array_equal(found, expected)
+    return bool(same and np.isfinite(expected).all())

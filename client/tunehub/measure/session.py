@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT = 0
 _SEED = 0
 _MOST_BYTES_KEPT = 1 << 30
+_PERIOD = 1_000_003  # numbers that fill larger arrays; a prime, so that no tile repeats with it
 
 
 def packed(candidate: int) -> int:
@@ -176,13 +177,18 @@ class CandidateSession:
 
 
 def random_array(rng: Any, shape: tuple[int, ...], dtype: str, positive: bool) -> Any:
-    """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating."""
+    """Numbers of either sign unless ``positive``; zeros and ones for types that are not floating.
+
+    Large arrays repeat themselves: drawing numbers would take longer than the run.
+    """
     import numpy as np
 
+    count = min(int(np.prod(shape, dtype=np.int64)), _PERIOD)
     if not dtype.startswith(("float", "bfloat")):
-        return rng.integers(0, 2, size=shape).astype(dtype)  # valid as indices and as masks
-    values = rng.uniform(0.1, 1.0, shape) if positive else rng.standard_normal(shape, dtype="float32")
-    return np.asarray(values).astype(dtype)
+        values = rng.integers(0, 2, size=count)  # valid as indices and as masks
+    else:
+        values = rng.uniform(0.1, 1.0, count) if positive else rng.standard_normal(count, dtype="float32")
+    return np.resize(values.astype(dtype), shape)
 
 
 @dataclass(frozen=True, slots=True)

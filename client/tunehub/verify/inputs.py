@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tunehub.measure.difference import difference
+from tunehub.measure.session import random_array
 from tunehub.relax.nodes import buffer_of, buffer_shapes, integer, is_reduction, parameters, statements_in
 
 Kind = Literal["signed", "negative", "positive"]
-_PERIOD = 1_000_003  # numbers that fill larger arrays again and again; a prime, so that no tile repeats with it
 _UNWRITTEN = 113  # what integers hold before a run
 
 
@@ -54,19 +54,11 @@ def arrays_for(function: Any, kind: Kind) -> list[Any]:
 
 
 def random_numbers(shape: tuple[int, ...], dtype: str, kind: Kind, seed: int) -> Any:
-    """An array of :func:`arrays_for`. Large ones repeat themselves: drawing numbers would take longer than the run."""
+    """An array of :func:`arrays_for`."""
     import numpy as np
 
-    values: Any
-    rng, size = np.random.default_rng(seed), int(np.prod(shape, dtype=np.int64))
-    count = min(size, _PERIOD)
-    if not is_floating(dtype):
-        values = rng.integers(0, 2, size=count)
-    elif kind == "signed":
-        values = rng.standard_normal(count, dtype="float32")
-    else:
-        values = rng.uniform(0.1, 1.0, count) * (-1 if kind == "negative" else 1)
-    return np.resize(values.astype(dtype), shape)
+    values = random_array(np.random.default_rng(seed), shape, dtype, kind != "signed")
+    return -values if kind == "negative" and is_floating(dtype) else values
 
 
 def unwritten(shape: tuple[int, ...], dtype: str, expected: Any = None) -> Any:

@@ -1,0 +1,65 @@
+"""A worker for CUDA compares what it has built beside the others: the gate only asks for what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunehub.measure.session import packed, unpacked
+from tunehub_builder.tuning.runner.cuda_worker import CudaSession
+
+pytestmark = pytest.mark.slow
+
+
+class _SessionOnCpu(CudaSession):
+    """Candidates are modules in TVM's JSON."""
+
+    def _device(self) -> Any:
+        import tvm
+
+        return tvm.cpu()
+
+    def candidate(self, task: str, target: Any, trace: Any) -> Any:
+        import tvm
+
+        return tvm.ir.load_json(trace)
+
+    def default(self, task: str, target: Any) -> Any:
+        return self._modules[task]
+
+    def _build_plain(self, task: str, target: Any) -> None:
+        self._keep(-1, self._modules[task], target)
+
+    def _compiled(self, mod: Any, target: Any) -> Any:
+        import tvm
+
+        return tvm.tirx.build(mod, target=tvm.target.Target(target))
+
+
+def test_outputs_are_compared_when_candidates_are_built(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    session.task("t", tvm.ir.save_json(matmul))
+    idle = tvm.IRModule({"main": matmul["main"].with_body(tvm.tirx.Evaluate(0))})
+    errors = session.build_case("t", target, [tvm.ir.save_json(matmul), "nothing", tvm.ir.save_json(idle)])
+    assert [error is None for error in errors] == [True, True, False, True]
+
+    monkeypatch.setattr(session, "_outputs", lambda *_: pytest.fail("ran again"))
+    assert session.difference(unpacked(0), 0) == 0.0
+    assert session.difference(unpacked(2), 0) > 0.1
+    assert session.time(packed(0), 1) > 0.0
+
+
+def test_what_was_compared_is_forgotten_with_its_candidates(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path
+) -> None:
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    session.task("t", tvm.ir.save_json(matmul))
+    idle = tvm.IRModule({"main": matmul["main"].with_body(tvm.tirx.Evaluate(0))})
+    session.build_case("t", target, [tvm.ir.save_json(idle)])
+    assert session.difference(unpacked(0), 0) > 0.1
+    session.build_case("t", target, [tvm.ir.save_json(matmul)])
+    assert session.difference(unpacked(0), 0) == 0.0
