@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from tunehub.exceptions import last_line
+from tunehub.relax.nodes import parameters
 
 IS_SCHEDULED = "tirx.is_scheduled"
+_NO_ALIAS = "tirx.noalias"
 PIPELINE = "s_tir"  # of TVM's PIPELINE_MAP: what "default" means in tvm.compile and tvm.tirx.build
 _CLEANING = ("tirx.CommonSubexprElim", "tirx.RemoveNoOp", "s_tir.RenormalizeSplitPattern")
 
@@ -45,6 +47,7 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
             with _disabling(context, _CLEANING):
                 if kind == "cuda":
                     return whole(mod)
+                mod = _single_buffers_unaliased(mod)
                 return without_argument_checks(_lowered(whole, mod, with_short_vectors(mod), lost_vectors))
 
         return (lower, *finalizing)
@@ -55,6 +58,23 @@ def without_cleaning(factory: Factory, lost_vectors: LostVectors | None = None) 
 def is_scheduled(function: Any) -> bool:
     """Whether ``function``, a PrimFunc, has the mark of scheduled ones, which TVM's own rules leave alone."""
     return bool(function.attrs and function.attrs.get(IS_SCHEDULED, False))
+
+
+def _single_buffers_unaliased(mod: Any) -> Any:
+    """``mod`` with functions of one buffer marked as those are whose buffers share no memory.
+
+    TVM's LLVM backend (0.25 to 0.27) takes that mark from the last function that it declares, for all of a module. In
+    modules with open dimensions that is the one that computes shapes, which has none: LLVM then reads values again
+    after each store, and kernels with buffers of their own take up to twice as long.
+    """
+    import tvm
+
+    marked = {
+        variable: function.with_attr(_NO_ALIAS, True)
+        for variable, function in mod.functions.items()
+        if len(parameters(function)) == 1 and not (function.attrs and _NO_ALIAS in function.attrs)
+    }
+    return tvm.IRModule({**dict(mod.functions.items()), **marked}, attrs=mod.attrs) if marked else mod
 
 
 def _lowered(whole: Any, mod: Any, hinted: Any, lost_vectors: LostVectors | None) -> Any:

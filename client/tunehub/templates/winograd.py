@@ -32,9 +32,12 @@ from tunehub.templates.base import (
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import Surroundings, finish_rest, inline, unroll_and_vectorize
 
+IMAGES = "tunehub.images"
+"""The annotation of loops that go over images outside of all else, in schedules without groups."""
 _PAD = "pad_temp"
 _STAYS = 10 << 20  # bytes of weights that the last cache keeps from one group to the next
 _LITTLE = 3 << 20  # bytes between the steps that caches hold without groups
+_TOGETHER, _MOST_IMAGES = 3 << 20, 8  # bytes of several images between the steps
 _LEAST = 7  # tiles of a group: weights come from the second or last cache for each group
 _NEARLY = 1.1
 _EVEN = 8  # groups a core from which on it does not matter that cores do not get as many
@@ -154,6 +157,17 @@ def default_knobs(workload: WinogradWorkload, machine: Machine) -> WinogradKnobs
     return WinogradKnobs(rows=rows, blocks=blocks, down=down, across=across, parallel=parallel)
 
 
+def together(workload: WinogradWorkload, machine: Machine) -> tuple[int, WinogradKnobs] | None:
+    """Of how many images, each as ``workload`` describes one, the tiles are best multiplied together, and by which
+    knobs: step by step, with register tiles that are parts of one image. None where groups of tiles are better."""
+    if default_knobs(workload, machine).down:
+        return None
+    images = max(1, min(_MOST_IMAGES, _TOGETHER // workload.held_bytes))
+    rows, blocks = next(iter(register_tiles((1, *workload.tiles), workload.outputs, machine)))
+    parallel = worth_threads(workload.flops, workload.weight_bytes, machine)
+    return images, WinogradKnobs(rows=rows, blocks=blocks, parallel=parallel)
+
+
 def register_tiles(
     tiles: tuple[int, int, int], outputs: tuple[int, int], machine: Machine
 ) -> dict[tuple[int, int], float]:
@@ -234,7 +248,7 @@ def _results(schedule: Any, last: Any, workload: WinogradWorkload, knobs: Winogr
     schedule.reorder(column, row)
     unroll_and_vectorize(schedule, [row, lanes])
     if group is None:
-        _share(schedule, [n, outer, y], knobs)
+        _share(schedule, [n, outer, y], knobs, images=True)
     return group
 
 
@@ -253,6 +267,7 @@ def _products(schedule: Any, workload: WinogradWorkload, knobs: WinogradKnobs, g
     unroll_and_vectorize(schedule, [own_blocks, own_y, own_x, own_lanes])
     unroll_and_vectorize(schedule, [rows, inner, lanes])
     if group is None:
+        schedule.annotate(at, IMAGES, 1)
         _share(schedule, [place, outer], knobs)
     elif knobs.parallel:
         schedule.parallel(group)
@@ -271,7 +286,7 @@ def _tiles_of_image(schedule: Any, knobs: WinogradKnobs, group: Any | None) -> N
     schedule.reorder(j, i)
     unroll_and_vectorize(schedule, [i, lanes])
     if group is None:
-        _share(schedule, [n, y, x], knobs)
+        _share(schedule, [n, y, x], knobs, images=True)
 
 
 def _padded(schedule: Any, block: Any, knobs: WinogradKnobs, group: Any | None) -> None:
@@ -280,12 +295,14 @@ def _padded(schedule: Any, block: Any, knobs: WinogradKnobs, group: Any | None) 
     *outer, lanes = schedule.get_loops(block)
     schedule.vectorize(lanes)
     if group is None:
-        _share(schedule, outer[:3], knobs)
+        _share(schedule, outer[:3], knobs, images=True)
 
 
-def _share(schedule: Any, loops: list[Any], knobs: WinogradKnobs) -> None:
-    """Give the iterations of ``loops`` to the threads."""
+def _share(schedule: Any, loops: list[Any], knobs: WinogradKnobs, *, images: bool = False) -> None:
+    """Give the iterations of ``loops`` to the threads. ``images``: the first goes over images."""
     fused = schedule.fuse(*loops)
+    if images:
+        schedule.annotate(fused, IMAGES, 1)
     if knobs.parallel:
         schedule.parallel(fused)
 

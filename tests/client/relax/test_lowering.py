@@ -108,3 +108,16 @@ def test_passes_have_tvms_names(
     assert not CLEANING & set(ran)
     assert PIPELINE_MAP[PIPELINE] is watched
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_of_open_models_know_that_buffers_share_no_memory(nets: Any, target: Any, make_hub: Any) -> None:
+    """The function that computes shapes, which TVM adds to such a module, does not say so of its one buffer."""
+
+    def make(b: Any, x: Any) -> Any:
+        return b.emit(tvm.relax.op.nn.relu(b.emit(tvm.relax.op.nn.conv2d(x, nets.const(16, 8, 3, 3)))))
+
+    found = compile_module(nets.build(make, (tvm.tirx.Var("n", "int64"), 8, 8, 8)), target, make_hub())
+    (library,) = found.mod.imports if hasattr(found.mod, "imports") else found.mod.imported_modules
+    code = library.inspect_source("ll")
+    assert "shape_func" in code and "tvm-tbaa" in code
+    assert "tvm-alias" not in code

@@ -62,6 +62,43 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
     return with_body(function, tirx.IfThenElse(count < fewest, serial, parallel))
 
 
+def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) -> Any:
+    """``function`` as a loop over groups of at most ``most`` pieces of its one open axis, as equal as possible.
+
+    ``tile``: scheduled for ``most`` pieces. Its loops that are marked with the annotation ``mark`` go over the pieces
+    outside of all else, and end where those of a group do; its buffers keep their size. Raises NotTiledError where a
+    nest has no such loop.
+    """
+    from tvm import tirx
+
+    tile, known, group = with_own_data(tile), Extents(), tirx.Var("group", INDEX)
+    (count,) = wide(axes.extents)
+    groups = known.new((count + (most - 1)) // most)
+    size = known.new((count + groups - 1) // tirx.max(groups, number(1)))
+    first = group * size
+    # With the loop's variable and a number in it, as TVM takes buffers' sizes from what it knows of this.
+    own = tirx.min(tirx.min(count - first, size), number(most))
+    nests = [_of_pieces(nest, own, most, mark) for nest in nests_of(tile)]
+    body = tirx.SeqStmt([*_views(function, axes, tile, [first]), _inside(tile, nests)])
+    loop = tirx.For(group, number(0), groups, SERIAL, body)
+    return with_body(function, known.around(function.body, loop))
+
+
+def _of_pieces(node: Any, own: Any, most: int, mark: str) -> Any:
+    """A nest of loops over ``most`` pieces with ``own`` instead."""
+    from tvm import tirx
+
+    if type(node).__name__ != "For":
+        raise NotTiledError("there is no loop over pieces outside of others")
+    body, extent = node.body, node.extent
+    annotations = {key: value for key, value in node.annotations.items() if str(key) != mark}
+    if len(annotations) < len(node.annotations):
+        extent = tirx.Cast(dtype_of(extent), own * (int(extent) // most))
+    else:
+        body = _of_pieces(body, own, most, mark)
+    return tirx.For(node.loop_var, node.min, extent, int(node.kind), body, annotations=annotations)
+
+
 def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     """``function`` as a loop over tiles of rows; along other open axes, pieces of one. Axes that are one in memory are
     rows together: sequences of one token in a batch of eight are eight rows.

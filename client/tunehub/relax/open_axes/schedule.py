@@ -11,6 +11,7 @@ from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.relax.open_axes.attention import is_attention, schedule_attention
 from tunehub.relax.open_axes.axes import separate_axes
 from tunehub.relax.open_axes.divisors import with_positive_divisors
+from tunehub.relax.open_axes.images import by_images
 from tunehub.relax.open_axes.loops import over_pieces
 from tunehub.relax.open_axes.maps import schedule_maps
 from tunehub.relax.open_axes.reductions import schedule_reductions
@@ -18,7 +19,7 @@ from tunehub.relax.open_axes.rows import by_rows, piece_of
 from tunehub.relax.open_axes.window_tiles import by_windows
 from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import symbols_of
-from tunehub.templates import Machine
+from tunehub.templates import Machine, winograd
 from tunehub.templates import dense as dense_template
 from tunehub.templates.base import FLOAT_BYTES, blocks_of, size_of
 
@@ -59,6 +60,9 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
     rows = by_rows(function, axes, machine)
     if rows is not None:
         return TiledFunction(mod=main_module(rows), tile=None, template=dense_template.NAME)
+    images = by_images(function, axes, machine)
+    if images is not None:
+        return TiledFunction(mod=main_module(images), tile=None, template=winograd.NAME)
     piece = piece_of(function, axes, [1] * len(axes.extents))
     if piece is None:
         return _anywhere(function, machine)

@@ -11,7 +11,7 @@ from tvm import ir, te, tirx
 from tunehub.relax.layout.blocked import CONV2D
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of, element_type, integer, parameters
 from tunehub.relax.winograd.kernel import IMAGE, KERNEL, SUM, conv2d_winograd
-from tunehub.relax.winograd.rule import Conv3x3
+from tunehub.relax.winograd.rule import OPEN_BATCHES, Conv3x3
 
 _SPATIAL = 0  # tvm::tirx::IterVarType::kDataPar
 
@@ -99,7 +99,7 @@ def _described(
     if grouped or tuple(weight[2:4]) != (KERNEL, KERNEL) or steps != [KERNEL - 1, KERNEL - 1]:
         return None
     return Conv3x3(
-        batch=image[0],
+        batches=(image[0],) if image[0] else OPEN_BATCHES,
         inputs=(image[1], image[4]),
         outputs=(result[1], result[4]),
         rows=result[2],
@@ -108,10 +108,10 @@ def _described(
 
 
 def _extents(buffer: Any) -> list[int] | None:
-    """The shape of a buffer; an open batch counts as one, by which tiles of the function are scheduled."""
+    """The shape of a buffer, 0 for an open batch; None where anything else is open."""
     first, *others = [integer(extent) for extent in buffer_kind(buffer).shape]
     known = [extent for extent in others if extent is not None]
-    return [1 if first is None else first, *known] if len(known) == len(others) else None
+    return [0 if first is None else first, *known] if len(known) == len(others) else None
 
 
 def _copy(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.templates import register_tile
@@ -15,6 +16,7 @@ from tunehub.templates.base import FLOAT_BYTES, Machine
 from tunehub.templates.winograd import register_tiles
 
 TILES = _LARGE, _SMALL = 4, 2
+OPEN_BATCHES = 1, 8  # for which an open batch is judged
 _KERNEL, _MOST_INPUTS = 3, 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _TRANSFORMED = 6.4  # of one vector of one place, in and out
 _BYTES, _MOST_READERS = 0.47, 4  # of weights from memory in a unit, by a core and lane; more cores get no more
@@ -24,40 +26,54 @@ _STEPS = 40_000  # three steps more that all threads begin together: 12 µs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conv3x3:
-    """A convolution of 3×3 with unit strides. ``inputs`` and ``outputs``: blocks of channels, and channels in one;
-    ``rows`` and ``columns`` are those of the result."""
+    """A convolution of 3×3 with unit strides. ``batches``: the numbers of images for which it is judged, several for an
+    open one; ``inputs`` and ``outputs``: blocks of channels, and channels in one; ``rows`` and ``columns`` are those of
+    the result."""
 
-    batch: int
+    batches: tuple[int, ...]
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     rows: int
     columns: int
 
 
-def gain(convolution: Conv3x3, tile: int, machine: Machine) -> float:
-    """How many times as fast as the direct convolution the algorithm with tiles of ``tile`` should be."""
-    return _direct(convolution, machine) / _by_tiles(convolution, tile, machine)
+def gains(convolution: Conv3x3, tile: int, machine: Machine) -> list[float]:
+    """How many times as fast as the direct convolution the algorithm with tiles of ``tile`` should be, by batch."""
+    return [
+        _direct(convolution, batch, machine) / _by_tiles(convolution, batch, tile, machine)
+        for batch in convolution.batches
+    ]
 
 
 def chosen_tile(convolution: Conv3x3, machine: Machine, tuned_gain: float = 1.0) -> int | None:
-    """The tile that promises most, if that is worth a guess; ``tuned_gain``: how many times as fast as by default knobs
-    the direct convolution is by a record. Large tiles are for sums that are short enough to be accurate."""
-    large, small = (gain(convolution, tile, machine) for tile in TILES)
+    """The tile that promises most, if that is worth a guess, and no loss for any batch. Large tiles are for sums that
+    are short enough to be accurate.
+
+    ``tuned_gain``: how many times as fast as by default knobs the direct convolution is by a record.
+    """
     accurate = math.prod(convolution.inputs) <= _MOST_INPUTS
-    tile, best = (_LARGE, large) if accurate and large >= _LARGE_TILES * small else (_SMALL, small)
-    return tile if best >= GUESS_MARGIN * tuned_gain else None
+    promised = {tile: gains(convolution, tile, machine) for tile in (TILES if accurate else (_SMALL,))}
+    worth = {
+        tile: mean
+        for tile, found in promised.items()
+        if (mean := geometric_mean(found)) >= GUESS_MARGIN * tuned_gain and min(found) >= tuned_gain
+    }
+    large, small = worth.get(_LARGE, 0.0), worth.get(_SMALL, 0.0)
+    if large and large >= _LARGE_TILES * small:
+        return _LARGE
+    return _SMALL if small else None
 
 
-def _direct(convolution: Conv3x3, machine: Machine) -> float:
+def _direct(convolution: Conv3x3, batch: int, machine: Machine) -> float:
     outer, lanes = convolution.outputs
     sizes = register_tile.tiles(convolution.columns, outer, lanes, machine)
     cost = min(register_tile.cost((convolution.columns, *size), lanes, machine) for size in sizes)
-    pixels = convolution.batch * convolution.rows * convolution.columns
+    pixels = batch * convolution.rows * convolution.columns
     return _units(convolution, machine, pixels * _KERNEL * _KERNEL * cost, _KERNEL * _KERNEL)
 
 
-def _by_tiles(convolution: Conv3x3, tile: int, machine: Machine) -> float:
-    all_tiles = (convolution.batch, -(-convolution.rows // tile), -(-convolution.columns // tile))
+def _by_tiles(convolution: Conv3x3, batch: int, tile: int, machine: Machine) -> float:
+    all_tiles = (batch, -(-convolution.rows // tile), -(-convolution.columns // tile))
     tiles = math.prod(all_tiles)
     places = (tile + _KERNEL - 1) ** 2
     cost = min(register_tiles(all_tiles, convolution.outputs, machine).values())

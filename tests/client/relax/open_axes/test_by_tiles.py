@@ -13,12 +13,20 @@ from tvm import te, tirx, topi  # noqa: E402
 
 from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.relax.open_axes.axes import open_axes  # noqa: E402
+from tunehub.relax.open_axes.images import by_images  # noqa: E402
+from tunehub.relax.winograd.kernel import conv2d_winograd  # noqa: E402
+from tunehub.templates import Machine  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
 def _convolution(x: Any, w: Any, b: Any) -> Any:
     return topi.nn.relu(topi.add(blocked.conv2d_blocked(x, w, padding=(1, 1, 1, 1)), b))
+
+
+def _winograd(x: Any, w: Any, b: Any) -> Any:
+    padded = topi.nn.pad(x, [0, 0, 1, 1, 0], name="pad_temp")
+    return topi.nn.relu(topi.add(conv2d_winograd(padded, w), b))
 
 
 def _stem(x: Any, w: Any) -> Any:
@@ -51,6 +59,8 @@ def _gathered(indices: Any, table: Any) -> Any:
 
 CASES = {
     "convolution": (_convolution, ("s0", 2, 9, 9, 16), (4, 2, 3, 3, 16, 16), (4, 1, 1, 16)),
+    "images by Winograd's algorithm": (_winograd, ("s0", 2, 12, 12, 16), (6, 6, 4, 2, 16, 16), (4, 1, 1, 16)),
+    "images that its tiles do not fill": (_winograd, ("s0", 2, 7, 9, 16), (4, 4, 4, 2, 16, 16), (4, 1, 1, 16)),
     "stem": (_stem, ("s0", 3, 24, 24), (4, 3, 7, 7, 16)),
     "depthwise": (_depthwise, ("s0", 3, 15, 15, 16), (3, 3, 3, 16)),
     "pooling": (_pooling, ("s0", 3, 16, 16, 16)),
@@ -87,13 +97,24 @@ def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> N
         values = [size, *(2 + size % 5,) * (case.symbols - 1)]
         arrays, got = opened.outputs(fast, case, values, rng)
         expected = opened.written(plain, arrays, case.shapes(*values)[-1])
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {values}")
+        nothing = max(1e-5, 1e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=nothing, err_msg=f"{name} at {values}")
 
 
 def test_products_of_rows_are_register_tiles(cpu: Any, opened: Any) -> None:
     make, *shapes = CASES["dense"]
     found = opened.scheduled(opened.open_case(make, *shapes), cpu)
     assert found.template == "dense"
+
+
+@pytest.mark.parametrize(("size", "together"), [(8, True), (224, False)])
+def test_small_images_share_products_and_large_ones_have_their_own(size: int, together: bool, opened: Any) -> None:
+    shapes = (("s0", 4, size, size, 16), (6, 6, 4, 4, 16, 16), (4, 1, 1, 16))
+    function = opened.open_case(_winograd, *shapes).mod["main"]
+    axes = open_axes(function)
+    assert axes is not None
+    made = by_images(function, axes, Machine(vector=16, registers=32, cores=2))
+    assert (made is not None) == together
 
 
 def test_the_place_of_a_thread_is_written_with_the_extent_of_its_loop(cpu: Any, opened: Any) -> None:

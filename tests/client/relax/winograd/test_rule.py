@@ -8,25 +8,30 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from tunehub.relax.winograd.rule import Conv3x3, chosen_tile, gain
+from tunehub.relax.winograd.rule import OPEN_BATCHES, Conv3x3, chosen_tile, gains
 from tunehub.templates import Machine
 
 pytestmark = pytest.mark.fast
 
 
-def layer(channels: int, size: int, *, batch: int = 1) -> Conv3x3:
+def layer(channels: int, size: int, *batches: int) -> Conv3x3:
     blocks = (channels // 16, 16)
-    return Conv3x3(batch=batch, inputs=blocks, outputs=blocks, rows=size, columns=size)
+    return Conv3x3(batches=batches or (1,), inputs=blocks, outputs=blocks, rows=size, columns=size)
 
 
 def machine(cores: int = 1) -> Machine:
     return Machine(vector=16, registers=32, cores=cores)
 
 
+def promised(convolution: Conv3x3, tile: int) -> float:
+    (found,) = gains(convolution, tile, machine())
+    return found
+
+
 @pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (64, 224), (256, 56), (512, 28)])
 def test_large_images_get_large_tiles(channels: int, size: int) -> None:
     assert chosen_tile(layer(channels, size), machine()) == 4
-    assert gain(layer(channels, size), 4, machine()) > gain(layer(channels, size), 2, machine()) > 1.5
+    assert promised(layer(channels, size), 4) > promised(layer(channels, size), 2) > 1.5
 
 
 def test_long_sums_get_small_tiles_which_are_more_accurate() -> None:
@@ -40,7 +45,17 @@ def test_weights_that_take_longer_to_read_than_all_products_keep_the_direct_conv
 
 
 def test_a_larger_batch_reads_weights_once() -> None:
-    assert gain(layer(512, 7, batch=8), 4, machine()) > 1.5 * gain(layer(512, 7), 4, machine())
+    assert promised(layer(512, 7, 8), 4) > 1.5 * promised(layer(512, 7), 4)
+
+
+def test_an_open_batch_is_judged_at_a_small_and_a_large_one() -> None:
+    few, many, either = (chosen_tile(layer(512, 7, *batches), machine()) for batches in ((1,), (8,), OPEN_BATCHES))
+    assert (few, many, either) == (2, 4, 4)
+
+
+def test_an_open_batch_that_would_lose_alone_keeps_the_direct_convolution() -> None:
+    assert chosen_tile(layer(512, 7, 8), machine(16)) is not None
+    assert chosen_tile(layer(512, 7, *OPEN_BATCHES), machine(16)) is None
 
 
 def test_images_smaller_than_a_tile_are_not_worth_it() -> None:
@@ -49,11 +64,11 @@ def test_images_smaller_than_a_tile_are_not_worth_it() -> None:
 
 def test_what_tuning_gained_counts_for_the_direct_convolution() -> None:
     some = layer(64, 56)
-    promised = gain(some, 4, machine())
-    assert chosen_tile(some, machine(), promised / 1.3) == 4
-    assert chosen_tile(some, machine(), promised / 1.2) is None
+    most = promised(some, 4)
+    assert chosen_tile(some, machine(), most / 1.3) == 4
+    assert chosen_tile(some, machine(), most / 1.2) is None
 
 
 def test_tiles_that_do_not_fill_the_image_gain_less() -> None:
-    losses: list[Any] = [gain(layer(64, size), 4, machine()) for size in (56, 57)]
+    losses: list[Any] = [promised(layer(64, size), 4) for size in (56, 57)]
     assert losses[1] < losses[0]
