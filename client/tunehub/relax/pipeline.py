@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,7 +37,13 @@ _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 
 
 def prepare(
-    mod: Any, target: Any, *, layout: Layout = "keep", turned: bool = False, precision: Precision = "float32"
+    mod: Any,
+    target: Any,
+    *,
+    layout: Layout = "keep",
+    turned: bool = False,
+    precision: Precision = "float32",
+    note: Callable[[str], None] | None = None,
 ) -> Any:
     """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
 
@@ -45,7 +51,9 @@ def prepare(
     constant arguments are marked as free to change their layout (weights are packed at compile time), and
     ``layout="auto"`` chooses the layouts of operators (:mod:`tunehub.relax.layout.planning`), packs the weights of
     matmuls and writes exp, erf and the like as polynomials (:mod:`tunehub.relax.fast_math`); modules for
-    targets that are no CPUs keep theirs. ``turned``: channels are last (:mod:`tunehub.cuda.channels_last`).
+    targets that are no CPUs keep theirs. With it, quantised models compute in integers where the CPU has instructions
+    for that (:mod:`tunehub.relax.quantised.integers`), and ``note`` is told how much of them. ``turned``: channels are
+    last (:mod:`tunehub.cuda.channels_last`).
     ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read.
     """
     import tvm
@@ -60,6 +68,7 @@ def prepare(
     passes = [
         within_bounds,
         keep_effects,
+        *(_quantised_passes(target, note) if planning else []),
         *simplify,
         *_attention_passes(target),
         *_turning_passes(turned=turned),
@@ -185,7 +194,7 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
         return _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
     if hub.layout == "auto":
         try:
-            return _with_winograd(prepare(mod, target, layout="auto"), target, hub)
+            return _with_winograd(prepare(mod, target, layout="auto", note=hub.note), target, hub)
         except Exception as error:
             hub.failed("planning layouts", error)
     return prepare(mod, target)
@@ -502,6 +511,23 @@ def _simplifying_passes(mod: Any) -> list[Any]:
     ]
 
 
+def _quantised_passes(target: Any, note: Callable[[str], None] | None) -> list[Any]:
+    """Models in QDQ form in integers, on CPUs."""
+    import tvm
+    from tvm import relax
+
+    if target.kind.name != "llvm":
+        return []
+    from tunehub.relax.quantised.integers import in_integers
+    from tunehub.templates.dot_product import dot_product_of
+
+    @tvm.transform.module_pass(opt_level=0, name="tunehub.in_integers")  # type: ignore[untyped-decorator]
+    def quantised(mod: Any, _context: Any) -> Any:
+        return in_integers(mod, dot_product_of(target), note)
+
+    return [relax.transform.CanonicalizeBindings(), quantised]
+
+
 def _legalizing_passes(target: Any) -> list[Any]:
     """TVM's own; before it folds constants, those that need no code are."""
     from tvm import relax
@@ -560,8 +586,9 @@ def _layout_pass(target: Any) -> Any:
     def planned(mod: Any, _context: Any) -> Any:
         from tunehub.relax.fast_math import fast_math
         from tunehub.relax.layout.planning import plan_layouts
+        from tunehub.relax.quantised.rounding import quantise_in_vectors
 
-        return fast_math(plan_layouts(mod, target)) if target.kind.name == "llvm" else mod
+        return quantise_in_vectors(fast_math(plan_layouts(mod, target))) if target.kind.name == "llvm" else mod
 
     return planned
 

@@ -1,5 +1,8 @@
 """Convolutions in blocked layouts (`tunehub_conv2d` of :mod:`tunehub.relax.layout.blocked`): direct, register-tiled.
 
+Those of integers (`tunehub_conv2d_int8`) have the same structure with :mod:`tunehub.templates.dot_product` in place of
+multiply-adds, each step taking the products of a group.
+
 The structure is that of AutoTVM's x86 templates (``topi/x86/conv2d_avx_common.py`` and ``conv2d_avx_1x1.py``): sums of
 ``columns`` output columns times ``blocks`` blocks of output channels stay in vector registers while the reduction
 runs; each step multiplies vectors of weights by single elements of the input. Rows that ``columns`` does not divide
@@ -16,7 +19,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from tunehub.relax.layout.blocked import CONV2D
+from tunehub.relax.layout.blocked import CONV2D, CONV2D_INT8
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -28,6 +31,7 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
+from tunehub.templates.dot_product import intrinsic
 from tunehub.templates.fusion import (
     Surroundings,
     anchored,
@@ -51,7 +55,8 @@ class Conv2dWorkload:
     """``kernel``: KH, KW. ``inputs``: blocks of input channels that an output reads, and channels in one (1: plain).
 
     ``outputs``: blocks of output channels, and channels in one. ``pointwise``: rows and columns may be fused.
-    ``grouped``: blocks of output channels read different inputs.
+    ``grouped``: blocks of output channels read different inputs. ``group``: products that one instruction adds up, of
+    integers; 1 for float32.
     """
 
     batch: int
@@ -65,6 +70,12 @@ class Conv2dWorkload:
     grouped: bool
     data_bytes: int
     around: Surroundings
+    group: int = 1
+
+    @property
+    def anchor(self) -> str:
+        """The name of its block."""
+        return CONV2D if self.group == 1 else CONV2D_INT8
 
     @property
     def flops(self) -> int:
@@ -80,7 +91,7 @@ class Conv2dWorkload:
     @property
     def weight_bytes(self) -> int:
         """The size of the packed weights."""
-        return FLOAT_BYTES * size_of(self.inputs) * size_of(self.outputs) * size_of(self.kernel)
+        return _bytes(self.group) * size_of(self.inputs) * size_of(self.outputs) * size_of(self.kernel)
 
 
 class Conv2dKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,15 +115,17 @@ NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
-    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked float32 convolution."""
-    found = anchored(blocks, (CONV2D,))
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked convolution."""
+    found = anchored(blocks, (CONV2D,)) or anchored(blocks, (CONV2D_INT8,), ("int32",))
     if found is None:
         return None
     block, around = found
-    if len(block.spatial) != 5 or len(block.reduction) not in (3, 4):
+    if len(block.spatial) != 5 or len(block.reduction) not in (3, 4, 5):
         return None
     batch, outer, rows, columns, inner = block.spatial
-    ic, kh, kw, *ii = block.reduction
+    ic, kh, kw, *channels = block.reduction
+    group = channels[1] if len(channels) == 2 else 1
+    ii = [size_of(tuple(channels))] if channels else []
     data = next(shape for shape in block.reads if len(shape) == (5 if ii else 4))
     unstrided = data[2:4] == (rows, columns)
     return Conv2dWorkload(
@@ -125,9 +138,15 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
         plain=not ii,
         pointwise=(kh, kw) == (1, 1) and around.pad is None and unstrided,
         grouped=bool(ii) and ic * ii[0] < data[1] * data[4],
-        data_bytes=FLOAT_BYTES * size_of(data),
+        data_bytes=(FLOAT_BYTES if group == 1 else 1) * size_of(data),
         around=around,
+        group=group,
     )
+
+
+def _bytes(group: int) -> int:
+    """Of a weight."""
+    return FLOAT_BYTES // group
 
 
 def knob_space(workload: Conv2dWorkload, machine: Machine) -> list[Conv2dKnobs]:
@@ -143,7 +162,7 @@ def knob_space(workload: Conv2dWorkload, machine: Machine) -> list[Conv2dKnobs]:
 def default_knobs(workload: Conv2dWorkload, machine: Machine) -> Conv2dKnobs:
     """The choice of a cost model, without measuring."""
     row, columns, blocks = min(_choices(workload, machine), key=lambda choice: _cost(workload, choice, machine))
-    parallel = worth_threads(workload.flops, workload.data_bytes + workload.weight_bytes, machine)
+    parallel = worth_threads(workload.flops / workload.group, workload.data_bytes + workload.weight_bytes, machine)
     knobs = Conv2dKnobs(columns=columns, blocks=blocks, row=row, parallel=parallel)
     return _with_padding(workload, knobs)
 
@@ -161,7 +180,7 @@ def tile_knobs(
 def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
-    schedule, anchor = opened(mod, CONV2D, workload.around)
+    schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
     tile = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
@@ -169,6 +188,8 @@ def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
         schedule.parallel(tile.outer)
     vectorize_epilogue(schedule, last)
     unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, tile.reduction))[-3:])
+    if workload.group > 1:
+        schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(workload.outputs[1], workload.group))
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
         schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)
@@ -192,6 +213,10 @@ def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     unrolled = _unrolled(workload, knobs)
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks: {unrolled} multiply-adds unrolled, at most {_MAX_UNROLLED}")
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
+    whole = workload.group == 1 or knobs.row % knobs.columns == 0
+    require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
+    copied = workload.group == 1 or workload.around.pad is None or knobs.padding != "inline"
+    require(copied, "padding: instructions read integers that are in memory")
 
 
 def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
@@ -200,14 +225,19 @@ def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKno
         oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     outer_block, block = schedule.split(oc, [None, knobs.blocks])
+    group = [ii.pop()] if workload.group > 1 else []
     kernel = [*ii, kw] if knobs.unroll else [kw, *ii]
     if knobs.order == "channels":
         head = [n, outer_block, oh]
-        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, oi)
+        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, oi, *group)
     else:
         head = [n, oh]
-        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, oi)
-    unroll_and_vectorize(schedule, [block, column, oi])
+        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, oi, *group)
+    if group:
+        schedule.unroll(block)
+        schedule.unroll(column)
+    else:
+        unroll_and_vectorize(schedule, [block, column, oi])
     if knobs.unroll:
         schedule.unroll(kw)
     return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)
@@ -228,7 +258,8 @@ def _choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int,
     if workload.pointwise and workload.columns < _SHORT_ROW:
         rows = [row for row in divisors(pixels, _LONG_ROW) if row % workload.columns == 0] or rows
     found = [(row, c, b) for row in rows for c, b in tiles(row, *workload.outputs, machine)]
-    return [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
+    fitting = [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
+    return fitting if workload.group == 1 else [choice for choice in fitting if choice[0] % choice[1] == 0]
 
 
 def _good_choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:
@@ -247,7 +278,8 @@ def _variations(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Iterator[Conv2d
     orders: tuple[Literal["channels", "rows"], ...] = ("channels", "rows")
     paddings: tuple[Literal["inline", "whole", "tile"], ...] = (first.padding,)
     if workload.around.pad is not None:
-        paddings = ("inline", "whole")  # "tile" was best for none of 14 layers
+        # "tile" was best for none of 14 layers
+        paddings = ("inline", "whole") if workload.group == 1 else ("whole", "tile")
     for order in orders:
         for padding in paddings:
             yield replace(first, order=order, padding=padding)
@@ -262,7 +294,7 @@ def _with_padding(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Conv2dKnobs:
     more in a remainder.
     """
     knobs = replace(knobs, unroll=_unrolled(workload, knobs) <= _UNROLLED)
-    cheap = knobs.unroll and _unrolled(workload, knobs) <= _UNROLLED_WITH_PADDING
+    cheap = workload.group == 1 and knobs.unroll and _unrolled(workload, knobs) <= _UNROLLED_WITH_PADDING
     padded = workload.around.pad is not None and not (cheap and workload.columns % knobs.columns == 0)
     return replace(knobs, padding="whole" if padded else "inline")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tunehub.relax.layout.blocked import DENSE
+from tunehub.relax.layout.blocked import DENSE, DENSE_INT8
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -26,6 +26,7 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
+from tunehub.templates.dot_product import intrinsic
 from tunehub.templates.fusion import (
     Surroundings,
     anchored,
@@ -44,7 +45,8 @@ _MAX_UNROLLED, _MEASURED_TILES = 256, 12
 class DenseWorkload:
     """``lead``: extents of the batch axes; ``rows`` of the result in each; ``outputs``: N, ``depth``: K.
 
-    ``packed``: blocks of weights and outputs in one; None when both operands are plain.
+    ``packed``: blocks of weights and outputs in one; None when both operands are plain. ``group``: products that one
+    instruction adds up, of integers; 1 for float32. ``depth`` counts groups.
     """
 
     anchor: str
@@ -55,6 +57,7 @@ class DenseWorkload:
     packed: tuple[int, int] | None
     weight_bytes: int
     around: Surroundings
+    group: int = 1
 
     @property
     def length(self) -> int:
@@ -71,7 +74,7 @@ class DenseWorkload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: two for each multiply-add."""
+        """Floating-point operations: two for each multiply-add, or group of them."""
         return 2 * size_of(self.lead) * self.rows * self.outputs * self.depth
 
     def outer(self, lanes: int) -> int:
@@ -109,9 +112,11 @@ NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
-    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a float32 matmul."""
-    found = anchored(blocks, (DENSE, *_MATMULS))
-    return None if found is None or found[1].pad else _describe(mod, *found)
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a matmul."""
+    found = anchored(blocks, (DENSE, *_MATMULS)) or anchored(blocks, (DENSE_INT8,), ("int32",))
+    if found is None or (found[1].pad and found[0].name != DENSE_INT8):
+        return None
+    return _describe(mod, *found)
 
 
 def knob_space(workload: DenseWorkload, machine: Machine) -> list[DenseKnobs]:
@@ -156,6 +161,10 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
     unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, reduction))[-3:])
+    if workload.group > 1:
+        schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(knobs.lanes, workload.group))
+    if workload.around.pad is not None:
+        _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
     if knobs.row % knobs.columns:
         schedule.annotate(at, "pragma_loop_partition_hint", 1)
     finish_rest(schedule, workload.around, parallel=knobs.parallel)
@@ -163,9 +172,11 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
 
 
 def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | None:
-    if len(block.reduction) != 1 or len(block.spatial) < 2:
+    integer = block.name == DENSE_INT8
+    if len(block.reduction) != 1 + integer or len(block.spatial) < 2:
         return None
-    packed = block.name == DENSE
+    packed = integer or block.name == DENSE
+    depth, group = (*block.reduction, 1)[:2]
     if packed:
         *lead, rows, outer, lanes = block.spatial
         outputs = outer * lanes
@@ -178,10 +189,11 @@ def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | N
         lead=tuple(lead),
         rows=rows,
         outputs=outputs,
-        depth=block.reduction[0],
+        depth=depth,
         packed=(outer, lanes) if packed else None,
-        weight_bytes=FLOAT_BYTES * outputs * block.reduction[0] * (1 if packed else size_of(tuple(lead))),
+        weight_bytes=FLOAT_BYTES * outputs * depth * (1 if packed else size_of(tuple(lead))),
         around=around,
+        group=group,
     )
 
 
@@ -203,6 +215,8 @@ def _check(workload: DenseWorkload, knobs: DenseKnobs) -> None:
     require(knobs.columns <= knobs.row, f"columns: {knobs.columns} is more than a task of {knobs.row} rows")
     require(_ends_with_tasks(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a task")
     require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
+    whole = workload.group == 1 or knobs.row % knobs.columns == 0
+    require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
     unrolled = knobs.columns * knobs.blocks * knobs.step
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
 
@@ -228,7 +242,8 @@ def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: Dense
 
 def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
     """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
-    *rows, outputs, k = schedule.get_loops(anchor) if not workload.packed else _packed_loops(schedule, anchor)
+    *loops, group = schedule.get_loops(anchor) if workload.group > 1 else (*schedule.get_loops(anchor), None)
+    *rows, outputs, k = loops if not workload.packed else _packed_loops(loops)
     lead = [] if workload.merged else rows[:-1]
     row = schedule.fuse(*rows) if workload.merged and len(rows) > 1 else rows[-1]
     if workload.packed:
@@ -240,15 +255,18 @@ def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs
     outer_column, column = schedule.split(column, [None, knobs.columns])
     outer_k, step = schedule.split(k, [None, knobs.step])
     head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
-    schedule.reorder(*head, outer_column, outer_k, step, block, column, lane)
-    unroll_and_vectorize(schedule, [step, block, column, lane])
+    schedule.reorder(*head, outer_column, outer_k, step, block, column, lane, *([] if group is None else [group]))
+    for loop in (step, block, column):
+        schedule.unroll(loop)
+    if group is None:
+        schedule.vectorize(lane)
     if head[-1] is outer and workload.outputs % knobs.lanes:  # the last vectors, cut off, get code of their own
         schedule.annotate(head.pop(), "pragma_loop_partition_hint", 1)
     return schedule.fuse(*head), outer_column, outer_k
 
 
-def _packed_loops(schedule: Any, anchor: Any) -> list[Any]:
-    *rows, outer, lane, k = schedule.get_loops(anchor)
+def _packed_loops(loops: list[Any]) -> list[Any]:
+    *rows, outer, lane, k = loops
     return [*rows, (outer, lane), k]
 
 
@@ -260,6 +278,15 @@ def _vectorize_epilogue(schedule: Any, last: Any, knobs: DenseKnobs, *, packed: 
     block, lane = schedule.split(outputs, [None, knobs.lanes])
     schedule.reorder(block, column, lane)
     unroll_and_vectorize(schedule, [block, column, lane])
+
+
+def _widened(schedule: Any, block: Any, knobs: DenseKnobs) -> None:
+    """The copy of the data in 16 bits."""
+    *outer, last = schedule.get_loops(block)
+    lanes = max(divisors(int(schedule.get(last).extent), knobs.lanes))
+    schedule.vectorize(schedule.split(last, [None, lanes])[1])
+    if knobs.parallel and outer:
+        schedule.parallel(schedule.fuse(*outer))
 
 
 def _rows(workload: DenseWorkload) -> list[int]:
@@ -280,7 +307,7 @@ def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, 
         (row, c, b)
         for row in _rows(workload)
         for c, b in tiles(row, workload.outer(lanes), lanes, machine)
-        if _ends_with_tasks(workload, row, c)
+        if _ends_with_tasks(workload, row, c) and (workload.group == 1 or row % c == 0)
     ]
     return sorted(found, key=lambda choice: cost(choice, lanes, machine))
 

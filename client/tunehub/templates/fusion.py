@@ -26,12 +26,14 @@ class Surroundings:
     rest: tuple[str, ...]
 
 
-def anchored(blocks: tuple[Block, ...], names: Sequence[str]) -> tuple[Block, Surroundings] | None:
-    """The one float32 block called as the first of `names` that there is, and what is around it; None without one, or
-    when another reduction is among what is around."""
+def anchored(
+    blocks: tuple[Block, ...], names: Sequence[str], dtypes: Sequence[str] = ("float32",)
+) -> tuple[Block, Surroundings] | None:
+    """The one block called as the first of `names` that there is, if its results are of `dtypes`, and what is around
+    it; None without one, or when another reduction is among what is around."""
     for name in names:
         position = anchor_at(blocks, name)
-        if position is not None and blocks[position].dtype == "float32":
+        if position is not None and blocks[position].dtype in dtypes:
             around = surroundings(blocks, position)
             return None if around is None else (blocks[position], around)
     return None

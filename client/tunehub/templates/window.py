@@ -72,7 +72,7 @@ class WindowKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def recognise(blocks: tuple[Block, ...], anchors: tuple[str, ...]) -> WindowWorkload | None:
     """Describe the function of ``blocks``, or None when none of ``anchors`` is its only reduction."""
-    found = anchored(blocks, anchors)
+    found = anchored(blocks, anchors, ("float32", "int32", "uint8"))
     if found is None:
         return None
     block, around = found

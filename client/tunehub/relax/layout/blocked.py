@@ -7,9 +7,9 @@ an elementwise operator makes of them stays finite and is multiplied by zero by 
 :func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
 
 Shapes are static but for the batch, and the rows of matmuls. The names of the blocks are fixed (``tunehub_conv2d``,
-``tunehub_depthwise``, ``tunehub_dense``, ``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``,
-``tunehub_slice``, ``tunehub_shuffle``, ``pad_temp``): templates recognise them, and the anchor keys of records contain
-them.
+``tunehub_depthwise``, ``tunehub_dense``, ``tunehub_conv2d_int8``, ``tunehub_dense_int8``, ``tunehub_to_blocked``,
+``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_slice``, ``tunehub_shuffle``, ``pad_temp``): templates recognise
+them, and the anchor keys of records contain them.
 
 Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
 """
@@ -28,8 +28,10 @@ from tunehub.relax.nodes import plain_extent, symbolic
 
 Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
+CONV2D_INT8, DENSE_INT8 = "tunehub_conv2d_int8", "tunehub_dense_int8"
 TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
 SHUFFLE, SLICE = "tunehub_shuffle", "tunehub_slice"
+_FACTOR = {4: "int8", 2: "int16"}  # types of weights by how many products one instruction adds up
 
 
 def conv2d_blocked(
@@ -75,6 +77,35 @@ def conv2d_blocked(
     return te.compute((batch, outer, rows, columns, block), compute, name=CONV2D)
 
 
+def conv2d_int8_blocked(
+    data: Any,
+    weight: Any,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Any:
+    """Return the convolution of uint8 ``data`` ``[N, C/c, H, W, c]`` as int32 sums ``[N, O/o, OH, OW, o]``.
+
+    ``weight``: integers ``[O/o, C/c, KH, KW, c/g, o, g]``, as :func:`pack_conv2d_int8_weight` returns them: the ``g``
+    products that one instruction adds up lie side by side. One group only. Where weights have 16 bits, data are widened
+    once, with their padding.
+    """
+    batch, _, height, width, _ = _extents(data.shape)
+    outer, inner, *kernel, words, lanes, group = _ints(weight.shape)
+    padded = _pad(data, padding) if str(weight.dtype) == "int8" else _widened(data, padding)
+    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    extents = {"ic": inner, "kh": kernel[0], "kw": kernel[1], "iw": words, "ii": group}
+    ic, kh, kw, iw, ii = (te.reduce_axis((0, extent), name) for name, extent in extents.items())
+
+    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
+        element, factor = _at(padded, n, ic, *place, iw * group + ii), weight[oc, ic, kh, kw, iw, oi, ii]
+        return te.sum(element.astype("int32") * factor.astype("int32"), axis=[ic, kh, kw, iw, ii])
+
+    return te.compute((batch, outer, rows, columns, lanes), compute, name=CONV2D_INT8)
+
+
 def depthwise_blocked(
     data: Any,
     weight: Any,
@@ -85,7 +116,8 @@ def depthwise_blocked(
 ) -> Any:
     """Return the depthwise convolution of ``data`` ``[N, C/c, H, W, c]`` with ``weight`` ``[C/c, KH, KW, c]``.
 
-    One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``.
+    One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``; sums of uint8 ``data``
+    are int32.
     """
     batch, outer, height, width, block = _extents(data.shape)
     kernel = _ints(weight.shape[1:3])
@@ -95,7 +127,10 @@ def depthwise_blocked(
 
     def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        return te.sum(_at(padded, n, c, *place, ci) * weight[c, kh, kw, ci], axis=[kh, kw])
+        element, factor = _at(padded, n, c, *place, ci), weight[c, kh, kw, ci]
+        if str(data.dtype) == "uint8":
+            element, factor = element.astype("int32"), factor.astype("int32")
+        return te.sum(element * factor, axis=[kh, kw])
 
     return te.compute((batch, outer, rows, columns, block), compute, name=DEPTHWISE)
 
@@ -119,6 +154,27 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
     product = te.compute((*lead, outer, block), compute, name=DENSE)
     return te.compute(
         (*lead, total), lambda *i: _at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
+    )
+
+
+def dense_int8_blocked(data: Any, weight: Any, *, outputs: int) -> Any:
+    """Return the matmul of uint8 ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K/g, o, g]`` as int32 sums
+    ``[..., M, N]``; as :func:`dense_blocked`, with weights of :func:`pack_dense_int8_weight`."""
+    *lead, depth = _extents(data.shape)
+    outer, words, block, group = _ints(weight.shape)
+    if str(weight.dtype) != "int8":
+        wide = te.compute((*lead, depth), lambda *i: _at(data, *i).astype("int16"), name=PAD)
+        data = wide
+    kw, ki = te.reduce_axis((0, words), "kw"), te.reduce_axis((0, group), "ki")
+
+    def compute(*indices: Any) -> Any:
+        *rows, oc, oi = indices
+        element, factor = _at(data, *rows, kw * group + ki), weight[oc, kw, oi, ki]
+        return te.sum(element.astype("int32") * factor.astype("int32"), axis=[kw, ki])
+
+    product = te.compute((*lead, outer, block), compute, name=DENSE_INT8)
+    return te.compute(
+        (*lead, outputs), lambda *i: _at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
     )
 
 
@@ -356,6 +412,21 @@ def pack_dense_weight(weight: Array, *, out_block: int) -> Array:
     return np.ascontiguousarray(filled.reshape(depth, outputs // out_block, out_block).transpose(1, 0, 2))
 
 
+def pack_conv2d_int8_weight(weight: Array, *, in_block: int, out_block: int, group: int) -> Array:
+    """Return integers ``[O, I, KH, KW]`` as :func:`conv2d_int8_blocked` reads them, filled up with zeros; 16 bits each
+    where ``group`` is 2."""
+    packed = pack_conv2d_weight(weight, in_block=in_block, out_block=out_block)
+    split = packed.reshape(*packed.shape[:4], in_block // group, group, out_block)
+    return np.ascontiguousarray(split.swapaxes(-1, -2).astype(_FACTOR[group]))
+
+
+def pack_dense_int8_weight(weight: Array, *, out_block: int, group: int) -> Array:
+    """Return integers ``[K, N]`` as :func:`dense_int8_blocked` reads them, filled up with zeros."""
+    packed = pack_dense_weight(weight, out_block=out_block)
+    split = packed.reshape(packed.shape[0], packed.shape[1] // group, group, out_block)
+    return np.ascontiguousarray(split.swapaxes(-1, -2).astype(_FACTOR[group]))
+
+
 def pack_channels(values: Array, *, block: int) -> Array:
     """Return a tensor ``[..., C, *spatial]`` of three or four axes (``[C, 1, 1]``, ``[1, C, H, W]``) in blocks.
 
@@ -387,6 +458,22 @@ def _pad(data: Any, padding: tuple[int, int, int, int]) -> Any:
     top, left, bottom, right = padding
     tail = [0] * (len(data.shape) - 4)
     return topi.nn.pad(data, [0, 0, top, left, *tail], [0, 0, bottom, right, *tail], name=PAD)
+
+
+def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
+    """``data`` in 16 bits with zeros around it."""
+    top, left, bottom, right = padding
+    batch, outer, height, width, block = _extents(data.shape)
+
+    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
+        row, column = h - top, w - left
+        value = _at(data, n, c, row, column, i).astype("int16")
+        if not any(padding):
+            return value
+        inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+        return tirx.if_then_else(inside, value, tirx.const(0, "int16"))
+
+    return te.compute((batch, outer, height + top + bottom, width + left + right, block), compute, name=PAD)
 
 
 def _output_size(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -23,18 +24,20 @@ from tunehub.relax.nodes import (
     static_shape,
     tensor_type,
 )
+from tunehub.templates.dot_product import DotProduct
 
 _Array = npt.NDArray[Any]
 
 
-def pack_dense(mod: Any, block: int) -> Any:
-    """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``.
+def pack_dense(mod: Any, block: int, dot: DotProduct | None = None) -> Any:
+    """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``; those of
+    uint8 and int8 as ``dot``, the instruction for them, does.
 
-    Left as they are: products of other types than float32, with batches of weights, with fewer outputs than a block,
-    or with sums of unknown length.
+    Left as they are: products of other types than float32 and these, with batches of weights, with fewer outputs than
+    a block, or with sums of unknown length.
     """
     packer = _DensePacker(mod)
-    packer.block = block
+    packer.block, packer.dot = block, dot
     written = rewritten(packer, mod)
     return relax.transform.DeadCodeElimination()(written) if packer.packed else mod
 
@@ -42,6 +45,7 @@ def pack_dense(mod: Any, block: int) -> Any:
 @mutator
 class _DensePacker(PyExprMutator):  # type: ignore[misc]
     block: int
+    dot: DotProduct | None
 
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
@@ -53,7 +57,11 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         if getattr(call.op, "name", "") != "relax.matmul":
             return call
         data, shape = call.args[0], shape_of(call.args[0])
-        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or not _is_float32(data, call):
+        if shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
+            return call
+        if str(tensor_type(data).dtype) == "uint8":
+            return self._of_integers(call)
+        if not _is_float32(data, call):
             return call
         weight = self._weight(call.args[1])
         if weight is None:
@@ -61,6 +69,26 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         constant, outputs = weight
         return self._kernels.call(
             lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
+        )
+
+    def _of_integers(self, call: Any) -> Any:
+        constant, dot = bound_value(self, call.args[1]), self.dot
+        if dot is None or not is_constant(constant) or str(tensor_type(constant).dtype) != "int8":
+            return call
+        values = constant_array(constant)
+        if values.ndim != 2 or values.shape[0] % dot.group:
+            return call
+        key = (constant, False)
+        if key not in self.packed:
+            packed = blocked.pack_dense_int8_weight(values, out_block=dot.lanes, group=dot.group)
+            self.packed[key] = constant_like(packed.shape, str(packed.dtype), lambda own: np.copyto(own, packed))
+        outputs = values.shape[1]
+        return self._kernels.call(
+            lambda x, w: blocked.dense_int8_blocked(x, w, outputs=outputs),
+            call.args[0],
+            self.packed[key],
+            name="dense_int8",
+            how=(outputs,),
         )
 
     def _weight(self, operand: Any) -> tuple[Any, int] | None:

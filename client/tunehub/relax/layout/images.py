@@ -13,17 +13,19 @@ from tunehub.relax.nodes import shape_of, tensor_type
 from tunehub.relax.symbols import extent_at, variables_in
 
 _SIDES = (224, 1 << 16)
+_TYPES = ("float32", "uint8", "int32")
 
 
 def image_shape(expression: Any) -> tuple[int, int, int, int] | None:
-    """The shape of a tensor that can be blocked: float32, four axes, channels known; not a constant.
+    """The shape of a tensor that can be blocked: float32, or integers of quantised models, four axes, channels known;
+    not a constant.
 
     Open extents count as in :func:`typical_shape`.
     """
     shape = typical_shape(expression) if isinstance(expression, relax.Var) else None
     if shape is None or len(shape) != 4 or 0 in shape:
         return None
-    return shape if str(tensor_type(expression).dtype) == "float32" else None
+    return shape if str(tensor_type(expression).dtype) in _TYPES else None
 
 
 def typical_shape(expression: Any) -> tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from tunehub.relax.layout.dense import pack_dense
 from tunehub.relax.layout.images import filled, image_shape, is_view, transform
 from tunehub.relax.layout.rules import ELEMENTWISE, Choice, Operator, Rules
 from tunehub.relax.layout.sequences import as_images
+from tunehub.templates.dot_product import DotProduct
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
 _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a transform than after a convolution
@@ -41,8 +42,9 @@ def plan_layouts(
     if target.kind.name != "llvm":
         return mod
     from tunehub.templates.base import machine_of
+    from tunehub.templates.dot_product import dot_product_of
 
-    machine = machine_of(target)
+    machine, dot = machine_of(target), dot_product_of(target)
     costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     rewriter: Any = None
@@ -52,14 +54,14 @@ def plan_layouts(
             continue
         parts = _dataflow(function)
         known = _values(function.body.blocks) if parts else {}
-        networks = [_Network(block, known, function.body.body, sizes, costs) for block in parts]
+        networks = [_Network(block, known, function.body.body, (sizes, dot), costs) for block in parts]
         chosen = {name: choice for network in networks for name, choice in network.choose().items()}
         if any(choice.source or choice.result for choice in chosen.values()):
             rewriter = rewriter or _LayoutRewriter(mod)
             rewriter.begin({name: each for network in networks for name, each in network.operators.items()}, chosen)
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    return join_attention(pack_dense(planned, machine.vector), machine.vector)
+    return join_attention(pack_dense(planned, machine.vector, dot), machine.vector)
 
 
 def _dataflow(function: Any) -> list[Any]:
@@ -78,15 +80,22 @@ class _Network:
     """The operators of a block of dataflow that have choices, and who reads what."""
 
     def __init__(
-        self, block: Any, known: dict[Any, Any], result: Any, blocks: tuple[int, ...], costs: LayoutCosts
+        self,
+        block: Any,
+        known: dict[Any, Any],
+        result: Any,
+        sizes: tuple[tuple[int, ...], DotProduct | None],
+        costs: LayoutCosts,
     ) -> None:
-        """``known``: what variables are bound to in the whole function, which returns ``result``."""
+        """``known``: what variables are bound to in the whole function, which returns ``result``; ``sizes``: of blocks,
+        and what there is for integers."""
         self._costs = costs
         self._transform_costs: dict[tuple[Any, int, int], float] = {}
         self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
         self._bindings = list(block.bindings)
         values = _values([block])
-        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, known))
+        blocks, dot = sizes
+        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, known), dot=dot)
         self.operators: dict[Any, Operator] = {}
         for variable, value in values.items():
             operator = rules.recognise(value)

@@ -27,6 +27,7 @@ from tunehub.relax.nodes import (
     static_shape,
     tensor_type,
 )
+from tunehub.templates.dot_product import DotProduct
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
@@ -57,11 +58,13 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to."""
+    """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to; ``dot``:
+    the instruction for products of integers."""
 
     blocks: tuple[int, ...]
     costs: LayoutCosts
     value_of: Callable[[Any], Any]
+    dot: DotProduct | None = None
     _packed: dict[Any, Any] = field(default_factory=dict)
 
     def recognise(self, call: Any) -> Operator | None:
@@ -91,19 +94,13 @@ class Rules:
 
 
 def _conv2d(rules: Rules, call: Any) -> Operator | None:
+    if str(tensor_type(call.args[0]).dtype) == "uint8":
+        return _conv2d_int8(rules, call)
     data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "OIHW")
     if known is None or str(attrs.out_dtype or "float32") not in ("float32", "void"):
         return None
     shape, values, result = known
-    workload = ConvWorkload(
-        batch=shape[0],
-        in_channels=shape[1],
-        out_channels=result[1],
-        in_size=(shape[2], shape[3]),
-        out_size=(result[2], result[3]),
-        kernel=(values.shape[2], values.shape[3]),
-        groups=int(attrs.groups),
-    )
+    workload = _workload(shape, values, result, int(attrs.groups))
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
     choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b)) for a, b in pairs)
 
@@ -113,12 +110,26 @@ def _conv2d(rules: Rules, call: Any) -> Operator | None:
     return Operator((data,), choices, write)
 
 
-def _image_and_weight(rules: Rules, call: Any, kernel_layout: str) -> tuple[_Shape, _Array, tuple[int, ...]] | None:
-    """The shape of the image, the constant float32 weight in ``kernel_layout``, and the shape of the result."""
+def _workload(shape: _Shape, values: _Array, result: Sequence[int], groups: int) -> ConvWorkload:
+    return ConvWorkload(
+        batch=shape[0],
+        in_channels=shape[1],
+        out_channels=result[1],
+        in_size=(shape[2], shape[3]),
+        out_size=(result[2], result[3]),
+        kernel=(values.shape[2], values.shape[3]),
+        groups=groups,
+    )
+
+
+def _image_and_weight(
+    rules: Rules, call: Any, kernel_layout: str, dtype: str = "float32"
+) -> tuple[_Shape, _Array, tuple[int, ...]] | None:
+    """The shape of the image, the constant weight of ``dtype`` in ``kernel_layout``, and the shape of the result."""
     data, weight = call.args
     attrs = call.attrs
     shape, values, result = image_shape(data), rules.constant(weight), typical_shape(call)
-    if shape is None or result is None or values is None or values.dtype != np.float32:
+    if shape is None or result is None or values is None or values.dtype != dtype:
         return None
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
     return (shape, values, result) if layouts == ("NCHW", kernel_layout, "NCHW") else None
@@ -164,6 +175,57 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
         expression,
         constant,
         primfunc_name_hint="conv2d",
+    )
+
+
+# --- Convolutions of integers
+
+
+def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
+    """uint8 times int8 with int32 sums; results in blocks of what one instruction computes. An image of few channels,
+    as networks begin with, is read in blocks of what it multiplies at once."""
+    known, dot = _image_and_weight(rules, call, "OIHW", "int8"), rules.dot
+    if known is None or dot is None:
+        return None
+    shape, values, result = known
+    workload = _workload(shape, values, result, int(call.attrs.groups))
+    if workload.groups > 1 and not workload.depthwise:
+        return None
+    few = shape[1] <= dot.group and not workload.depthwise
+    pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
+    choices = tuple(
+        Choice(a, b, rules.costs.conv(workload, a, b) / (_INT8_GAIN if b else _PLAIN_INT8)) for a, b in pairs
+    )
+
+    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+        return _write_conv2d_int8(rules, builder, call, values, (choice, inputs[0]))
+
+    return Operator((call.args[0],), choices, write)
+
+
+_INT8_GAIN, _PLAIN_INT8 = 3.0, 0.2  # times as fast as float32: blocked, and plain, for which there is no instruction
+
+
+def _write_conv2d_int8(rules: Rules, builder: Any, call: Any, values: _Array, data: tuple[Choice, Any]) -> Any:
+    (choice, expression), dot = data, rules.dot
+    assert dot is not None
+    if int(call.attrs.groups) > 1:
+        kernel, key, name = blocked.depthwise_blocked, ("depthwise", choice.source), "depthwise_int8"
+
+        def pack() -> _Array:
+            return blocked.pack_depthwise_weight(values, block=choice.source)
+    else:
+        kernel, key, name = blocked.conv2d_int8_blocked, ("int8", choice.source), "conv2d_int8"
+
+        def pack() -> _Array:
+            return blocked.pack_conv2d_int8_weight(values, in_block=choice.source, out_block=dot.lanes, group=dot.group)
+
+    strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
+    return builder.call_te(
+        lambda x, w: kernel(x, w, strides=strides, padding=padding, dilation=dilation),
+        expression,
+        rules.packed(call.args[1], key, pack),
+        primfunc_name_hint=name,
     )
 
 
@@ -355,7 +417,7 @@ _POOLED = {"relax.mean": "avg", "relax.max": "max"}
 def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
     result = typical_shape(call)
     images = tuple(argument for argument in call.args if image_shape(argument) is not None)
-    if result is None or len(result) != 4 or not images:
+    if result is None or len(result) != 4 or not images or not _keeps_type(rules, call, name):
         return None
     if not all(_fits(rules, argument, result) for argument in call.args):
         return None
@@ -374,6 +436,16 @@ def _elementwise(rules: Rules, call: Any, name: str) -> Operator | None:
         Choice(layout, layout, rules.costs.elementwise(filled(result, layout))) for layout in (PLAIN, *blocks)
     )
     return Operator(images, choices, write, fuses=True)
+
+
+def _keeps_type(rules: Rules, call: Any, name: str) -> bool:
+    """Whether conversions are those of quantised models: of sums, and with one scale and zero point for a tensor."""
+    if name == "relax.astype":
+        return [str(tensor_type(each).dtype) for each in (call.args[0], call)] == ["int32", "float32"]
+    if name in ("relax.quantize", "relax.dequantize"):
+        constants = [rules.constant(argument) for argument in call.args[1:]]
+        return all(constant is not None and constant.ndim == 0 for constant in constants)
+    return True
 
 
 def _fits(rules: Rules, argument: Any, result: Sequence[int]) -> bool:
@@ -559,6 +631,7 @@ ELEMENTWISE = {
     ),
     **dict.fromkeys(("tanh", "erf", "square", "floor", "ceil", "round", "sign"), "any"),
     **dict.fromkeys(("nn.relu", "nn.relu6", "nn.leakyrelu", "nn.silu", "nn.gelu", "nn.gelu_tanh"), "any"),
+    **dict.fromkeys(("astype", "quantize", "dequantize"), "any"),
     **dict.fromkeys(("exp", "log", "sqrt", "rsqrt", "power", "sin", "cos", "nn.softplus"), "whole"),
 }
 ELEMENTWISE = {f"relax.{name}": kind for name, kind in ELEMENTWISE.items()}

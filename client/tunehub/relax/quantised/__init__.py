@@ -1,0 +1,1 @@
+"""Quantised models on CPUs: recognised in Relax, computed in integers."""

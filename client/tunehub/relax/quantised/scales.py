@@ -1,0 +1,83 @@
+"""The arithmetic of quantised models: an integer ``q`` stands for ``scale * (q - zero)``. Pure.
+
+Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+CVPR 2018 (arXiv 1712.05877); the operators are ONNX's (QuantizeLinear, DequantizeLinear).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+LIMITS = {"uint8": (0, 255), "int8": (-128, 127)}
+_MOST_SUM = 2**31 - 1
+_ON_GRID = 1e-3  # of a step, that an addend may be off the integers it was made of
+
+
+class NotIntegerError(ValueError):
+    """What keeps a convolution or product in floating point; the message is for reports."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affine:
+    """The scale and zero point of a tensor."""
+
+    scale: float
+    zero: int
+
+    def reals(self, dtype: str) -> tuple[float, float]:
+        """The least and the largest number that integers of ``dtype`` stand for."""
+        low, high = LIMITS[dtype]
+        return (low - self.zero) * self.scale, (high - self.zero) * self.scale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaledSums:
+    """What sums of products of integers stand for: ``scale * (sum + addend)``, both of them for each output."""
+
+    scale: Array
+    addend: Array
+
+
+def symmetric(weight: Array, zeros: Array, axis: int) -> Array:
+    """``weight`` less its zero points as int8; NotIntegerError where that does not hold them."""
+    along = [-1 if at == axis else 1 for at in range(weight.ndim)]
+    shifted = weight.astype(np.int32) - zeros.astype(np.int32).reshape(along if zeros.size > 1 else ())
+    low, high = LIMITS["int8"]
+    if shifted.size and not (low <= shifted.min() and shifted.max() <= high):
+        raise NotIntegerError("its weights less their zero point take more than 8 bits")
+    return shifted.astype(np.int8)
+
+
+def sums_of(data: Affine, weight: Array, scales: Array, axis: int) -> ScaledSums:
+    """What the sums of ``weight``, outputs along ``axis``, times data stand for; the zero point of the data goes into
+    the addend. NotIntegerError where sums may leave 32 bits."""
+    others = tuple(at for at in range(weight.ndim) if at != axis)
+    wide = weight.astype(np.int64)
+    addend = -data.zero * wide.sum(others)
+    if 255 * np.abs(wide).sum(others).max(initial=0) + np.abs(addend).max(initial=0) > _MOST_SUM:
+        raise NotIntegerError("its sums may take more than 32 bits")
+    scale = np.float32(data.scale) * scales.astype(np.float32).reshape(-1)
+    return ScaledSums(scale=np.broadcast_to(scale, addend.shape).astype(np.float32), addend=addend.astype(np.int32))
+
+
+def with_bias(sums: ScaledSums, bias: Array) -> ScaledSums | None:
+    """``sums`` with the float ``bias``, one for each output, in the addend; None where it is not made of integers of
+    their scale, or too large."""
+    steps = bias.astype(np.float64).reshape(-1) / sums.scale
+    whole = np.rint(steps)
+    total = whole + sums.addend
+    near = np.abs(steps - whole) <= np.maximum(_ON_GRID, 1e-6 * np.abs(whole))
+    if steps.shape != sums.scale.shape or not near.all() or np.abs(total).max(initial=0) > _MOST_SUM / 2:
+        return None
+    return ScaledSums(scale=sums.scale, addend=total.astype(np.int32))
+
+
+def clipped_anyway(result: Affine, dtype: str, bounds: tuple[float, float]) -> bool:
+    """Whether what quantises to ``dtype`` by ``result`` is the same with and without clipping to ``bounds`` before."""
+    low, high = result.reals(dtype)
+    return bounds[0] <= low + 1e-6 * result.scale and high - 1e-6 * result.scale <= bounds[1]

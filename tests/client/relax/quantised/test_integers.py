@@ -1,0 +1,232 @@
+"""Quantised models in integers: equal to numpy's with every instruction that this CPU has; reasons for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tunehub.hub import Hub, Policy
+from tunehub.registries.resolution import Resolution
+from tunehub.relax.nodes import tensor_class
+from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.quantised.integers import in_integers
+from tunehub.target.descriptors import descriptor_of
+from tunehub.target.features import llvm_features
+from tunehub.templates.dot_product import DotProduct, dot_product_of
+
+pytestmark = pytest.mark.slow
+
+op = relax.op
+Array = np.ndarray[Any, Any]
+CPUS = ("znver4", "x86-64-v4", "alderlake", "x86-64-v3")
+DATA, MIDDLE = (np.float32(0.03), 121), (np.float32(0.11), 0)
+newest = pytest.mark.skipif(tvm.target.codegen.llvm_version_major() < 22, reason="needs TVM 0.27")
+
+
+def cpu(name: str) -> Any:
+    return tvm.target.Target({"kind": "llvm", "mcpu": name, "num-cores": 1})
+
+
+def runs_here(name: str) -> bool:
+    own = set(llvm_features({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}))
+    return set(llvm_features({"kind": "llvm", "mcpu": name})) <= own
+
+
+class Model:
+    """A Relax function in QDQ form that is written call by call."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str = "uint8") -> None:
+        self.rng, self.dtype = np.random.default_rng(1), dtype
+        self.builder = relax.BlockBuilder()
+        self.input = relax.Var("x", tensor_class()(shape, "float32"))
+
+    def build(self, make: Callable[[Any], Any]) -> Any:
+        with self.builder.function("main", [self.input]):
+            with self.builder.dataflow():
+                result = self.builder.emit_output(make(self.input))
+            self.builder.emit_func_output(result)
+        return self.builder.get()
+
+    def quantised(self, x: Any, affine: tuple[Any, int]) -> Any:
+        """Quantised and dequantised."""
+        zero = affine[1] - (128 if self.dtype == "int8" else 0)
+        constants = relax.const(affine[0]), relax.const(np.asarray(zero, self.dtype))
+        q = self.builder.emit(op.quantize(x, *constants, out_dtype=self.dtype))
+        return self.builder.emit(op.dequantize(q, *constants))
+
+    def weight(self, shape: tuple[int, ...], axis: int) -> tuple[Any, Array, Array]:
+        values = self.rng.integers(-128, 128, shape).astype("int8")
+        scales = self.rng.uniform(0.001, 0.01, shape[axis]).astype("float32")
+        zeros = relax.const(np.zeros(shape[axis], "int8"))
+        return (
+            self.builder.emit(op.dequantize(relax.const(values), relax.const(scales), zeros, axis=axis)),
+            values,
+            scales,
+        )
+
+    def bias(self, steps: Array, scales: Array) -> Any:
+        zeros = relax.const(np.zeros(len(steps), "int32"))
+        bias = self.builder.emit(op.dequantize(relax.const(steps), relax.const(scales), zeros, axis=0))
+        return self.builder.emit(op.reshape(bias, (1, -1, 1, 1)))
+
+
+def quantised(x: Array, affine: tuple[Any, int]) -> Array:
+    return np.clip(np.rint(x / affine[0]) + affine[1], 0, 255)
+
+
+def convolved(q: Array, weight: Array, strides: int, padding: int, groups: int) -> Array:
+    padded = np.pad(q, ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], (2, 3))[:, :, ::strides, ::strides]
+    if groups > 1:
+        return np.einsum("nchwpq,cpq->nchw", windows, weight[:, 0].astype("float64"))
+    return np.einsum("nchwpq,kcpq->nkhw", windows, weight.astype("float64"), optimize=True)
+
+
+def run(mod: Any, target: Any, x: Array) -> tuple[Array, Any]:
+    host = descriptor_of(target)
+    resolution, policy = Resolution(host=host, chosen=None), Policy(strict=True)
+    hub = Hub(target=target, host=host, resolution=resolution, policy=policy, layout="auto")
+    executable = compile_module(mod, target, hub)
+    report = hub.report()
+    hub.close()
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy(), report
+
+
+@newest
+@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize(
+    ("channels", "kernel", "strides", "groups", "dtype"),
+    [(3, 7, 2, 1, "uint8"), (32, 3, 1, 1, "uint8"), (24, 1, 1, 1, "int8"), (32, 3, 2, 32, "uint8")],
+)
+def test_a_convolution_is_that_of_integers(
+    name: str, channels: int, kernel: int, strides: int, groups: int, dtype: str
+) -> None:
+    if not runs_here(name):
+        pytest.skip(f"this CPU is no {name}")
+    model, outputs, padding = Model((1, channels, 28, 28), dtype), 32, kernel // 2
+    steps = model.rng.integers(-5000, 5000, outputs).astype("int32")
+    found: dict[str, Array] = {}
+
+    def make(x: Any) -> Any:
+        data = model.quantised(x, DATA)
+        weight, found["weight"], found["scales"] = model.weight((outputs, channels // groups, kernel, kernel), 0)
+        y = model.builder.emit(op.nn.conv2d(data, weight, strides=strides, padding=padding, groups=groups))
+        y = model.builder.emit(op.add(y, model.bias(steps, found["scales"] * DATA[0])))
+        return model.quantised(model.builder.emit(op.nn.relu(y)), MIDDLE)
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (1, channels, 28, 28)).astype("float32")
+    result, report = run(mod, cpu(name), x)
+    sums = convolved(quantised(x, DATA) - DATA[1], found["weight"], strides, padding, groups)
+    sums = sums + steps.reshape(1, -1, 1, 1)
+    factor = (DATA[0] * found["scales"] / MIDDLE[0]).astype("float32").reshape(1, -1, 1, 1)
+    expected = np.clip(np.rint(sums.astype("float32") * factor), 0, 255)
+    difference = np.abs(np.rint(result / MIDDLE[0]) - expected)
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 1e-3
+    assert any(note.startswith("int8: 1 of 1 ") for note in report.notes), report.notes
+    (kernel,) = (item for item in report.workloads if "int8" in item.name)
+    assert kernel.rung == "template", kernel.skipped
+
+
+@newest
+@pytest.mark.parametrize("name", CPUS)
+def test_a_product_with_a_turned_weight_is_that_of_integers(name: str) -> None:
+    if not runs_here(name):
+        pytest.skip(f"this CPU is no {name}")
+    model, found = Model((6, 48)), dict[str, Array]()
+
+    def make(x: Any) -> Any:
+        data = model.quantised(x, DATA)
+        weight, found["weight"], found["scales"] = model.weight((40, 48), 0)
+        y = model.builder.emit(op.matmul(data, model.builder.emit(op.permute_dims(weight))))
+        return model.quantised(y, (MIDDLE[0], 100))
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (6, 48)).astype("float32")
+    result, report = run(mod, cpu(name), x)
+    sums = (quantised(x, DATA) - DATA[1]) @ found["weight"].astype("float64").T
+    factor = (DATA[0] * found["scales"] / MIDDLE[0]).astype("float32")
+    expected = np.clip(np.rint(sums.astype("float32") * factor) + 100, 0, 255) - 100
+    assert np.abs(np.rint(result / MIDDLE[0]) - expected).max() == 0
+    assert any(note.startswith("int8: 1 of 1 ") for note in report.notes)
+
+
+@newest
+def test_residual_additions_pooling_and_reshapes_between_integers_keep_to_one_step() -> None:
+    name = next(each for each in CPUS if runs_here(each))
+    model = Model((1, 16, 8, 8))
+
+    def make(x: Any) -> Any:
+        data = model.quantised(x, DATA)
+        weight, *_ = model.weight((16, 16, 3, 3), 0)
+        y = model.quantised(model.builder.emit(op.nn.conv2d(data, weight, padding=1)), (MIDDLE[0], 128))
+        y = model.quantised(model.builder.emit(op.nn.relu(model.builder.emit(op.add(y, data)))), MIDDLE)
+        y = model.quantised(model.builder.emit(op.nn.max_pool2d(y, (2, 2), strides=2)), MIDDLE)
+        y = model.quantised(model.builder.emit(op.nn.adaptive_avg_pool2d(y, (1, 1))), MIDDLE)
+        y = model.quantised(model.builder.emit(op.reshape(y, (1, 16))), MIDDLE)
+        last, *_ = model.weight((16, 16), 1)
+        return model.builder.emit(op.matmul(y, last))
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (1, 16, 8, 8)).astype("float32")
+    result, report = run(mod, cpu(name), x)
+    plain = relax.VirtualMachine(tvm.compile(mod, cpu(name)), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.abs(result - plain).max() <= MIDDLE[0] * 128 * 0.01 * 4
+    assert any(note.startswith("int8: 2 of 2 ") for note in report.notes)
+    types = [
+        str(function.script())
+        for v, function in prepare(mod, cpu(name), layout="auto").functions.items()
+        if "max_pool" in v.name_hint
+    ]
+    assert types and all("uint8" in text for text in types)
+
+
+def test_what_stays_in_float_says_why() -> None:
+    model, notes = Model((1, 32, 8, 8)), list[str]()
+
+    def make(x: Any) -> Any:
+        data = model.quantised(x, DATA)
+        weight, *_ = model.weight((32, 8, 3, 3), 0)
+        y = model.builder.emit(op.nn.conv2d(data, weight, groups=4))
+        other, *_ = model.weight((32, 32, 3, 3), 0)
+        return model.builder.emit(op.nn.conv2d(y, other))
+
+    mod = model.build(make)
+    kept = in_integers(mod, DotProduct(lanes=16, group=4), notes.append)
+    assert kept is mod
+    (note,) = notes
+    assert note.startswith("int8: 0 of 2 convolutions and products")
+    assert "no integer kernel for grouped convolutions" in note
+    assert "only one of its operands is quantised" in note
+    notes.clear()
+    assert in_integers(mod, None, notes.append) is mod
+    assert "no instruction" in notes[0]
+
+
+def test_signed_data_that_others_read_stay_signed() -> None:
+    model, notes = Model((1, 32, 8, 8), "int8"), list[str]()
+
+    def make(x: Any) -> Any:
+        constants = relax.const(DATA[0]), relax.const(np.int8(3))
+        q = model.builder.emit(op.quantize(x, *constants, out_dtype="int8"))
+        weight, *_ = model.weight((32, 32, 3, 3), 0)
+        y = model.builder.emit(op.nn.conv2d(model.builder.emit(op.dequantize(q, *constants)), weight))
+        return relax.Tuple([y, q])
+
+    in_integers(model.build(make), DotProduct(lanes=16, group=4), notes.append)
+    assert "8 signed bits" in notes[0]
+
+
+@newest
+@pytest.mark.parametrize(
+    ("name", "lanes", "group"), [("znver4", 16, 4), ("x86-64-v4", 16, 2), ("alderlake", 8, 4), ("x86-64-v3", 8, 2)]
+)
+def test_the_instruction_is_what_the_target_has(name: str, lanes: int, group: int) -> None:
+    assert dot_product_of(cpu(name)) == DotProduct(lanes=lanes, group=group)
+    assert dot_product_of(cpu("x86-64-v2")) is None
