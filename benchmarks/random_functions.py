@@ -42,7 +42,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operator:
+class DrawnOperator:
     """``call``: the operator on its inputs; ``channel``: the axis of a bias, None where none is usual."""
 
     call: Any
@@ -86,7 +86,7 @@ def width(rng: random.Random) -> int:
     return rng.choice((*_WIDTHS, rng.randint(1, 1500), extent(rng)))
 
 
-def epilogue(rng: random.Random, inputs: Inputs, operator: Operator) -> list[Callable[[Any], Any]]:
+def epilogue(rng: random.Random, inputs: Inputs, operator: DrawnOperator) -> list[Callable[[Any], Any]]:
     """A bias, a residual, an activation: each or none."""
     from tvm.relax import op
 
@@ -108,25 +108,25 @@ def _adding(other: Any) -> Callable[[Any], Any]:
     return lambda value: op.add(value, other)
 
 
-def _matmul(rng: random.Random, inputs: Inputs) -> Operator:
+def _matmul(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     batch = rng.choice(((), (1,), (1,), (rng.randint(2, 4),)))
     rows, k, columns = rng.choice((*TOKENS, rng.randint(1, 300))), width(rng), width(rng)
     call = op.matmul(inputs(*batch, rows, k), inputs(k, columns))
-    return Operator(call=call, shape=(*batch, rows, columns), channel=len(batch) + 1)
+    return DrawnOperator(call=call, shape=(*batch, rows, columns), channel=len(batch) + 1)
 
 
-def _attention_matmul(rng: random.Random, inputs: Inputs) -> Operator:
+def _attention_matmul(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     heads, rows, columns = rng.randint(1, 12), rng.choice(TOKENS[1:11]), rng.choice(TOKENS[1:11])
     k = rng.choice((16, 32, 64, 80))
     call = op.matmul(inputs(1, heads, rows, k), inputs(1, heads, k, columns))
-    return Operator(call=call, shape=(1, heads, rows, columns), channel=3)
+    return DrawnOperator(call=call, shape=(1, heads, rows, columns), channel=3)
 
 
-def _convolution(rng: random.Random, inputs: Inputs, groups: int = 1, depthwise: bool = False) -> Operator:
+def _convolution(rng: random.Random, inputs: Inputs, groups: int = 1, depthwise: bool = False) -> DrawnOperator:
     from tvm.relax import op
 
     batch = rng.choice((1, 1, 1, 2, 4))
@@ -143,46 +143,46 @@ def _convolution(rng: random.Random, inputs: Inputs, groups: int = 1, depthwise:
         inputs(batch, channels, size, size), inputs(results, channels // groups, kernel, kernel),
         strides=stride, padding=(before, before, after, after), dilation=dilation, groups=groups,
     )  # fmt: skip
-    return Operator(call=call, shape=(batch, results, found, found), channel=1)
+    return DrawnOperator(call=call, shape=(batch, results, found, found), channel=1)
 
 
-def _depthwise_convolution(rng: random.Random, inputs: Inputs) -> Operator:
+def _depthwise_convolution(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     return _convolution(rng, inputs, depthwise=True)
 
 
-def _grouped_convolution(rng: random.Random, inputs: Inputs) -> Operator:
+def _grouped_convolution(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     return _convolution(rng, inputs, groups=rng.choice((2, 4, 8)))
 
 
-def _pooling(rng: random.Random, inputs: Inputs) -> Operator:
+def _pooling(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     size, kernel = rng.choice((14, 28, 56, 57)), rng.choice((2, 3))
     pool = rng.choice((op.nn.max_pool2d, op.nn.avg_pool2d))
     call = pool(inputs(1, rng.choice((8, 33, 64, 96)), size, size), pool_size=kernel, strides=2, padding=kernel // 2)
-    return Operator(call=call, shape=())
+    return DrawnOperator(call=call, shape=())
 
 
-def _softmax(rng: random.Random, inputs: Inputs) -> Operator:
+def _softmax(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     data = inputs(rng.randint(1, 12), rng.choice(TOKENS[1:11]), rng.choice((*TOKENS[1:11], 1000)))
-    return Operator(call=op.nn.softmax(data, axis=-1), shape=())
+    return DrawnOperator(call=op.nn.softmax(data, axis=-1), shape=())
 
 
-def _layer_norm(rng: random.Random, inputs: Inputs) -> Operator:
+def _layer_norm(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     width = rng.choice((64, 96, 192, 384, 768, 1000))
     data = inputs(1, rng.choice(TOKENS[1:11]), width)
-    return Operator(call=op.nn.layer_norm(data, inputs(width), inputs(width), axes=[-1]), shape=())
+    return DrawnOperator(call=op.nn.layer_norm(data, inputs(width), inputs(width), axes=[-1]), shape=())
 
 
-def _mean(rng: random.Random, inputs: Inputs) -> Operator:
+def _mean(rng: random.Random, inputs: Inputs) -> DrawnOperator:
     from tvm.relax import op
 
     data = inputs(rng.choice((1, 2)), rng.choice((64, 320, 512, 1000, 2048)), 7, 7)
-    return Operator(call=op.mean(data, [2, 3], keepdims=True), shape=())
+    return DrawnOperator(call=op.mean(data, [2, 3], keepdims=True), shape=())
 
 
 _KINDS = (

@@ -13,8 +13,8 @@ from benchmarks.random_functions import (
     CHANNELS,
     PIXELS,
     TOKENS,
+    DrawnOperator,
     Inputs,
-    Operator,
     epilogue,
     extent,
     network_of,
@@ -44,7 +44,7 @@ class OperatorCase:
 
 
 _Emitted: TypeAlias = Callable[[Any], Any]
-_Maker: TypeAlias = Callable[[random.Random, Inputs, Any], Operator]
+_Maker: TypeAlias = Callable[[random.Random, Inputs, Any], DrawnOperator]
 
 
 def random_case(seed: int, kinds: tuple[str, ...] = ()) -> OperatorCase:
@@ -64,7 +64,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = ()) -> OperatorCase:
     return OperatorCase(kind=kind, dtype=dtype, precision=precision, mod=mod, sizes=sizes)
 
 
-def _product(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _product(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     """In all four transpositions, batched on both sides or on one."""
     lead = rng.choice(((), (), (1,), (rng.randint(2, 4),), (1, rng.randint(2, 12))))
     small = len(lead) == 2
@@ -73,7 +73,7 @@ def _product(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
     columns = rng.choice((*TOKENS, extent(rng))) if small else width(rng)
     own = lead if rng.random() < 0.5 else ()
     call = _turned_product(rng, inputs, (*lead, rows, k), (*own, k, columns))
-    return Operator(call=call, shape=(*lead, rows, columns), channel=len(lead) + 1)
+    return DrawnOperator(call=call, shape=(*lead, rows, columns), channel=len(lead) + 1)
 
 
 def _turned_product(rng: random.Random, inputs: Inputs, left: tuple[Any, ...], right: tuple[Any, ...]) -> _Emitted:
@@ -97,7 +97,7 @@ def _swapped(builder: Any, value: Any, rank: int) -> Any:
     return builder.emit(op.permute_dims(value, [*range(rank - 2), rank - 1, rank - 2]))
 
 
-def _few_rows(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _few_rows(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     """Rows times weights [N, K] in half precision, or quantised in groups."""
     from tvm.relax import op
 
@@ -111,7 +111,7 @@ def _few_rows(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
     def call(builder: Any) -> Any:
         return op.matmul(x, _swapped(builder, made(builder), 2))
 
-    return Operator(call=call, shape=(*lead, rows, columns), channel=len(lead) + 1)
+    return DrawnOperator(call=call, shape=(*lead, rows, columns), channel=len(lead) + 1)
 
 
 def _wide_extent(rng: random.Random) -> int:
@@ -129,19 +129,19 @@ def _weights(inputs: Inputs, columns: int, k: int, form: Format | None) -> _Emit
     )
 
 
-def _convolution(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _convolution(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     return _convolved(rng, inputs, n)
 
 
-def _grouped(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _grouped(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     return _convolved(rng, inputs, n, groups=rng.choice((2, 4, 8, 0)))
 
 
-def _channels_last(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _channels_last(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     return _convolved(rng, inputs, n, last=True)
 
 
-def _convolved(rng: random.Random, inputs: Inputs, n: Any, groups: int = 1, last: bool = False) -> Operator:
+def _convolved(rng: random.Random, inputs: Inputs, n: Any, groups: int = 1, last: bool = False) -> DrawnOperator:
     """A convolution; ``groups`` 0: one for each channel."""
     from tvm.relax import op
 
@@ -166,14 +166,16 @@ def _convolved(rng: random.Random, inputs: Inputs, n: Any, groups: int = 1, last
     if last:
         data, weights = inputs(batch, *image, channels), inputs(results, kernel, wide, channels // groups)
         options |= {"data_layout": "NHWC", "kernel_layout": "OHWI"}
-        return Operator(
+        return DrawnOperator(
             call=lambda _: op.nn.conv2d(data, weights, **options), shape=(batch, *found, results), channel=3
         )
     data, weights = inputs(batch, channels, *image), inputs(results, channels // groups, kernel, wide)
-    return Operator(call=lambda _: op.nn.conv2d(data, weights, **options), shape=(batch, results, *found), channel=1)
+    return DrawnOperator(
+        call=lambda _: op.nn.conv2d(data, weights, **options), shape=(batch, results, *found), channel=1
+    )
 
 
-def _attention(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _attention(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     """Heads in their axis or in the rows, grouped or not; a mask of any shape, a causal one, or none."""
     from tvm import relax
     from tvm.relax import op
@@ -202,7 +204,7 @@ def _attention(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
         mixed = op.matmul(builder.emit(op.nn.softmax(scores, axis=-1)), v)
         return op.permute_dims(builder.emit(mixed), [0, 2, 1, 3]) if rows else mixed
 
-    return Operator(call=call, shape=())
+    return DrawnOperator(call=call, shape=())
 
 
 def _repeated(builder: Any, value: Any, shape: tuple[Any, ...]) -> Any:
@@ -227,7 +229,7 @@ def _extents(extents: tuple[Any, ...]) -> list[Any]:
     return [tirx.IntImm("int64", each) if isinstance(each, int) else each for each in extents]
 
 
-def _reduction(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
+def _reduction(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     """Along the last axis, some axes, or windows."""
     from tvm.relax import op
 
@@ -235,7 +237,7 @@ def _reduction(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
     columns, batch = width(rng), rng.choice((1, 1, 2, 3))
     kind = rng.choice(("softmax", "layer_norm", "rms_norm", "mean", "max", "sum", "image", "pool"))
     if kind in ("image", "pool"):
-        return Operator(call=_of_images(rng, inputs, n if n is not None else batch, kind), shape=())
+        return DrawnOperator(call=_of_images(rng, inputs, n if n is not None else batch, kind), shape=())
     data, scales = inputs(batch, rows, columns), [inputs(columns) for _ in range(_SCALES.get(kind, 0))]
     axes, kept = rng.choice(([-1], [1], [0, 1], [1, 2])), rng.random() < 0.5
     calls: Mapping[str, _Emitted] = {
@@ -243,7 +245,7 @@ def _reduction(rng: random.Random, inputs: Inputs, n: Any) -> Operator:
         "layer_norm": lambda _: op.nn.layer_norm(data, *scales, axes=[-1]),
         "rms_norm": lambda _: op.nn.rms_norm(data, *scales, axes=[-1]),
     }
-    return Operator(call=calls.get(kind, lambda _: getattr(op, kind)(data, axes, keepdims=kept)), shape=())
+    return DrawnOperator(call=calls.get(kind, lambda _: getattr(op, kind)(data, axes, keepdims=kept)), shape=())
 
 
 def _of_images(rng: random.Random, inputs: Inputs, batch: Any, kind: str) -> _Emitted:

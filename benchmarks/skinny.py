@@ -1,6 +1,7 @@
 """Products of language models with few rows on a GPU, weights [N, K] in float16 and quantised as MLC-LLM has them.
 
-Each kernel is what a function without a record gets, beside PyTorch's for float16. Both are recorded in a CUDA graph
+Each kernel is what a function without a record gets, or one with ``--records``, beside PyTorch's for float16; more rows
+than a few may be asked for, too. Both are recorded in a CUDA graph
 with copies of the weights that are larger than the GPU's cache, so that each comes from memory. Outputs are compared
 with float32. Needs PyTorch.
 """
@@ -16,10 +17,12 @@ from typing import Any
 
 import click
 
+from benchmarks.gpu_network import alone, this_gpu
 from benchmarks.table import Row
 from benchmarks.torch_reference import wide_weights
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format, dequantised
+from tunehub.hub import open_hub
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.nodes import tensor_class
 from tunehub.relax.pipeline import prepare
@@ -44,6 +47,7 @@ OPTIONS = (
     click.Option(["--only"], default="*", help="Products by names or patterns, separated by commas."),
     click.Option(["--rows"], default="1,2,4,8,16,32,64", show_default=True, help="Numbers of rows."),
     click.Option(["--formats"], default="float16,q4f16,q8f16", show_default=True, help="Of weights."),
+    click.Option(["--records"], is_flag=True, help="What the package for this GPU gives."),
     click.Option(["--lock"], default=None, help="A file: several processes time their kernels one after the other."),
 )
 _COPIES_BYTES = 300_000_000  # of weights: six times the cache of an H200
@@ -60,7 +64,7 @@ class TimedProduct:
     apart: float
 
 
-def run(only: str, rows: str, formats: str, lock: str | None) -> list[Row]:
+def run(only: str, rows: str, formats: str, lock: str | None, *, records: bool = False) -> list[Row]:
     """Times in ms, ratios of PyTorch's time in float16. Raises RuntimeError for a wrong result."""
     wanted = [name for name in PRODUCTS if any(fnmatch.fnmatch(name, each.strip()) for each in only.split(","))]
     found: list[Row] = []
@@ -70,7 +74,7 @@ def run(only: str, rows: str, formats: str, lock: str | None) -> list[Row]:
             torch_us = _torch_us(count, *PRODUCTS[name], lock)
             found.append(Row(name=f"{name}, {count} rows, torch float16", value=torch_us / 1e3, unit="ms"))
             for label in formats.split(","):
-                timed = _timed(count, *PRODUCTS[name], FORMATS[label], lock)
+                timed = _timed(count, *PRODUCTS[name], FORMATS[label], lock, records=records)
                 ratio = timed.run_us / torch_us
                 ratios.setdefault(label, []).append(ratio)
                 note = f"{timed.served}: {ratio:.3f} of torch's, apart {timed.apart:.1e}"
@@ -81,18 +85,21 @@ def run(only: str, rows: str, formats: str, lock: str | None) -> list[Row]:
     return found
 
 
-def _timed(rows: int, columns: int, depth: int, form: Format, lock: str | None) -> TimedProduct:
-    """Of what a function without a record gets."""
+def _timed(
+    rows: int, columns: int, depth: int, form: Format, lock: str | None, *, records: bool = False
+) -> TimedProduct:
+    """Of what a function without a record gets, or with the package's."""
     import torch
     import tvm
 
-    target = tvm.target.Target.from_device(tvm.cuda(0))
+    target = tvm.target.Target(this_gpu().tvm_config())
     with target:
         (function,) = _functions(prepare(_module(rows, columns, depth, form), target))
-        scheduled, made = schedule_function(function, target, EmptyLookup())
+        lookup = open_hub(target, offline=True).lookup if records else EmptyLookup()
+        scheduled, made = schedule_function(function, target, lookup)
         made = default_schedule(function, target) if made is None else made
         main = tvm.tirx.build(tvm.IRModule({"main": made.with_attr("global_symbol", "main")}), target=target)["main"]
-    served = scheduled.served.template if scheduled.served is not None else "dlight"
+    served = "dlight" if scheduled.served is None else f"{scheduled.served.template} ({scheduled.served.rung})"
     x = torch.randn(1, rows, depth, device="cuda").half()
     weights = list(_weights(columns, depth, form))
     out = torch.empty(1, rows, columns, device="cuda", dtype=torch.float16)
@@ -133,8 +140,6 @@ def _launches(weights: list[Any]) -> int:
 
 
 def _alone(lock: str | None) -> Any:
-    from benchmarks.gpu_network import alone
-
     return nullcontext() if lock is None else alone(lock)
 
 
