@@ -37,7 +37,7 @@ IMAGES = "tunehub.images"
 _PAD = "pad_temp"
 _STAYS = 10 << 20  # bytes of weights that the last cache keeps from one group to the next
 _LITTLE = 3 << 20  # bytes between the steps that caches hold without groups
-_TOGETHER, _MOST_IMAGES = 3 << 20, 8  # bytes of several images between the steps
+_TOGETHER, _MOST_IMAGES = 8 << 20, 8  # bytes of several images between the steps
 _LEAST = 7  # tiles of a group: weights come from the second or last cache for each group
 _NEARLY = 1.1
 _EVEN = 8  # groups a core from which on it does not matter that cores do not get as many
@@ -159,10 +159,11 @@ def default_knobs(workload: WinogradWorkload, machine: Machine) -> WinogradKnobs
 
 def together(workload: WinogradWorkload, machine: Machine) -> tuple[int, WinogradKnobs] | None:
     """Of how many images, each as ``workload`` describes one, the tiles are best multiplied together, and by which
-    knobs: step by step, with register tiles that are parts of one image. None where groups of tiles are better."""
-    if default_knobs(workload, machine).down:
+    knobs: step by step, with register tiles that are parts of one image. None where caches keep the weights from one
+    image to the next, or little more of an image: then each image alone is as good."""
+    images = min(_MOST_IMAGES, _TOGETHER // workload.held_bytes)
+    if workload.weight_bytes <= _STAYS or images < 2:
         return None
-    images = max(1, min(_MOST_IMAGES, _TOGETHER // workload.held_bytes))
     rows, blocks = next(iter(register_tiles((1, *workload.tiles), workload.outputs, machine)))
     parallel = worth_threads(workload.flops, workload.weight_bytes, machine)
     return images, WinogradKnobs(rows=rows, blocks=blocks, parallel=parallel)

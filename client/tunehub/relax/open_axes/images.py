@@ -16,8 +16,8 @@ from tunehub.templates import KnobError, Machine, winograd
 
 
 def by_images(function: Any, axes: OpenAxes, machine: Machine) -> Any | None:
-    """``function`` in groups of images along its one open axis, if it is such a convolution, and one image is not so
-    large that its own tiles are enough; else None."""
+    """``function`` in groups of images along its one open axis, if it is such a convolution, and its weights are best
+    read once for several images; else None."""
     if not any(str(block.name_hint) == PRODUCT for block in blocks_in(function.body)):
         return None
     workload = _winograd(function, axes, 1)

@@ -15,7 +15,7 @@ from tunehub.relax.layout import blocked  # noqa: E402
 from tunehub.relax.open_axes.axes import open_axes  # noqa: E402
 from tunehub.relax.open_axes.images import by_images  # noqa: E402
 from tunehub.relax.winograd.kernel import conv2d_winograd  # noqa: E402
-from tunehub.templates import Machine  # noqa: E402
+from tunehub.templates import Machine, winograd  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +86,21 @@ def _symbols(shapes: Any) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> None:
+    check(name, cpu, opened)
+
+
+@pytest.mark.parametrize("most", [3, 8])
+@pytest.mark.parametrize("name", [name for name, (make, *_) in CASES.items() if make is _winograd])
+def test_images_in_groups_are_right_at_every_size(
+    name: str, most: int, cpu: Any, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "_STAYS", 0)
+    monkeypatch.setattr(winograd, "_MOST_IMAGES", most)
+    assert "for group in range" in check(name, cpu, opened)
+
+
+def check(name: str, cpu: Any, opened: Any) -> str:
+    """Compares the results of a case with those of TVM's own loops at all sizes. Returns the schedule's text."""
     make, *shapes = CASES[name]
     dtypes = ("int64",) if name == "gather" else ()
     case = opened.open_case(make, *shapes, symbols=_symbols(shapes), dtypes=dtypes)
@@ -99,6 +114,7 @@ def test_equal_to_the_loops_at_every_size(name: str, cpu: Any, opened: Any) -> N
         expected = opened.written(plain, arrays, case.shapes(*values)[-1])
         nothing = max(1e-5, 1e-6 * np.abs(expected).max())
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=nothing, err_msg=f"{name} at {values}")
+    return str(found.mod["main"].script())
 
 
 def test_products_of_rows_are_register_tiles(cpu: Any, opened: Any) -> None:
@@ -107,9 +123,13 @@ def test_products_of_rows_are_register_tiles(cpu: Any, opened: Any) -> None:
     assert found.template == "dense"
 
 
-@pytest.mark.parametrize(("size", "together"), [(8, True), (224, False)])
-def test_small_images_share_products_and_large_ones_have_their_own(size: int, together: bool, opened: Any) -> None:
-    shapes = (("s0", 4, size, size, 16), (6, 6, 4, 4, 16, 16), (4, 1, 1, 16))
+@pytest.mark.parametrize(("channels", "size", "together"), [(512, 8, True), (512, 56, False), (64, 8, False)])
+def test_images_share_products_where_weights_would_be_read_again(
+    channels: int, size: int, together: bool, opened: Any
+) -> None:
+    """Not where one image has enough tiles, nor where the cache keeps weights."""
+    blocks = channels // 16
+    shapes = (("s0", blocks, size, size, 16), (6, 6, blocks, blocks, 16, 16), (blocks, 1, 1, 16))
     function = opened.open_case(_winograd, *shapes).mod["main"]
     axes = open_axes(function)
     assert axes is not None
