@@ -279,7 +279,7 @@ def _variations(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Iterator[Conv2d
     paddings: tuple[Literal["inline", "whole", "tile"], ...] = (first.padding,)
     if workload.around.pad is not None:
         # "tile" was best for none of 14 layers
-        paddings = ("inline", "whole") if workload.group == 1 else ("whole", "tile")
+        paddings = ("inline", "whole") if workload.group == 1 else ("whole",)
     for order in orders:
         for padding in paddings:
             yield replace(first, order=order, padding=padding)

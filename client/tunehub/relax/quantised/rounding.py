@@ -1,46 +1,52 @@
-"""Quantising and dequantising as code that becomes vectors.
+"""Quantising and dequantising as code that becomes vectors, and additions between integers as one step.
 
 TVM writes ``quantize`` with ``round`` and a cast, which LLVM does not make vectors of. Adding 1.5·2^23 to a number
-below 2^22 leaves it rounded to the nearest integer, ties to even, in the low bits of the sum.
+below 2^22 leaves it rounded to the nearest integer, ties to even, in the low bits of the sum. Numbers are clipped
+before: clipped after, the addition and the multiplication by a scale would be one step with one rounding, and every
+some ten thousandth result another than onnxruntime's.
+
+What is computed of dequantised tensors and quantised again, such as the addition of a residual, is one function of
+integers: else what it is fused with would hand over numbers of four times the size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, shape_of, tensor_type
+from tunehub.relax.nodes import bound_value, constant_array, is_constant, same_shape, shape_of, tensor_type
 from tunehub.relax.quantised.scales import LIMITS, Affine
 
 _MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
-_OPERATORS = ("relax.quantize", "relax.dequantize")
+_QUANTIZE, _DEQUANTIZE, _ADD = "relax.quantize", "relax.dequantize", "relax.add"
+_LEAVES = 3  # tensors that one function adds up, at most
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.quantise_in_vectors")  # type: ignore[untyped-decorator]
 def quantise_in_vectors(mod: Any, _context: Any) -> Any:
     """Module pass: write quantising and dequantising of 8 bits with one scale for a tensor in this way."""
-    return rewritten(_Rounding(mod), mod)
+    return relax.transform.DeadCodeElimination()(rewritten(_Rounding(mod), mod))
 
 
 def quantised(x: Any, affine: Affine, dtype: str) -> Any:
     """The integer of ``dtype`` that stands for the float32 expression ``x``; NaN becomes one of the limits."""
     low, high = (_f32(limit - affine.zero) for limit in LIMITS[dtype])
     steps = x if affine.scale == 1 else x * _f32(float(np.float32(1) / np.float32(affine.scale)))
-    clipped = te.max(te.min(steps, high), low)
-    bits = tirx.reinterpret("int32", clipped + _f32(_MAGIC))
-    return (bits - tirx.const(_MAGIC_BITS - affine.zero, "int32")).astype(dtype)
+    bits = tirx.reinterpret("int32", te.max(te.min(steps, high), low) + _f32(_MAGIC))
+    return (bits - _i32(_MAGIC_BITS - affine.zero)).astype(dtype)
 
 
 def dequantised(q: Any, affine: Affine) -> Any:
     """The float32 number that the integer ``q`` stands for."""
     steps = q.astype("int32")
     if affine.zero:
-        steps = steps - tirx.const(affine.zero, "int32")
+        steps = steps - _i32(affine.zero)
     return steps.astype("float32") * _f32(affine.scale)
 
 
@@ -49,30 +55,79 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
+        self._terms: dict[Any, tuple[Any, Affine]] = {}  # dequantised variables, and what they are of
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        value = binding.value
+        if _name(value) == _DEQUANTIZE and (affine := self._affine(value)) is not None:
+            self._terms[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
 
     def visit_call_(self, call: Any) -> Any:
-        call = self.visit_expr_post_order(call)
-        name = str(getattr(call.op, "name", ""))
-        if name not in _OPERATORS or shape_of(call) is None:
+        original, call = call, self.visit_expr_post_order(call)
+        name = _name(call)
+        if name not in (_QUANTIZE, _DEQUANTIZE) or shape_of(call) is None:
             return call
-        source, result = (str(tensor_type(each).dtype) for each in (call.args[0], call))
+        source, result = (str(tensor_type(each).dtype) for each in (original.args[0], call))
         affine = affine_of(self, call)
         if affine is None or "float32" not in (source, result) or not {source, result} & set(LIMITS):
             return call
-        how = (affine.scale, affine.zero, result)
-        if name == "relax.quantize":
-            return self._kernels.call(
-                lambda x: te.compute(x.shape, lambda *i: quantised(x[i], affine, result), name="quantize"),
-                call.args[0],
-                name="quantize",
-                how=how,
-            )
+        if name == _QUANTIZE:
+            return self._quantised(call.args[0], affine, result)
         return self._kernels.call(
             lambda q: te.compute(q.shape, lambda *i: dequantised(q[i], affine), name="dequantize"),
             call.args[0],
             name="dequantize",
-            how=how,
+            how=(affine.scale, affine.zero),
         )
+
+    def _quantised(self, x: Any, affine: Affine, dtype: str) -> Any:
+        terms, clipped = self._sum(x)
+        if len(terms) > 1:
+            return self._requantised(terms, clipped, affine, dtype)
+        return self._kernels.call(
+            lambda x: te.compute(x.shape, lambda *i: quantised(x[i], affine, dtype), name="quantize"),
+            x,
+            name="quantize",
+            how=(affine.scale, affine.zero, dtype),
+        )
+
+    def _requantised(self, terms: Sequence[tuple[Any, Affine]], clipped: bool, affine: Affine, dtype: str) -> Any:
+        """The sum of ``terms``, without what is negative where ``clipped``."""
+        affines = [each for _, each in terms]
+
+        def compute(*tensors: Any) -> Any:
+            def element(*i: Any) -> Any:
+                first, *others = [dequantised(q[i], own) for q, own in zip(tensors, affines, strict=True)]
+                total = sum(others, first)
+                return quantised(te.max(total, _f32(0)) if clipped else total, affine, dtype)
+
+            return te.compute(tensors[0].shape, element, name="requantize")
+
+        how = (clipped, dtype, *((each.scale, each.zero) for each in (*affines, affine)))
+        return self._kernels.call(compute, *(q for q, _ in terms), name="requantize", how=how)
+
+    def _sum(self, x: Any) -> tuple[list[tuple[Any, Affine]], bool]:
+        """The dequantised tensors of one shape that ``x`` is the sum of, none where it is anything else, and whether
+        that is clipped at zero."""
+        value = bound_value(self, x)
+        if _name(value) == "relax.nn.relu":
+            return self._added(value.args[0], x), True
+        return self._added(x, x), False
+
+    def _added(self, x: Any, whole: Any) -> list[tuple[Any, Affine]]:
+        known = self._terms.get(x)
+        if known is not None:
+            return [known] if same_shape(x, whole) else []
+        value = bound_value(self, x)
+        if _name(value) != _ADD:
+            return []
+        parts = [self._added(each, whole) for each in value.args]
+        return [] if not all(parts) or sum(map(len, parts)) > _LEAVES else [*parts[0], *parts[1]]
+
+    def _affine(self, call: Any) -> Affine | None:
+        affine, kinds = affine_of(self, call), [str(tensor_type(each).dtype) for each in (call.args[0], call)]
+        return affine if kinds[0] in LIMITS and kinds[1] == "float32" and shape_of(call) is not None else None
 
 
 def affine_of(mutator: Any, call: Any) -> Affine | None:
@@ -87,5 +142,13 @@ def affine_of(mutator: Any, call: Any) -> Affine | None:
     return Affine(scale=float(scales.reshape(())), zero=int(zeros.reshape(())))
 
 
+def _name(call: Any) -> str:
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
 def _f32(value: float) -> Any:
     return tirx.const(value, "float32")
+
+
+def _i32(value: int) -> Any:
+    return tirx.const(value, "int32")
