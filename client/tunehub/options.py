@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["keep", "auto"]
 Verify = Literal["auto", "always", "never"]
-Precision = Literal["float32", "tf32"]
+Precision = Literal["float32", "tf32", "bf16"]
 Address = str | os.PathLike[str]
 Sizes = Mapping[str, Sequence[int]]  # of open dimensions, by their names
 
@@ -39,7 +39,8 @@ class HubOptions(TypedDict, total=False):
     whole network (`always`), or none (`never`; TVM 0.25 and newer). `winograd`: convolutions of 3×3 by Winograd's
     algorithm where that should be faster (CPUs, layouts `auto`, on TVM 0.25 and newer; the default); off, results
     round as those of direct convolutions. `precision`: `tf32` lets products and convolutions in float32 round
-    their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer).
+    their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer); `bf16` to bfloat16,
+    of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, layouts `auto`, TVM 0.27 and newer).
     """
 
     registry: Address | Sequence[Address] | None

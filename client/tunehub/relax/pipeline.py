@@ -31,6 +31,7 @@ from tunehub.verify.port import ScheduleVerifier, TrustingVerifier
 if TYPE_CHECKING:
     from tunehub.hub import Hub
     from tunehub.options import Layout, Precision, Sizes
+    from tunehub.relax.layout.narrowing import Narrowing
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
@@ -43,6 +44,7 @@ def prepare(
     layout: Layout = "keep",
     turned: bool = False,
     precision: Precision = "float32",
+    winograd: bool = False,
     note: Callable[[str], None] | None = None,
 ) -> Any:
     """Return ``mod`` simplified, legalised and fused as :func:`build_pipeline` does it: what remains are workloads.
@@ -54,7 +56,9 @@ def prepare(
     targets that are no CPUs keep theirs. With it, quantised models compute in integers where the CPU has instructions
     for that (:mod:`tunehub.relax.quantised.integers`), and ``note`` is told how much of them. ``turned``: channels are
     last (:mod:`tunehub.cuda.channels_last`).
-    ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read.
+    ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read; ``bf16`` rounds operands of
+    products and convolutions on CPUs that multiply these faster, but of those that :mod:`tunehub.relax.winograd` makes
+    faster (``winograd``) not.
     """
     import tvm
     from tvm import relax
@@ -64,7 +68,8 @@ def prepare(
     from tunehub.relax.reshapes import reshapes_are_views
 
     simplify = _simplifying_passes(mod)
-    planning = [_layout_pass(target)] if layout == "auto" and simplify else []
+    narrow = precision == "bf16"
+    planning = [_layout_pass(target, narrow=narrow, winograd=winograd)] if layout == "auto" and simplify else []
     passes = [
         within_bounds,
         keep_effects,
@@ -194,7 +199,8 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
         return _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
     if hub.layout == "auto":
         try:
-            return _with_winograd(prepare(mod, target, layout="auto", note=hub.note), target, hub)
+            how = {"precision": hub.precision, "winograd": hub.winograd, "note": hub.note}
+            return _with_winograd(prepare(mod, target, layout="auto", **how), target, hub)
         except Exception as error:
             hub.failed("planning layouts", error)
     return prepare(mod, target)
@@ -312,7 +318,7 @@ class _ModuleRecords:
     functions whose default schedule is not TVM's own, and why, by name."""
 
     def __init__(self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> None:
-        self._mod, self._hub = mod, hub
+        self._mod, self._hub, self._target = mod, hub, target
         self._number = hub.begin_module()
         self._workloads = list(_workloads(mod))
         self.replaced: dict[str, StepRejected] = {}
@@ -347,14 +353,27 @@ class _ModuleRecords:
         self._tell_of_precision()
 
     def _tell_of_precision(self) -> None:
-        """What `precision="tf32"` did."""
-        if self._hub.precision == "float32":
-            return
-        from tunehub.cuda.hopper.tf32 import NAME
+        """What a precision other than float32 did."""
+        precision = self._hub.precision
+        if precision == "bf16":
+            from tunehub.templates.pairs import is_paired
 
-        served = (item.scheduling.served for item in self.verified.items)
-        count = sum(each is not None and each.template == NAME for each in served)
-        self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
+            count = sum(is_paired(function) for _, function in self._workloads)
+            text = f"{count} functions multiply operands that are rounded to bfloat16"
+            self._hub.note(f"precision=bf16: {text if count else f'nothing is rounded, {self._why_not_paired()}'}")
+        elif precision == "tf32":
+            from tunehub.cuda.hopper.tf32 import NAME
+
+            served = (item.scheduling.served for item in self.verified.items)
+            count = sum(each is not None and each.template == NAME for each in served)
+            self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
+
+    def _why_not_paired(self) -> str:
+        from tunehub.templates.pairs import doubt  # few ask for it
+
+        if self._hub.layout != "auto":
+            return "layouts are kept"
+        return doubt(self._target) or "no product or convolution has constant weights of a fitting shape"
 
     def _tell_of_missing_headers(self) -> None:
         """A module that would be several times as fast should not be left so without a word."""
@@ -579,7 +598,7 @@ def _attention_passes(target: Any) -> list[Any]:
     return [join_attention] if serves(target) else []
 
 
-def _layout_pass(target: Any) -> Any:
+def _layout_pass(target: Any, *, narrow: bool, winograd: bool) -> Any:
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
@@ -588,9 +607,21 @@ def _layout_pass(target: Any) -> Any:
         from tunehub.relax.layout.planning import plan_layouts
         from tunehub.relax.quantised.rounding import quantise_in_vectors
 
-        return quantise_in_vectors(fast_math(plan_layouts(mod, target))) if target.kind.name == "llvm" else mod
+        if target.kind.name != "llvm":
+            return mod
+        narrowing = _narrowing(target, winograd=winograd) if narrow else None
+        return quantise_in_vectors(fast_math(plan_layouts(mod, target, narrowing=narrowing)))
 
     return planned
+
+
+def _narrowing(target: Any, *, winograd: bool) -> Narrowing | None:
+    """What has operands in bfloat16 on ``target``; None where that would not be faster."""
+    from tunehub.relax.layout.narrowing import Narrowing
+    from tunehub.relax.schedule.template_fit import machine_for
+    from tunehub.templates import pairs
+
+    return None if pairs.doubt(target) else Narrowing(machine=machine_for(target), winograd=winograd)
 
 
 def _relax_calls(mod: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from tunehub.relax.layout.blocked import CONV2D, CONV2D_INT8
+from tunehub.relax.layout.paired import CONV2D_PAIRS
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -42,6 +43,7 @@ from tunehub.templates.fusion import (
     unroll_and_vectorize,
     vectorize_epilogue,
 )
+from tunehub.templates.pairs import multiply_in_pairs, set_pairs_apart
 from tunehub.templates.register_tile import cost, tiles
 
 _MEASURED_TILES, _NEARLY = 6, 1.35
@@ -55,8 +57,8 @@ class Conv2dWorkload:
     """``kernel``: KH, KW. ``inputs``: blocks of input channels that an output reads, and channels in one (1: plain).
 
     ``outputs``: blocks of output channels, and channels in one. ``pointwise``: rows and columns may be fused.
-    ``grouped``: blocks of output channels read different inputs. ``group``: products that one instruction adds up, of
-    integers; 1 for float32.
+    ``grouped``: blocks of output channels read different inputs. ``group``: products that one instruction adds up; 1
+    for float32. ``paired``: these are of bfloat16 (:mod:`tunehub.templates.pairs`), else of integers.
     """
 
     batch: int
@@ -71,11 +73,12 @@ class Conv2dWorkload:
     data_bytes: int
     around: Surroundings
     group: int = 1
+    paired: bool = False
 
     @property
     def anchor(self) -> str:
         """The name of its block."""
-        return CONV2D if self.group == 1 else CONV2D_INT8
+        return CONV2D_PAIRS if self.paired else CONV2D if self.group == 1 else CONV2D_INT8
 
     @property
     def flops(self) -> int:
@@ -116,10 +119,11 @@ NAME, VERSION, KNOBS = "conv2d", 1, Conv2dKnobs
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not a blocked convolution."""
-    found = anchored(blocks, (CONV2D,)) or anchored(blocks, (CONV2D_INT8,), ("int32",))
+    found = anchored(blocks, (CONV2D, CONV2D_PAIRS)) or anchored(blocks, (CONV2D_INT8,), ("int32",))
     if found is None:
         return None
     block, around = found
+    paired = block.name == CONV2D_PAIRS
     if len(block.spatial) != 5 or len(block.reduction) not in (3, 4, 5):
         return None
     batch, outer, rows, columns, inner = block.spatial
@@ -138,9 +142,10 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
         plain=not ii,
         pointwise=(kh, kw) == (1, 1) and around.pad is None and unstrided,
         grouped=bool(ii) and ic * ii[0] < data[1] * data[4],
-        data_bytes=(FLOAT_BYTES if group == 1 else 1) * size_of(data),
+        data_bytes=(_bytes(group) if paired or group == 1 else 1) * size_of(data),
         around=around,
         group=group,
+        paired=paired,
     )
 
 
@@ -182,13 +187,19 @@ def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
+    if workload.paired:
+        anchor = set_pairs_apart(schedule, anchor, lanes=4)
     tile = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(tile.outer)
     vectorize_epilogue(schedule, last)
-    unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, tile.reduction))[-3:])
-    if workload.group > 1:
+    begun = schedule.decompose_reduction(anchor, tile.reduction)
+    if workload.paired:
+        multiply_in_pairs(schedule, anchor, tile.at)
+        (begun,) = schedule.get_child_blocks(begun)
+    unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+    if workload.group > 1 and not workload.paired:
         schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(workload.outputs[1], workload.group))
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
@@ -213,31 +224,32 @@ def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     unrolled = _unrolled(workload, knobs)
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks: {unrolled} multiply-adds unrolled, at most {_MAX_UNROLLED}")
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
-    whole = workload.group == 1 or knobs.row % knobs.columns == 0
+    whole = workload.group == 1 or workload.paired or knobs.row % knobs.columns == 0
     require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
     copied = workload.group == 1 or workload.around.pad is None or knobs.padding != "inline"
-    require(copied, "padding: instructions read integers that are in memory")
+    require(copied, "padding: instructions read operands that are in memory")
 
 
 def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
-    n, oc, oh, ow, oi, ic, kh, kw, *ii = schedule.get_loops(anchor)
+    n, oc, oh, ow, *rest = schedule.get_loops(anchor)
+    lanes = [] if workload.paired else [rest.pop(0)]  # pairs have theirs in a block of their own
+    ic, kh, kw, *ii = rest
     if knobs.row != workload.columns:
         oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     outer_block, block = schedule.split(oc, [None, knobs.blocks])
-    group = [ii.pop()] if workload.group > 1 else []
+    inner = [*lanes, ii.pop()] if lanes and workload.group > 1 else lanes
     kernel = [*ii, kw] if knobs.unroll else [kw, *ii]
     if knobs.order == "channels":
         head = [n, outer_block, oh]
-        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, oi, *group)
+        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, *inner)
     else:
         head = [n, oh]
-        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, oi, *group)
-    if group:
-        schedule.unroll(block)
-        schedule.unroll(column)
-    else:
-        unroll_and_vectorize(schedule, [block, column, oi])
+        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, *inner)
+    schedule.unroll(block)
+    schedule.unroll(column)
+    if workload.group == 1:
+        schedule.vectorize(inner[0])
     if knobs.unroll:
         schedule.unroll(kw)
     return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from tunehub.relax.layout.blocked import DENSE, DENSE_INT8
+from tunehub.relax.layout.paired import DENSE_PAIRS
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -35,6 +36,7 @@ from tunehub.templates.fusion import (
     opened,
     unroll_and_vectorize,
 )
+from tunehub.templates.pairs import multiply_in_pairs, set_pairs_apart
 from tunehub.templates.register_tile import cost, tiles
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
@@ -46,7 +48,7 @@ class DenseWorkload:
     """``lead``: extents of the batch axes; ``rows`` of the result in each; ``outputs``: N, ``depth``: K.
 
     ``packed``: blocks of weights and outputs in one; None when both operands are plain. ``group``: products that one
-    instruction adds up, of integers; 1 for float32. ``depth`` counts groups.
+    instruction adds up; 1 for float32. ``depth`` counts groups.
     """
 
     anchor: str
@@ -58,6 +60,11 @@ class DenseWorkload:
     weight_bytes: int
     around: Surroundings
     group: int = 1
+
+    @property
+    def paired(self) -> bool:
+        """True when groups are pairs of bfloat16 (:mod:`tunehub.templates.pairs`)."""
+        return self.anchor == DENSE_PAIRS
 
     @property
     def length(self) -> int:
@@ -113,7 +120,7 @@ NAME, VERSION, KNOBS = "dense", 2, DenseKnobs
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> DenseWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a matmul."""
-    found = anchored(blocks, (DENSE, *_MATMULS)) or anchored(blocks, (DENSE_INT8,), ("int32",))
+    found = anchored(blocks, (DENSE, DENSE_PAIRS, *_MATMULS)) or anchored(blocks, (DENSE_INT8,), ("int32",))
     if found is None or (found[1].pad and found[0].name != DENSE_INT8):
         return None
     return _describe(mod, *found)
@@ -155,13 +162,19 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     around = _filled_up(schedule, anchor, workload, knobs)
     last = gather_epilogue(schedule, around, anchor)
+    if workload.paired:
+        anchor = set_pairs_apart(schedule, anchor, lanes=-3)
     outer, at, reduction = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
-    unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(anchor, reduction))[-3:])
-    if workload.group > 1:
+    begun = schedule.decompose_reduction(anchor, reduction)
+    if workload.paired:
+        multiply_in_pairs(schedule, anchor, at)
+        (begun,) = schedule.get_child_blocks(begun)
+    unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
+    if workload.group > 1 and not workload.paired:
         schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(knobs.lanes, workload.group))
     if workload.around.pad is not None:
         _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
@@ -172,10 +185,10 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
 
 
 def _describe(mod: Any, block: Block, around: Surroundings) -> DenseWorkload | None:
-    integer = block.name == DENSE_INT8
-    if len(block.reduction) != 1 + integer or len(block.spatial) < 2:
+    grouped = block.name in (DENSE_INT8, DENSE_PAIRS)
+    if len(block.reduction) != 1 + grouped or len(block.spatial) < 2:
         return None
-    packed = integer or block.name == DENSE
+    packed = grouped or block.name == DENSE
     depth, group = (*block.reduction, 1)[:2]
     if packed:
         *lead, rows, outer, lanes = block.spatial
@@ -215,7 +228,7 @@ def _check(workload: DenseWorkload, knobs: DenseKnobs) -> None:
     require(knobs.columns <= knobs.row, f"columns: {knobs.columns} is more than a task of {knobs.row} rows")
     require(_ends_with_tasks(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a task")
     require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
-    whole = workload.group == 1 or knobs.row % knobs.columns == 0
+    whole = workload.group == 1 or workload.paired or knobs.row % knobs.columns == 0
     require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
     unrolled = knobs.columns * knobs.blocks * knobs.step
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
@@ -242,30 +255,35 @@ def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: Dense
 
 def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
     """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
-    *loops, group = schedule.get_loops(anchor) if workload.group > 1 else (*schedule.get_loops(anchor), None)
-    *rows, outputs, k = loops if not workload.packed else _packed_loops(loops)
+    loops = list(schedule.get_loops(anchor))
+    group = [loops.pop()] if workload.group > 1 and not workload.paired else []
+    *rows, outputs, k = loops if not workload.packed else _packed_loops(loops, paired=workload.paired)
     lead = [] if workload.merged else rows[:-1]
     row = schedule.fuse(*rows) if workload.merged and len(rows) > 1 else rows[-1]
     if workload.packed:
-        outer, lane = outputs
+        outer, *lane = outputs
         outer, block = schedule.split(outer, [None, knobs.blocks])
     else:
-        outer, block, lane = schedule.split(outputs, [None, knobs.blocks, knobs.lanes])
+        outer, block, *lane = schedule.split(outputs, [None, knobs.blocks, knobs.lanes])
     task, column = schedule.split(row, [None, knobs.row])
     outer_column, column = schedule.split(column, [None, knobs.columns])
     outer_k, step = schedule.split(k, [None, knobs.step])
     head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
-    schedule.reorder(*head, outer_column, outer_k, step, block, column, lane, *([] if group is None else [group]))
+    schedule.reorder(*head, outer_column, outer_k, step, block, column, *lane, *group)
     for loop in (step, block, column):
         schedule.unroll(loop)
-    if group is None:
-        schedule.vectorize(lane)
+    if workload.group == 1:
+        schedule.vectorize(*lane)
     if head[-1] is outer and workload.outputs % knobs.lanes:  # the last vectors, cut off, get code of their own
         schedule.annotate(head.pop(), "pragma_loop_partition_hint", 1)
     return schedule.fuse(*head), outer_column, outer_k
 
 
-def _packed_loops(loops: list[Any]) -> list[Any]:
+def _packed_loops(loops: list[Any], *, paired: bool) -> list[Any]:
+    """Rows, blocks with their lanes, and the reduction; pairs have their lanes in a block of their own."""
+    if paired:
+        *rows, outer, k = loops
+        return [*rows, (outer,), k]
     *rows, outer, lane, k = loops
     return [*rows, (outer, lane), k]
 

@@ -57,8 +57,8 @@ def conv2d_blocked(
     blocked = len(data.shape) == 5
     batch, _, height, width = _extents(data.shape)[:4]
     outer, kernel, block = int(weight.shape[0]), _ints(weight.shape[2:4]), int(weight.shape[-1])
-    padded = _pad(data, padding)
-    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    padded = zeros_around(data, padding)
+    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
     channel = _input_channel(data, weight, groups, channels)
     touched = _touched_groups(data, weight, groups, channels)
     outer_in, kh, kw = (
@@ -93,8 +93,8 @@ def conv2d_int8_blocked(
     """
     batch, _, height, width, _ = _extents(data.shape)
     outer, inner, *kernel, words, lanes, group = _ints(weight.shape)
-    padded = _pad(data, padding) if str(weight.dtype) == "int8" else _widened(data, padding)
-    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    padded = zeros_around(data, padding) if str(weight.dtype) == "int8" else _widened(data, padding)
+    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
     extents = {"ic": inner, "kh": kernel[0], "kw": kernel[1], "iw": words, "ii": group}
     ic, kh, kw, iw, ii = (te.reduce_axis((0, extent), name) for name, extent in extents.items())
 
@@ -121,8 +121,8 @@ def depthwise_blocked(
     """
     batch, outer, height, width, block = _extents(data.shape)
     kernel = _ints(weight.shape[1:3])
-    padded = _pad(data, padding)
-    rows, columns = _output_size((height, width), kernel, strides, padding, dilation)
+    padded = zeros_around(data, padding)
+    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, kernel[0]), "kh"), te.reduce_axis((0, kernel[1]), "kw")
 
     def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
@@ -210,8 +210,8 @@ def _average(
 ) -> Any:
     """Averages over windows that are all of one size: TOPI counts their elements, where it does not know the image."""
     batch, outer, height, width, block = _extents(data.shape)
-    padded = _pad(data, padding)
-    rows, columns = _output_size((height, width), pool_size, strides, padding, dilation)
+    padded = zeros_around(data, padding)
+    rows, columns = output_size((height, width), pool_size, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
 
     def total(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
@@ -452,7 +452,7 @@ def _run_at(data: Any, n: Any, place: Any, rest: Sequence[Any], run: int) -> Any
     return _at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
 
 
-def _pad(data: Any, padding: tuple[int, int, int, int]) -> Any:
+def zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
     if not any(padding):
         return data
     top, left, bottom, right = padding
@@ -476,7 +476,7 @@ def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
     return te.compute((batch, outer, height + top + bottom, width + left + right, block), compute, name=PAD)
 
 
-def _output_size(
+def output_size(
     size: tuple[int, int],
     kernel: Sequence[int],
     strides: Sequence[int],

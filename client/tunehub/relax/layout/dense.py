@@ -14,7 +14,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.layout import blocked
+from tunehub.relax.layout import blocked, paired
+from tunehub.relax.layout.narrowing import Narrowing
 from tunehub.relax.nodes import (
     bound_value,
     constant_array,
@@ -29,15 +30,18 @@ from tunehub.templates.dot_product import DotProduct
 _Array = npt.NDArray[Any]
 
 
-def pack_dense(mod: Any, block: int, dot: DotProduct | None = None) -> Any:
+def pack_dense(mod: Any, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None) -> Any:
     """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``; those of
     uint8 and int8 as ``dot``, the instruction for them, does.
+
+    ``narrowing``: which products have operands in bfloat16 (:mod:`tunehub.relax.layout.paired`); a tensor that several
+    of them read is rounded once.
 
     Left as they are: products of other types than float32 and these, with batches of weights, with fewer outputs than
     a block, or with sums of unknown length.
     """
     packer = _DensePacker(mod)
-    packer.block, packer.dot = block, dot
+    packer.block, packer.dot, packer.narrowing = block, dot, narrowing
     written = rewritten(packer, mod)
     return relax.transform.DeadCodeElimination()(written) if packer.packed else mod
 
@@ -46,11 +50,17 @@ def pack_dense(mod: Any, block: int, dot: DotProduct | None = None) -> Any:
 class _DensePacker(PyExprMutator):  # type: ignore[misc]
     block: int
     dot: DotProduct | None
+    narrowing: Narrowing | None
 
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
         self.packed: dict[Any, Any] = {}  # (constant, transposed) -> packed constant: each weight is held once
+        self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self._rounded = {}  # what is written in one block of dataflow is not known in the next
+        return super().visit_dataflow_block_(block)
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -67,6 +77,13 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         if weight is None:
             return call
         constant, outputs = weight
+        if self._narrows(shape[-1]):
+            return self._kernels.call(
+                lambda x, w: paired.dense_paired(x, w, outputs=outputs),
+                *(self._in_pairs(data), constant),
+                name="dense_bf16",
+                how=(outputs,),
+            )
         return self._kernels.call(
             lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
         )
@@ -91,6 +108,15 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             how=(outputs,),
         )
 
+    def _narrows(self, depth: int) -> bool:
+        return self.narrowing is not None and self.narrowing.dense(depth)
+
+    def _in_pairs(self, data: Any) -> Any:
+        """``data`` in bfloat16."""
+        if data not in self._rounded:
+            self._rounded[data] = self.builder_.emit(relax.op.astype(data, paired.NARROW))
+        return self._rounded[data]
+
     def _weight(self, operand: Any) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
         value = bound_value(self, operand)
@@ -107,7 +133,8 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         key = (constant, transposed)
         if key not in self.packed:
             array = constant_array(constant)
-            self.packed[key] = _packed(array.T if transposed else array, self.block)
+            pack = paired.pack_dense_pairs if self._narrows(depth) else _packed
+            self.packed[key] = pack(array.T if transposed else array, self.block)
         return self.packed[key], outputs
 
 

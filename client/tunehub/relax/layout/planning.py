@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
 from tunehub.relax.layout.images import filled, image_shape, is_view, transform
+from tunehub.relax.layout.narrowing import Narrowing, read_narrow
 from tunehub.relax.layout.rules import ELEMENTWISE, Choice, Operator, Rules
 from tunehub.relax.layout.sequences import as_images
 from tunehub.templates.dot_product import DotProduct
@@ -30,14 +32,19 @@ _UNFUSED = 2.0  # what an elementwise operator costs more in a kernel with a tra
 
 
 def plan_layouts(
-    mod: Any, target: Any, costs: LayoutCosts | None = None, *, blocks: Iterable[int] | None = None
+    mod: Any,
+    target: Any,
+    costs: LayoutCosts | None = None,
+    *,
+    blocks: Iterable[int] | None = None,
+    narrowing: Narrowing | None = None,
 ) -> Any:
     """Return ``mod`` with the operators of its Relax functions in the layouts that cost least for ``target``.
 
     ``costs``: the model for the target by default. ``blocks``: sizes of blocks to choose from; by default the
     elements of a vector, and half of them. A target that is no CPU, and functions with more than blocks of dataflow and
     calls between them (with branches, say), are left as they are. Constant weights of matmuls are packed
-    (:mod:`tunehub.relax.layout.dense`).
+    (:mod:`tunehub.relax.layout.dense`). ``narrowing``: which operators have operands in bfloat16.
     """
     if target.kind.name != "llvm":
         return mod
@@ -54,14 +61,16 @@ def plan_layouts(
             continue
         parts = _dataflow(function)
         known = _values(function.body.blocks) if parts else {}
-        networks = [_Network(block, known, function.body.body, (sizes, dot), costs) for block in parts]
+        given = _Given(blocks=sizes, dot=dot, narrowing=narrowing)
+        networks = [_Network(block, known, function.body.body, given, costs) for block in parts]
         chosen = {name: choice for network in networks for name, choice in network.choose().items()}
         if any(choice.source or choice.result for choice in chosen.values()):
             rewriter = rewriter or _LayoutRewriter(mod)
             rewriter.begin({name: each for network in networks for name, each in network.operators.items()}, chosen)
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    return join_attention(pack_dense(planned, machine.vector, dot), machine.vector)
+    packed = pack_dense(planned, machine.vector, dot, narrowing)
+    return join_attention(packed if narrowing is None else read_narrow(packed), machine.vector)
 
 
 def _dataflow(function: Any) -> list[Any]:
@@ -76,6 +85,15 @@ def _values(blocks: Iterable[Any]) -> dict[Any, Any]:
     return {each.var: each.value for block in blocks for each in block.bindings if isinstance(each, relax.VarBinding)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """What a machine has: sizes of blocks, an instruction for products of integers, and what it has in bfloat16."""
+
+    blocks: tuple[int, ...]
+    dot: DotProduct | None
+    narrowing: Narrowing | None
+
+
 class _Network:
     """The operators of a block of dataflow that have choices, and who reads what."""
 
@@ -84,18 +102,22 @@ class _Network:
         block: Any,
         known: dict[Any, Any],
         result: Any,
-        sizes: tuple[tuple[int, ...], DotProduct | None],
+        given: _Given,
         costs: LayoutCosts,
     ) -> None:
-        """``known``: what variables are bound to in the whole function, which returns ``result``; ``sizes``: of blocks,
-        and what there is for integers."""
+        """``known``: what variables are bound to in the whole function, which returns ``result``."""
         self._costs = costs
         self._transform_costs: dict[tuple[Any, int, int], float] = {}
         self._shapes: dict[Any, tuple[int, int, int, int] | None] = {}
         self._bindings = list(block.bindings)
         values = _values([block])
-        blocks, dot = sizes
-        rules = Rules(blocks=blocks, costs=costs, value_of=lambda expression: _followed(expression, known), dot=dot)
+        rules = Rules(
+            blocks=given.blocks,
+            costs=costs,
+            value_of=lambda expression: _followed(expression, known),
+            dot=given.dot,
+            narrowing=given.narrowing,
+        )
         self.operators: dict[Any, Operator] = {}
         for variable, value in values.items():
             operator = rules.recognise(value)

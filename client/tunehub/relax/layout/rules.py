@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from tunehub.relax.layout import blocked
+from tunehub.relax.layout import blocked, paired
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
 from tunehub.relax.layout.images import batch_of, filled, image_shape, open_axes_of, transform, typical_shape
 from tunehub.relax.nodes import (
@@ -28,6 +28,9 @@ from tunehub.relax.nodes import (
     tensor_type,
 )
 from tunehub.templates.dot_product import DotProduct
+
+if TYPE_CHECKING:
+    from tunehub.relax.layout.narrowing import Narrowing
 
 _Array = npt.NDArray[Any]
 _Shape = tuple[int, int, int, int]
@@ -59,13 +62,15 @@ class Operator:
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to; ``dot``:
-    the instruction for products of integers."""
+    the instruction for products of integers; ``narrowing``: which operators have operands in bfloat16."""
 
     blocks: tuple[int, ...]
     costs: LayoutCosts
     value_of: Callable[[Any], Any]
     dot: DotProduct | None = None
+    narrowing: Narrowing | None = None
     _packed: dict[Any, Any] = field(default_factory=dict)
+    _rounded: dict[Any, Any] = field(default_factory=dict)
 
     def recognise(self, call: Any) -> Operator | None:
         """The operator that ``call`` is, if it has layouts to choose from."""
@@ -79,15 +84,26 @@ class Rules:
         value = self.value_of(expression)
         return constant_array(value) if is_constant(value) else None
 
-    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], _Array]) -> Any:
-        """A packed weight as a constant, once for all calls that use it in this way."""
+    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], Any]) -> Any:
+        """A packed weight as a constant, once for all calls that use it in this way; ``pack`` gives an array, or a
+        constant."""
         key = (self.value_of(constant), how)
         if key not in self._packed:
             values = pack()
-            self._packed[key] = constant_like(
-                values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
+            self._packed[key] = (
+                values
+                if is_constant(values)
+                else constant_like(
+                    values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
+                )
             )
         return self._packed[key]
+
+    def in_pairs(self, builder: Any, data: Any) -> Any:
+        """``data`` in bfloat16, rounded once."""
+        if data not in self._rounded:
+            self._rounded[data] = builder.emit(relax.op.astype(data, paired.NARROW))
+        return self._rounded[data]
 
 
 # --- Convolutions
@@ -158,6 +174,18 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
             expression,
             constant,
             primfunc_name_hint="depthwise",
+        )
+    if rules.narrowing is not None and rules.narrowing.conv(workload, choice.source, choice.result):
+        constant = rules.packed(
+            weight,
+            ("pairs", choice.source, choice.result),
+            lambda: paired.pack_conv2d_pairs(values, in_block=choice.source, out_block=choice.result),
+        )
+        return builder.call_te(
+            lambda x, w: paired.conv2d_paired(x, w, strides=strides, padding=padding, dilation=dilation),
+            rules.in_pairs(builder, expression),
+            constant,
+            primfunc_name_hint="conv2d_bf16",
         )
     groups, channels = workload.groups, (workload.in_channels, workload.out_channels)
     how = ("conv2d", choice.source, choice.result, groups)

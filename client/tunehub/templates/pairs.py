@@ -1,0 +1,86 @@
+"""Products of bfloat16 in pairs, with sums in float32, by ``vdpbf16ps`` of AVX512_BF16: 16 sums of two products each.
+
+LLVM's intrinsic wants ``<32 x bfloat>``, which TVM's types have not (it stores bfloat16 as 16-bit integers): a function
+of LLVM IR is imported with the kernel and inlined. Its operands are pointers: TVM's passes for bfloat16 make float32 of
+values (``BF16ComputeLegalize``), and of buffers of which nobody takes the memory itself.
+
+TVM's ``tensorize`` does the same, but not in tiles that go over the end of an axis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunehub.relax.layout.paired import CONV2D_PAIRS, DENSE_PAIRS, NARROW, PAIR, WIDE
+from tunehub.relax.nodes import blocks_in, buffer_of
+from tunehub.target.tvm_generation import find_tvm
+
+LANES = 16  # sums of one instruction
+FEATURE = "avx512bf16"
+_NARROW_BYTES = 2
+_FUNCTION = "tunehub_dpbf16ps"
+_IMPORTED = """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define <16 x float> @tunehub_dpbf16ps(<16 x float> %sums, ptr %pair, ptr %weights) alwaysinline {
+  %one = load i32, ptr %pair, align 2
+  %first = insertelement <16 x i32> poison, i32 %one, i64 0
+  %all = shufflevector <16 x i32> %first, <16 x i32> poison, <16 x i32> zeroinitializer
+  %a = bitcast <16 x i32> %all to <32 x bfloat>
+  %b = load <32 x bfloat>, ptr %weights, align 64
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sums, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %r
+}
+"""
+
+
+def doubt(target: Any) -> str | None:
+    """Why code for ``target`` cannot have the instruction, or None: LLVM ends the process when it is to generate one
+    that the target has not."""
+    from tvm.target import codegen
+
+    if target.kind.name != "llvm":
+        return "it is for CPUs"
+    installed = find_tvm()
+    if installed is None or installed.release < (0, 27):
+        return "it needs TVM 0.27"
+    return None if codegen.target_has_features([FEATURE], target) else "the target lacks AVX512_BF16"
+
+
+def is_paired(function: Any) -> bool:
+    """Whether ``function``, a PrimFunc without a schedule, multiplies pairs."""
+    return any(str(block.name_hint) in (DENSE_PAIRS, CONV2D_PAIRS) for block in blocks_in(function.body))
+
+
+def set_pairs_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
+    """Make one block of the innermost loops of ``anchor``: over 16 sums, at position ``lanes`` of its loops, and over
+    pairs, the last. Returns the block around it, whose loops are the others."""
+    loops = schedule.get_loops(anchor)
+    schedule.reorder(*loops[lanes + 1 : -1], loops[lanes])
+    return schedule.blockize(loops[lanes])
+
+
+def multiply_in_pairs(schedule: Any, block: Any, loop: Any) -> None:
+    """Let one instruction do what is in ``block``, whose sums are begun elsewhere; ``loop`` is one around it."""
+    schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
+    old = schedule.get(block)
+    sums = buffer_of(old.writes[0])
+    regions = [region for region in old.reads if not buffer_of(region).same_as(sums)]
+    new = _by_instruction(old, (old.writes[0], *regions))
+    schedule.state.replace(schedule.get_sref(block), new, {old: new})
+
+
+def _by_instruction(block: Any, regions: tuple[Any, Any, Any]) -> Any:
+    """``block`` with one call as body, on the memory of ``regions``: 16 sums, a pair, and 16 pairs of weights."""
+    from tvm import s_tir, tirx
+
+    kinds = (((LANES,), WIDE, "sums"), ((PAIR,), NARROW, "pair"), ((LANES, PAIR), NARROW, "weights"))
+    sums, *operands = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
+    pointers = [tirx.handle_add_byte_offset(buffer.data, buffer.elem_offset * _NARROW_BYTES) for buffer in operands]
+    vector = f"{WIDE}x{LANES}"
+    value = tirx.call_extern(vector, _FUNCTION, sums.vload([0], vector), *pointers)
+    matched = [
+        s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip((sums, *operands), regions, strict=True)
+    ]
+    return type(block)(
+        block.iter_vars, block.reads, block.writes, block.name_hint, sums.vstore([0], value), None, [], matched, {}
+    )

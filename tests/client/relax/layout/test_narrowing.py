@@ -1,0 +1,134 @@
+"""Operands in bfloat16: which tensors are kept so, and whole networks by them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+relax = pytest.importorskip("tvm.relax")
+
+import tunehub  # noqa: E402
+from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
+from tunehub.relax.layout.narrowing import Narrowing  # noqa: E402
+from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
+from tunehub.relax.pipeline import compile_module, prepare  # noqa: E402
+from tunehub.templates import Machine, pairs  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+op = relax.op
+COOPERLAKE = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "num-cores": 2})
+MACHINE = Machine(vector=16, registers=32, cores=2)
+Nets = Any
+needs_tvm = pytest.mark.skipif(pairs.doubt(COOPERLAKE) is not None, reason="TVM is older than 0.27")
+needs_cpu = pytest.mark.skipif(pairs.doubt(tunehub.host_target()) is not None, reason="no AVX512_BF16")
+
+
+def residual(nets: Nets, batch: Any = 1) -> Any:
+    """Convolutions with a residual connection, then products of which two read the same tensor, and a norm does."""
+
+    def make(b: Any, x: Any) -> Any:
+        def conv(data: Any, outputs: int, inputs: int, size: int) -> Any:
+            weight = nets.const(outputs, inputs, size, size)
+            return b.emit(op.nn.conv2d(data, weight, padding=size // 2))
+
+        first = b.emit(op.nn.relu(conv(x, 64, 32, 1)))
+        second = b.emit(op.nn.relu(conv(first, 64, 64, 1)))
+        joined = b.emit(op.nn.relu(b.emit(op.add(conv(second, 64, 64, 1), first))))
+        rows = b.emit(op.reshape(joined, (batch, 64, 196)))
+        left, right = (b.emit(op.matmul(rows, nets.const(196, 196))) for _ in range(2))
+        summed = b.emit(op.add(b.emit(op.add(left, right)), rows))
+        return b.emit(op.nn.layer_norm(summed, nets.const(196), nets.const(196), axes=[-1]))
+
+    return nets.build(make, (batch, 32, 14, 14))
+
+
+def signatures(mod: Any) -> dict[str, list[str]]:
+    """The element types of the parameters of the kernels, by name."""
+    return {
+        str(variable.name_hint): [str(buffer_kind(each).dtype) for each in parameters(function)]
+        for variable, function in mod.functions.items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+
+
+@needs_tvm
+def test_activations_stay_narrow_between_operators_of_pairs(nets: Nets) -> None:
+    found = signatures(prepare(residual(nets), COOPERLAKE, layout="auto", precision="bf16"))
+    convolutions = sorted(types for name, types in found.items() if "conv2d" in name)
+    assert convolutions == [
+        ["bfloat16"] * 3,
+        ["bfloat16"] * 3 + ["float32"],  # the residual is read narrow; a transform reads the result
+        ["float32", "float32", "bfloat16"],  # the image is plain; the next convolution reads the result
+    ]
+    norm = next(types for name, types in found.items() if "layer_norm" in name and "dense" not in name)
+    assert norm[0] == "float32"
+
+
+def outputs(mod: Any, target: Any, hub: Any, data: Any) -> Any:
+    """What ``mod``, compiled by ``hub``, makes of ``data``; nothing may have been left to TVM."""
+    executable = compile_module(mod, target, hub)
+    assert not hub.failures
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy()
+
+
+def images(batch: int) -> Any:
+    return np.random.default_rng(batch).standard_normal((batch, 32, 14, 14)).astype("float32")
+
+
+@needs_cpu
+def test_a_network_in_bfloat16_is_near_that_in_float32(nets: Nets, make_hub: Any) -> None:
+    mod, target = residual(nets), tunehub.host_target()
+    wide, narrow = (make_hub(layout="auto", precision=precision) for precision in ("float32", "bf16"))
+    expected, found = (outputs(mod, target, hub, images(1)) for hub in (wide, narrow))
+    assert narrow.notes == ["precision=bf16: 4 functions multiply operands that are rounded to bfloat16"]
+    assert "default" not in narrow.rungs()
+    assert 1e-6 < np.abs(found - expected).max() / np.abs(expected).max() < 2e-2
+
+
+@needs_cpu
+def test_networks_in_bfloat16_are_verified_as_such(nets: Nets) -> None:
+    mod, target = residual(nets), tunehub.host_target()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tunehub.compile(mod, target, precision="bf16", layout="auto", verify="always")
+    texts = " ".join(str(each.message) for each in caught)
+    assert "differs" not in texts
+    assert "failed" not in texts
+
+
+@needs_cpu
+def test_an_open_batch_is_computed_in_bfloat16(nets: Nets, make_hub: Any) -> None:
+    mod, target = residual(nets, tvm.tirx.Var("n", "int64")), tunehub.host_target()
+    hub, plain = make_hub(layout="auto", precision="bf16"), make_hub(layout="auto")
+    for batch in (1, 3, 8):
+        found, expected = (outputs(mod, target, each, images(batch)) for each in (hub, plain))
+        assert 1e-6 < np.abs(found - expected).max() / np.abs(expected).max() < 2e-2
+    assert "default" not in hub.rungs()
+
+
+def test_a_cpu_without_the_instruction_computes_in_float32_and_the_report_says_so(nets: Nets, make_hub: Any) -> None:
+    mod, target = residual(nets), tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+    wide, narrow = (make_hub(layout="auto", precision=precision) for precision in ("float32", "bf16"))
+    assert np.array_equal(*(outputs(mod, target, hub, images(1)) for hub in (wide, narrow)))
+    assert "nothing is rounded" in " ".join(narrow.notes)
+
+
+def test_convolutions_that_winograd_makes_faster_stay_in_float32() -> None:
+    def conv(size: int, channels: int, kernel: int = 3) -> ConvWorkload:
+        return ConvWorkload(
+            batch=1, in_channels=channels, out_channels=channels, in_size=(size, size), out_size=(size, size),
+            kernel=(kernel, kernel),
+        )  # fmt: skip
+
+    beside, alone = (Narrowing(machine=MACHINE, winograd=winograd) for winograd in (True, False))
+    assert not beside.conv(conv(56, 64), 16, 16)
+    assert alone.conv(conv(56, 64), 16, 16)
+    assert beside.conv(conv(7, 512), 16, 16)
+    assert beside.conv(conv(56, 64, 1), 16, 16)
+    assert not beside.conv(conv(56, 64, 1), 0, 16)  # a plain image has no pairs side by side
+    assert not beside.conv(conv(56, 64, 1), 16, 8)

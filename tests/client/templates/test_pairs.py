@@ -1,0 +1,140 @@
+"""Products and convolutions of pairs in bfloat16: by every choice of knobs what TVM's own loops compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import te  # noqa: E402
+
+import tunehub  # noqa: E402
+from tunehub import templates  # noqa: E402
+from tunehub.relax.layout import paired  # noqa: E402
+from tunehub.relax.nodes import constant_array, parameters  # noqa: E402
+from tunehub.relax.schedule.guard import check_function, check_tiles, static_extents  # noqa: E402
+from tunehub.templates import pairs  # noqa: E402
+
+from ...sweeps import swept  # noqa: E402
+from ...threads_as_loops import UNOPTIMISED  # noqa: E402
+
+COOPERLAKE = {"kind": "llvm", "mcpu": "cooperlake", "num-cores": 2}
+_DOUBT = pairs.doubt(tvm.target.Target(COOPERLAKE))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+MACHINE = templates.Machine(vector=16, registers=32, cores=2)
+HERE = pairs.doubt(tunehub.host_target()) is None
+Array = Any
+
+
+def module(make: Any, *arrays: Array) -> Any:
+    """A function of bfloat16 tensors and, last, a bias in float32, with a relu behind."""
+    inputs = [te.placeholder(each.shape, str(each.dtype), name=f"x{i}") for i, each in enumerate(arrays)]
+    result = make(*inputs[:2])
+    biased = te.compute(
+        result.shape, lambda *i: tvm.tirx.max(result[i] + inputs[2][i[-1]], tvm.tirx.const(0, "float32")), name="bias"
+    )
+    return tvm.IRModule({"main": te.create_prim_func([*inputs, biased]).with_attr("global_symbol", "main")})
+
+
+def run(mod: Any, target: Any, arrays: list[Array], times: int = 1) -> list[Array]:
+    """The results of so many runs: threads that overrun each other do not show in each."""
+    shape = static_extents(parameters(mod["main"])[-1])
+    function = tvm.compile(mod, target=tvm.target.Target(target))["main"]
+    found = []
+    for _ in range(times):
+        output = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+        function(*map(tvm.runtime.tensor, arrays), output)
+        found.append(output.numpy())
+    return found
+
+
+def check_every_choice(make: Any, arrays: list[Array]) -> None:
+    mod = module(make, *arrays)
+    match = templates.find(mod)
+    assert match is not None
+    assert pairs.is_paired(mod["main"])
+    (expected,) = run(mod, UNOPTIMISED, arrays)
+    for choice in match.template.knob_space(match.workload, MACHINE):
+        knobs = msgspec.structs.replace(choice, parallel=True)
+        scheduled = match.template.apply(mod, match.workload, knobs).mod
+        check_function(scheduled["main"], mod["main"], tvm.target.Target(COOPERLAKE))
+        check_tiles(scheduled["main"])
+        if not HERE:
+            continue
+        for result in run(scheduled, tunehub.host_target(), arrays, 10):
+            np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-5, err_msg=str(knobs))
+
+
+def narrow(*shape: int, seed: int = 0) -> Array:
+    import ml_dtypes
+
+    return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def test_numbers_are_rounded_to_the_nearest_with_zeros_behind_them() -> None:
+    weight = np.array([[1.0, 1.00390625, 3.0], [2.0, 1.01171875, float("inf")]], "float32")  # ties to even
+    packed = np.asarray(constant_array(paired.pack_dense_pairs(weight, 2))).astype("float32")
+    assert packed.tolist() == [[[[1.0, 2.0], [1.0, 1.015625]]], [[[3.0, float("inf")], [0.0, 0.0]]]]
+
+
+@pytest.mark.parametrize("rows", swept([1, 7], [13, 77, 96, 197]))
+def test_products_of_any_size(rows: int) -> None:
+    weight = np.random.default_rng(1).standard_normal((40, 88)).astype("float32")
+    packed = np.asarray(constant_array(paired.pack_dense_pairs(weight, 16)))
+    bias = np.random.default_rng(2).standard_normal(88).astype("float32")
+    data = narrow(1, rows, 40)
+    make = lambda x, w: paired.dense_paired(x, w, outputs=88)  # noqa: E731
+    check_every_choice(make, [data, packed, bias])
+    (plain,) = run(module(make, data, packed, bias), UNOPTIMISED, [data, packed, bias])
+    exact = np.maximum(data.astype("float32") @ weight + bias, 0)
+    assert np.abs(plain - exact).max() < 2e-2 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    "case",
+    swept(
+        [((7, 5), 3, {"padding": (1, 1, 1, 1)}), ((9, 9), 1, {})],
+        [((11, 13), 3, {"padding": (1, 0, 2, 1), "strides": (2, 2)}), ((8, 8), 1, {"strides": (2, 2)}),
+         ((9, 9), 3, {"padding": (2, 2, 2, 2), "dilation": (2, 2)})],
+    ),
+)  # fmt: skip
+def test_convolutions_of_any_size(case: tuple[tuple[int, int], int, Any]) -> None:
+    size, kernel, how = case
+    weight = np.random.default_rng(1).standard_normal((40, 24, kernel, kernel)).astype("float32")
+    packed = np.asarray(constant_array(paired.pack_conv2d_pairs(weight, in_block=8, out_block=16)))
+    bias = np.random.default_rng(2).standard_normal(16).astype("float32")
+    data = narrow(2, 3, *size, 8)
+    make = lambda x, w: paired.conv2d_paired(x, w, **how)  # noqa: E731
+    check_every_choice(make, [data, packed, bias])
+
+
+def test_padding_is_in_memory() -> None:
+    data, packed = narrow(1, 1, 7, 7, 16), narrow(1, 1, 3, 3, 8, 16, 2)
+    mod = module(lambda x, w: paired.conv2d_paired(x, w, padding=(1, 1, 1, 1)), data, packed, np.zeros(16, "float32"))
+    match = templates.find(mod)
+    assert match is not None
+    knobs = match.template.default_knobs(match.workload, MACHINE)
+    assert knobs.padding == "whole"
+    with pytest.raises(templates.KnobError, match="operands that are in memory"):
+        match.template.apply(mod, match.workload, msgspec.structs.replace(knobs, padding="inline"))
+
+
+def test_the_instruction_is_in_the_code() -> None:
+    data, packed = narrow(1, 12, 32), narrow(2, 16, 16, 2)
+    mod = module(lambda x, w: paired.dense_paired(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
+    match = templates.find(mod)
+    assert match is not None
+    scheduled = match.template.apply(mod, match.workload, match.template.default_knobs(match.workload, MACHINE))
+    code = tvm.compile(scheduled.mod, target=tvm.target.Target(COOPERLAKE)).mod.inspect_source("asm")
+    assert "vdpbf16ps" in code
+    assert "tunehub_dpbf16ps" not in code  # inlined
+
+
+def test_targets_without_it_say_why() -> None:
+    v3 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+    assert "AVX512_BF16" in str(pairs.doubt(v3))
+    assert "CPUs" in str(pairs.doubt(tvm.target.Target({"kind": "cuda", "arch": "sm_90"})))
