@@ -199,8 +199,8 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
         return _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
     if hub.layout == "auto":
         try:
-            how = {"precision": hub.precision, "winograd": hub.winograd, "note": hub.note}
-            return _with_winograd(prepare(mod, target, layout="auto", **how), target, hub)
+            planned = prepare(mod, target, layout="auto", precision=hub.precision, winograd=hub.winograd, note=hub.note)
+            return _with_winograd(planned, target, hub)
         except Exception as error:
             hub.failed("planning layouts", error)
     return prepare(mod, target)

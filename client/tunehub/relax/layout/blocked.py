@@ -69,7 +69,7 @@ def conv2d_blocked(
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
         outer_c, *inner_c = channel(oc, outer_in, *inner_in)
-        product = _at(padded, n, outer_c, *place, *inner_c) * _at(weight, oc, outer_in, kh, kw, *inner_in, oi)
+        product = at(padded, n, outer_c, *place, *inner_c) * at(weight, oc, outer_in, kh, kw, *inner_in, oi)
         if touched is not None:  # te.sum(where=...) is ignored by TVM's create_prim_func
             product = tirx.if_then_else(touched(oc, outer_in), product, tirx.const(0, data.dtype))
         return te.sum(product, axis=[outer_in, kh, kw, *inner_in])
@@ -100,7 +100,7 @@ def conv2d_int8_blocked(
 
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        element, factor = _at(padded, n, ic, *place, iw * group + ii), weight[oc, ic, kh, kw, iw, oi, ii]
+        element, factor = at(padded, n, ic, *place, iw * group + ii), weight[oc, ic, kh, kw, iw, oi, ii]
         return te.sum(element.astype("int32") * factor.astype("int32"), axis=[ic, kh, kw, iw, ii])
 
     return te.compute((batch, outer, rows, columns, lanes), compute, name=CONV2D_INT8)
@@ -127,7 +127,7 @@ def depthwise_blocked(
 
     def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        element, factor = _at(padded, n, c, *place, ci), weight[c, kh, kw, ci]
+        element, factor = at(padded, n, c, *place, ci), weight[c, kh, kw, ci]
         if str(data.dtype) == "uint8":
             element, factor = element.astype("int32"), factor.astype("int32")
         return te.sum(element * factor, axis=[kh, kw])
@@ -149,12 +149,10 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
 
     def compute(*indices: Any) -> Any:
         *rows, oc, oi = indices
-        return te.sum(_at(data, *rows, k) * weight[oc, k, oi], axis=[k])
+        return te.sum(at(data, *rows, k) * weight[oc, k, oi], axis=[k])
 
     product = te.compute((*lead, outer, block), compute, name=DENSE)
-    return te.compute(
-        (*lead, total), lambda *i: _at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
-    )
+    return te.compute((*lead, total), lambda *i: at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED)
 
 
 def dense_int8_blocked(data: Any, weight: Any, *, outputs: int) -> Any:
@@ -163,18 +161,18 @@ def dense_int8_blocked(data: Any, weight: Any, *, outputs: int) -> Any:
     *lead, depth = _extents(data.shape)
     outer, words, block, group = _ints(weight.shape)
     if str(weight.dtype) != "int8":
-        wide = te.compute((*lead, depth), lambda *i: _at(data, *i).astype("int16"), name=PAD)
+        wide = te.compute((*lead, depth), lambda *i: at(data, *i).astype("int16"), name=PAD)
         data = wide
     kw, ki = te.reduce_axis((0, words), "kw"), te.reduce_axis((0, group), "ki")
 
     def compute(*indices: Any) -> Any:
         *rows, oc, oi = indices
-        element, factor = _at(data, *rows, kw * group + ki), weight[oc, kw, oi, ki]
+        element, factor = at(data, *rows, kw * group + ki), weight[oc, kw, oi, ki]
         return te.sum(element.astype("int32") * factor.astype("int32"), axis=[kw, ki])
 
     product = te.compute((*lead, outer, block), compute, name=DENSE_INT8)
     return te.compute(
-        (*lead, outputs), lambda *i: _at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
+        (*lead, outputs), lambda *i: at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
     )
 
 
@@ -216,7 +214,7 @@ def _average(
 
     def total(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        return te.sum(_at(padded, n, c, *place, ci), axis=[kh, kw])
+        return te.sum(at(padded, n, c, *place, ci), axis=[kh, kw])
 
     count = tirx.const(math.prod(pool_size), data.dtype)
     sums = te.compute((batch, outer, rows, columns, block), total, name="pool_sum")
@@ -234,7 +232,7 @@ def to_blocked(data: Any, block: int) -> Any:
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
         channel = outer * block + rest[-1]
-        value = _at(data, n, channel, *rest[:-1])
+        value = at(data, n, channel, *rest[:-1])
         if channels % block == 0:
             return value
         return tirx.if_then_else(channel < channels, value, tirx.const(0, data.dtype))
@@ -247,7 +245,7 @@ def from_blocked(data: Any, channels: int) -> Any:
     batch, _, *spatial, block = _extents(data.shape)
 
     def compute(n: Any, channel: Any, *rest: Any) -> Any:
-        return _at(data, n, channel // block, *rest, channel % block)
+        return at(data, n, channel // block, *rest, channel % block)
 
     return te.compute((batch, channels, *spatial), compute, name=FROM_BLOCKED)
 
@@ -258,7 +256,7 @@ def reblock(data: Any, channels: int, block: int) -> Any:
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
         channel = outer * block + rest[-1]
-        value = _at(data, n, channel // old, *rest[:-1], channel % old)
+        value = at(data, n, channel // old, *rest[:-1], channel % old)
         if channels % block == 0:
             return value
         return tirx.if_then_else(channel < channels, value, tirx.const(0, data.dtype))
@@ -279,7 +277,7 @@ def shuffle_blocked(data: Any, *, strides: tuple[int, int], begin: tuple[int, in
     def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
         row, column = h + begin[0], w + begin[1]
         phase = (row % strides[0]) * strides[1] + column % strides[1]
-        return _at(data, n, phase * outer + c, row // strides[0], column // strides[1], i)
+        return at(data, n, phase * outer + c, row // strides[0], column // strides[1], i)
 
     return te.compute((batch, outer, *size, block), compute, name=SHUFFLE)
 
@@ -320,7 +318,7 @@ def slice_blocked(data: Any, begin: int, channels: int) -> Any:
 
     def compute(n: Any, outer: Any, *rest: Any) -> Any:
         if begin % block == 0:
-            return _at(data, n, outer + begin // block, *rest)
+            return at(data, n, outer + begin // block, *rest)
         place = outer * (block // run) + rest[-1] // run
         value = _run_at(data, n, place + begin // run, rest, run)
         if channels % block == 0:
@@ -442,14 +440,14 @@ def pack_channels(values: Array, *, block: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(split, axis + 1, -1))
 
 
-def _at(tensor: Any, *indices: Any) -> Any:
+def at(tensor: Any, *indices: Any) -> Any:
     return tensor[indices]
 
 
 def _run_at(data: Any, n: Any, place: Any, rest: Sequence[Any], run: int) -> Any:
     """The element of ``data`` at a place along the channels, counted in runs, and at the lane of ``rest`` in it."""
     runs = int(data.shape[-1]) // run
-    return _at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
+    return at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
 
 
 def zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
@@ -467,7 +465,7 @@ def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
 
     def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
         row, column = h - top, w - left
-        value = _at(data, n, c, row, column, i).astype("int16")
+        value = at(data, n, c, row, column, i).astype("int16")
         if not any(padding):
             return value
         inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
