@@ -441,6 +441,7 @@ def pack_channels(values: Array, *, block: int) -> Array:
 
 
 def at(tensor: Any, *indices: Any) -> Any:
+    """The element of ``tensor`` there; Python 3.10 has no star in subscripts."""
     return tensor[indices]
 
 

@@ -31,11 +31,13 @@ def dense_paired(data: Any, weight: Any, *, outputs: int) -> Any:
     def compute(*indices: Any) -> Any:
         *rows, oc, oi = indices
         return te.sum(
-            data[(*rows, k * PAIR + pair)].astype(WIDE) * weight[oc, k, oi, pair].astype(WIDE), axis=[k, pair]
+            at(data, *rows, k * PAIR + pair).astype(WIDE) * weight[oc, k, oi, pair].astype(WIDE), axis=[k, pair]
         )
 
     product = te.compute((*lead, outer, block), compute, name=DENSE_PAIRS)
-    return te.compute((*lead, outputs), lambda *i: product[(*i[:-1], i[-1] // block, i[-1] % block)], name=FROM_BLOCKED)
+    return te.compute(
+        (*lead, outputs), lambda *i: at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
+    )
 
 
 def conv2d_paired(
@@ -58,7 +60,7 @@ def conv2d_paired(
 
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
         place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        value = padded[(n, ic, *place, ii * PAIR + pair)]
+        value = at(padded, n, ic, *place, ii * PAIR + pair)
         return te.sum(value.astype(WIDE) * weight[oc, ic, kh, kw, ii, oi, pair].astype(WIDE), axis=axes)
 
     return te.compute((batch, outer, rows, columns, block), compute, name=CONV2D_PAIRS)
