@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, te
 
-from tunehub.relax.layout.blocked import FROM_BLOCKED, output_size, pack_conv2d_weight, zeros_around
+from tunehub.relax.layout.blocked import FROM_BLOCKED, at, output_size, pack_conv2d_weight, zeros_around
 from tunehub.relax.nodes import plain_extent
 
 _Array = npt.NDArray[Any]
