@@ -32,7 +32,7 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
-from tunehub.templates.dot_product import intrinsic
+from tunehub.templates.dot_product import multiply_integers
 from tunehub.templates.fusion import (
     Surroundings,
     anchored,
@@ -43,7 +43,8 @@ from tunehub.templates.fusion import (
     unroll_and_vectorize,
     vectorize_epilogue,
 )
-from tunehub.templates.pairs import multiply_in_pairs, set_pairs_apart
+from tunehub.templates.instruction import set_groups_apart
+from tunehub.templates.pairs import multiply_in_pairs
 from tunehub.templates.register_tile import cost, tiles
 
 _MEASURED_TILES, _NEARLY = 6, 1.35
@@ -187,20 +188,21 @@ def apply(mod: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> Any:
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     last = gather_epilogue(schedule, workload.around, anchor)
-    if workload.paired:
-        anchor = set_pairs_apart(schedule, anchor, lanes=4)
+    if workload.group > 1:
+        anchor = set_groups_apart(schedule, anchor, lanes=4)
     tile = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, tile.at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(tile.outer)
     vectorize_epilogue(schedule, last)
     begun = schedule.decompose_reduction(anchor, tile.reduction)
-    if workload.paired:
-        multiply_in_pairs(schedule, anchor, tile.at)
+    if workload.group > 1:
+        if workload.paired:
+            multiply_in_pairs(schedule, anchor, tile.at)
+        else:
+            multiply_integers(schedule, anchor, workload.outputs[1], workload.group)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
-    if workload.group > 1 and not workload.paired:
-        schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(workload.outputs[1], workload.group))
     place_pad(schedule, workload.around.pad, knobs.padding, tile.outer, parallel=knobs.parallel)
     if workload.width(knobs.row) % knobs.columns:
         schedule.annotate(tile.at, "pragma_loop_partition_hint", 1)
@@ -224,32 +226,29 @@ def _check(workload: Conv2dWorkload, knobs: Conv2dKnobs) -> None:
     unrolled = _unrolled(workload, knobs)
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks: {unrolled} multiply-adds unrolled, at most {_MAX_UNROLLED}")
     require(knobs.padding == "inline" or workload.around.pad is not None, "padding: this workload has none to copy")
-    whole = workload.group == 1 or workload.paired or knobs.row % knobs.columns == 0
-    require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
     copied = workload.group == 1 or workload.around.pad is None or knobs.padding != "inline"
     require(copied, "padding: instructions read operands that are in memory")
 
 
 def _tile(schedule: Any, anchor: Any, workload: Conv2dWorkload, knobs: Conv2dKnobs) -> _Tile:
     n, oc, oh, ow, *rest = schedule.get_loops(anchor)
-    lanes = [] if workload.paired else [rest.pop(0)]  # pairs have theirs in a block of their own
+    lanes = [] if workload.group > 1 else [rest.pop(0)]  # groups have theirs in a block of their own
     ic, kh, kw, *ii = rest
     if knobs.row != workload.columns:
         oh, ow = schedule.split(schedule.fuse(oh, ow), [None, knobs.row])
     outer_column, column = schedule.split(ow, [None, knobs.columns])
     outer_block, block = schedule.split(oc, [None, knobs.blocks])
-    inner = [*lanes, ii.pop()] if lanes and workload.group > 1 else lanes
     kernel = [*ii, kw] if knobs.unroll else [kw, *ii]
     if knobs.order == "channels":
         head = [n, outer_block, oh]
-        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, *inner)
+        schedule.reorder(*head, outer_column, ic, kh, *kernel, block, column, *lanes)
     else:
         head = [n, oh]
-        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, *inner)
+        schedule.reorder(*head, outer_block, outer_column, ic, kh, *kernel, block, column, *lanes)
     schedule.unroll(block)
     schedule.unroll(column)
-    if workload.group == 1:
-        schedule.vectorize(inner[0])
+    for lane in lanes:
+        schedule.vectorize(lane)
     if knobs.unroll:
         schedule.unroll(kw)
     return _Tile(outer=schedule.fuse(*head), at=outer_column, reduction=ic)
@@ -270,8 +269,7 @@ def _choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int,
     if workload.pointwise and workload.columns < _SHORT_ROW:
         rows = [row for row in divisors(pixels, _LONG_ROW) if row % workload.columns == 0] or rows
     found = [(row, c, b) for row in rows for c, b in tiles(row, *workload.outputs, machine)]
-    fitting = [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
-    return fitting if workload.group == 1 else [choice for choice in fitting if choice[0] % choice[1] == 0]
+    return [choice for choice in found if _ends_with_rows(workload, *choice[:2])]
 
 
 def _good_choices(workload: Conv2dWorkload, machine: Machine) -> list[tuple[int, int, int]]:

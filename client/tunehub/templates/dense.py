@@ -27,7 +27,7 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
-from tunehub.templates.dot_product import intrinsic
+from tunehub.templates.dot_product import multiply_integers
 from tunehub.templates.fusion import (
     Surroundings,
     anchored,
@@ -36,7 +36,8 @@ from tunehub.templates.fusion import (
     opened,
     unroll_and_vectorize,
 )
-from tunehub.templates.pairs import multiply_in_pairs, set_pairs_apart
+from tunehub.templates.instruction import set_groups_apart
+from tunehub.templates.pairs import multiply_in_pairs
 from tunehub.templates.register_tile import cost, tiles
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
@@ -162,20 +163,21 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     schedule, anchor = opened(mod, workload.anchor, workload.around)
     around = _filled_up(schedule, anchor, workload, knobs)
     last = gather_epilogue(schedule, around, anchor)
-    if workload.paired:
-        anchor = set_pairs_apart(schedule, anchor, lanes=-3)
+    if workload.group > 1:
+        anchor = set_groups_apart(schedule, anchor, lanes=-3)
     outer, at, reduction = _tile(schedule, anchor, workload, knobs)
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     if knobs.parallel:
         schedule.parallel(outer)
     _vectorize_epilogue(schedule, last, knobs, packed=workload.packed is not None)
     begun = schedule.decompose_reduction(anchor, reduction)
-    if workload.paired:
-        multiply_in_pairs(schedule, anchor, at)
+    if workload.group > 1:
+        if workload.paired:
+            multiply_in_pairs(schedule, anchor, at)
+        else:
+            multiply_integers(schedule, anchor, knobs.lanes, workload.group)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
-    if workload.group > 1 and not workload.paired:
-        schedule.tensorize(schedule.get_loops(anchor)[-2], intrinsic(knobs.lanes, workload.group))
     if workload.around.pad is not None:
         _widened(schedule, schedule.get_sblock(workload.around.pad), knobs)
     if knobs.row % knobs.columns:
@@ -228,8 +230,6 @@ def _check(workload: DenseWorkload, knobs: DenseKnobs) -> None:
     require(knobs.columns <= knobs.row, f"columns: {knobs.columns} is more than a task of {knobs.row} rows")
     require(_ends_with_tasks(workload, knobs.row, knobs.columns), f"columns: {knobs.columns} ends inside a task")
     require(workload.depth % knobs.step == 0, f"step: {knobs.step} does not divide {workload.depth}")
-    whole = workload.group == 1 or workload.paired or knobs.row % knobs.columns == 0
-    require(whole, f"columns: {knobs.columns} leaves a remainder, for which there is no instruction")
     unrolled = knobs.columns * knobs.blocks * knobs.step
     require(unrolled <= _MAX_UNROLLED, f"columns, blocks, step: {unrolled} multiply-adds, at most {_MAX_UNROLLED}")
 
@@ -256,8 +256,7 @@ def _filled_up(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: Dense
 def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs) -> tuple[Any, Any, Any]:
     """Tile the anchor; returns the loop for the thread pool, that of the tiles, and the reduction's."""
     loops = list(schedule.get_loops(anchor))
-    group = [loops.pop()] if workload.group > 1 and not workload.paired else []
-    *rows, outputs, k = loops if not workload.packed else _packed_loops(loops, paired=workload.paired)
+    *rows, outputs, k = loops if not workload.packed else _packed_loops(loops, grouped=workload.group > 1)
     lead = [] if workload.merged else rows[:-1]
     row = schedule.fuse(*rows) if workload.merged and len(rows) > 1 else rows[-1]
     if workload.packed:
@@ -269,7 +268,7 @@ def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs
     outer_column, column = schedule.split(column, [None, knobs.columns])
     outer_k, step = schedule.split(k, [None, knobs.step])
     head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
-    schedule.reorder(*head, outer_column, outer_k, step, block, column, *lane, *group)
+    schedule.reorder(*head, outer_column, outer_k, step, block, column, *lane)
     for loop in (step, block, column):
         schedule.unroll(loop)
     if workload.group == 1:
@@ -279,9 +278,9 @@ def _tile(schedule: Any, anchor: Any, workload: DenseWorkload, knobs: DenseKnobs
     return schedule.fuse(*head), outer_column, outer_k
 
 
-def _packed_loops(loops: list[Any], *, paired: bool) -> list[Any]:
-    """Rows, blocks with their lanes, and the reduction; pairs have their lanes in a block of their own."""
-    if paired:
+def _packed_loops(loops: list[Any], *, grouped: bool) -> list[Any]:
+    """Rows, blocks with their lanes, and the reduction; groups have their lanes in a block of their own."""
+    if grouped:
         *rows, outer, k = loops
         return [*rows, (outer,), k]
     *rows, outer, lane, k = loops
@@ -325,7 +324,7 @@ def _choices(workload: DenseWorkload, machine: Machine) -> list[tuple[int, int, 
         (row, c, b)
         for row in _rows(workload)
         for c, b in tiles(row, workload.outer(lanes), lanes, machine)
-        if _ends_with_tasks(workload, row, c) and (workload.group == 1 or row % c == 0)
+        if _ends_with_tasks(workload, row, c)
     ]
     return sorted(found, key=lambda choice: cost(choice, lanes, machine))
 

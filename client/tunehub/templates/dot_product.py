@@ -13,9 +13,10 @@ process when it is told to generate an instruction that a target lacks: the feat
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
+
+from tunehub.templates.instruction import compute_by
 
 _OLDEST_LLVM = 22  # whose ``vpdpbusd`` takes vectors of bytes
 _INTRINSICS = {
@@ -53,70 +54,22 @@ def dot_product_of(target: Any) -> DotProduct | None:
     return DotProduct(lanes=8, group=2) if has("avx2") else None
 
 
-@functools.cache
-def intrinsic(lanes: int, group: int) -> str:
-    """The name of TVM's tensor intrinsic for an instruction, registered when it is first asked for; KeyError when
-    there is none."""
-    from tvm.s_tir import TensorIntrin
+def multiply_integers(schedule: Any, block: Any, lanes: int, group: int) -> None:
+    """Let one instruction do what is in ``block``: the products of ``group`` integers of the data with those of
+    ``lanes`` outputs, whose sums are begun elsewhere. KeyError when there is no such instruction."""
+    from tvm import tirx
 
-    name = f"tunehub_dot_{lanes}x{group}"
-    TensorIntrin.register(name, *_functions(lanes, group, _INTRINSICS[lanes, group]), override=True)
-    return name
+    name, of_bytes = _INTRINSICS[lanes, group], group == 4
+    element, factor = ("uint8", "int8") if of_bytes else ("int16", "int16")
+    vector, operand = f"int32x{lanes}", f"{element}x{group * lanes}"
 
+    def value(sums: Any, elements: Any, factors: Any) -> Any:
+        word = tirx.reinterpret("int32", elements.vload([0], f"{element}x{group}"))
+        data = tirx.reinterpret(operand, tirx.Broadcast(word, lanes))
+        weights, before = factors.vload([0, 0], f"{factor}x{group * lanes}"), sums.vload([0], vector)
+        if of_bytes:
+            return tirx.call_llvm_pure_intrin(vector, name, before, data, weights)
+        return before + tirx.call_llvm_pure_intrin(vector, name, data, weights)
 
-def _functions(lanes: int, group: int, called: str) -> tuple[Any, Any]:
-    """What the instruction computes, and its call."""
-    from tvm.script import tirx as T
-
-    from tunehub.relax.intrinsics import light_parser
-
-    element, factor = ("uint8", "int8") if group == 4 else ("int16", "int16")
-    word, words, factors = f"{element}x{group}", f"int32x{lanes}", f"{factor}x{group * lanes}"
-    elements = f"{element}x{group * lanes}"
-    with light_parser():
-
-        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
-        def described(a: T.handle, b: T.handle, c: T.handle) -> None:
-            A = T.match_buffer(a, (group,), element, offset_factor=1)
-            B = T.match_buffer(b, (lanes, group), factor, offset_factor=1)
-            C = T.match_buffer(c, (lanes,), "int32", offset_factor=1)
-            with T.sblock("root"):
-                T.reads(C[0:lanes], A[0:group], B[0:lanes, 0:group])
-                T.writes(C[0:lanes])
-                for i, k in T.grid(lanes, group):
-                    with T.sblock("update"):
-                        vi, vk = T.axis.remap("SR", [i, k])
-                        C[vi] = C[vi] + T.Cast("int32", A[vk]) * T.Cast("int32", B[vi, vk])
-
-        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
-        def of_bytes(a: T.handle, b: T.handle, c: T.handle) -> None:
-            A = T.match_buffer(a, (group,), element, offset_factor=1)
-            B = T.match_buffer(b, (lanes, group), factor, offset_factor=1)
-            C = T.match_buffer(c, (lanes,), "int32", offset_factor=1)
-            with T.sblock("root"):
-                T.reads(C[0:lanes], A[0:group], B[0:lanes, 0:group])
-                T.writes(C[0:lanes])
-                C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
-                    T.llvm_lookup_intrinsic_id(called),
-                    C.vload([0], dtype=words),
-                    T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], word), dtype="int32"), lanes), dtype=elements),
-                    B.vload([0, 0], dtype=factors),
-                    dtype=words,
-                )
-
-        @T.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
-        def of_pairs(a: T.handle, b: T.handle, c: T.handle) -> None:
-            A = T.match_buffer(a, (group,), element, offset_factor=1)
-            B = T.match_buffer(b, (lanes, group), factor, offset_factor=1)
-            C = T.match_buffer(c, (lanes,), "int32", offset_factor=1)
-            with T.sblock("root"):
-                T.reads(C[0:lanes], A[0:group], B[0:lanes, 0:group])
-                T.writes(C[0:lanes])
-                C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], dtype=words) + T.call_llvm_pure_intrin(
-                    T.llvm_lookup_intrinsic_id(called),
-                    T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], word), dtype="int32"), lanes), dtype=elements),
-                    B.vload([0, 0], dtype=factors),
-                    dtype=words,
-                )
-
-    return described, of_bytes if group == 4 else of_pairs
+    kinds = (((lanes,), "int32", "sums"), ((group,), element, "elements"), ((lanes, group), factor, "factors"))
+    compute_by(schedule, block, kinds, value)

@@ -3,8 +3,6 @@
 LLVM's intrinsic wants ``<32 x bfloat>``, which TVM's types have not (it stores bfloat16 as 16-bit integers): a function
 of LLVM IR is imported with the kernel and inlined. Its operands are pointers: TVM's passes for bfloat16 make float32 of
 values (``BF16ComputeLegalize``), and of buffers of which nobody takes the memory itself.
-
-TVM's ``tensorize`` does the same, but not in tiles that go over the end of an axis.
 """
 
 from __future__ import annotations
@@ -12,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.relax.layout.paired import CONV2D_PAIRS, DENSE_PAIRS, NARROW, PAIR, WIDE
-from tunehub.relax.nodes import blocks_in, buffer_of
+from tunehub.relax.nodes import blocks_in
 from tunehub.target.tvm_generation import find_tvm
+from tunehub.templates.instruction import compute_by
 
 LANES = 16  # sums of one instruction
 FEATURE = "avx512bf16"
@@ -51,36 +50,16 @@ def is_paired(function: Any) -> bool:
     return any(str(block.name_hint) in (DENSE_PAIRS, CONV2D_PAIRS) for block in blocks_in(function.body))
 
 
-def set_pairs_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
-    """Make one block of the innermost loops of ``anchor``: over 16 sums, at position ``lanes`` of its loops, and over
-    pairs, the last. Returns the block around it, whose loops are the others."""
-    loops = schedule.get_loops(anchor)
-    schedule.reorder(*loops[lanes + 1 : -1], loops[lanes])
-    return schedule.blockize(loops[lanes])
-
-
 def multiply_in_pairs(schedule: Any, block: Any, loop: Any) -> None:
     """Let one instruction do what is in ``block``, whose sums are begun elsewhere; ``loop`` is one around it."""
+    from tvm import tirx
+
     schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
-    old = schedule.get(block)
-    sums = buffer_of(old.writes[0])
-    regions = [region for region in old.reads if not buffer_of(region).same_as(sums)]
-    new = _by_instruction(old, (old.writes[0], *regions))
-    schedule.state.replace(schedule.get_sref(block), new, {old: new})
+    vector = f"{WIDE}x{LANES}"
 
-
-def _by_instruction(block: Any, regions: tuple[Any, Any, Any]) -> Any:
-    """``block`` with one call as body, on the memory of ``regions``: 16 sums, a pair, and 16 pairs of weights."""
-    from tvm import s_tir, tirx
+    def value(sums: Any, *operands: Any) -> Any:
+        pointers = [tirx.handle_add_byte_offset(each.data, each.elem_offset * _NARROW_BYTES) for each in operands]
+        return tirx.call_extern(vector, _FUNCTION, sums.vload([0], vector), *pointers)
 
     kinds = (((LANES,), WIDE, "sums"), ((PAIR,), NARROW, "pair"), ((LANES, PAIR), NARROW, "weights"))
-    sums, *operands = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
-    pointers = [tirx.handle_add_byte_offset(buffer.data, buffer.elem_offset * _NARROW_BYTES) for buffer in operands]
-    vector = f"{WIDE}x{LANES}"
-    value = tirx.call_extern(vector, _FUNCTION, sums.vload([0], vector), *pointers)
-    matched = [
-        s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip((sums, *operands), regions, strict=True)
-    ]
-    return type(block)(
-        block.iter_vars, block.reads, block.writes, block.name_hint, sums.vstore([0], value), None, [], matched, {}
-    )
+    compute_by(schedule, block, kinds, value)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 from tunehub.hub import Hub, Policy
 from tunehub.registries.resolution import Resolution
-from tunehub.relax.nodes import tensor_class
+from tunehub.relax.layout.blocked import conv2d_int8_blocked
+from tunehub.relax.nodes import buffer_kind, main_module, parameters, tensor_class
 from tunehub.relax.pipeline import compile_module, prepare
 from tunehub.relax.quantised.integers import in_integers
+from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.target.descriptors import descriptor_of
 from tunehub.target.features import llvm_features
 from tunehub.templates.dot_product import DotProduct, dot_product_of
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.slow
 op = relax.op
 Array = np.ndarray[Any, Any]
 CPUS = ("znver4", "x86-64-v4", "alderlake", "x86-64-v3")
+WEIGHTS = {"znver4": (4, 16, 4), "alderlake": (2, 8, 4), "x86-64-v4": (8, 16, 2), "x86-64-v3": (4, 8, 2)}
 DATA, MIDDLE = (np.float32(0.03), 121), (np.float32(0.11), 0)
 newest = pytest.mark.skipif(tvm.target.codegen.llvm_version_major() < 22, reason="needs TVM 0.27")
 
@@ -100,15 +103,20 @@ def run(mod: Any, target: Any, x: Array) -> tuple[Array, Any]:
 @newest
 @pytest.mark.parametrize("name", CPUS)
 @pytest.mark.parametrize(
-    ("channels", "kernel", "strides", "groups", "dtype"),
-    [(3, 7, 2, 1, "uint8"), (32, 3, 1, 1, "uint8"), (24, 1, 1, 1, "int8"), (32, 3, 2, 32, "uint8")],
+    ("size", "channels", "kernel", "strides", "groups", "dtype"),
+    [
+        (28, 3, 7, 2, 1, "uint8"),
+        (23, 32, 3, 1, 1, "uint8"),  # rows that tiles do not divide
+        (28, 24, 1, 1, 1, "int8"),
+        (28, 32, 3, 2, 32, "uint8"),
+    ],
 )
 def test_a_convolution_is_that_of_integers(
-    name: str, channels: int, kernel: int, strides: int, groups: int, dtype: str
+    name: str, size: int, channels: int, kernel: int, strides: int, groups: int, dtype: str
 ) -> None:
     if not runs_here(name):
         pytest.skip(f"this CPU is no {name}")
-    model, outputs, padding = Model((1, channels, 28, 28), dtype), 32, kernel // 2
+    model, outputs, padding = Model((1, channels, size, size), dtype), 32, kernel // 2
     steps = model.rng.integers(-5000, 5000, outputs).astype("int32")
     found: dict[str, Array] = {}
 
@@ -120,7 +128,7 @@ def test_a_convolution_is_that_of_integers(
         return model.quantised(model.builder.emit(op.nn.relu(y)), MIDDLE)
 
     mod = model.build(make)
-    x = np.random.default_rng(2).uniform(-3, 3, (1, channels, 28, 28)).astype("float32")
+    x = np.random.default_rng(2).uniform(-3, 3, (1, channels, size, size)).astype("float32")
     result, report = run(mod, cpu(name), x)
     sums = convolved(quantised(x, DATA) - DATA[1], found["weight"], strides, padding, groups)
     sums = sums + steps.reshape(1, -1, 1, 1)
@@ -135,11 +143,12 @@ def test_a_convolution_is_that_of_integers(
 
 
 @newest
+@pytest.mark.parametrize("rows", [1, 6, 37])
 @pytest.mark.parametrize("name", CPUS)
-def test_a_product_with_a_turned_weight_is_that_of_integers(name: str) -> None:
+def test_a_product_with_a_turned_weight_is_that_of_integers(name: str, rows: int) -> None:
     if not runs_here(name):
         pytest.skip(f"this CPU is no {name}")
-    model, found = Model((6, 48)), dict[str, Array]()
+    model, found = Model((rows, 48)), dict[str, Array]()
 
     def make(x: Any) -> Any:
         data = model.quantised(x, DATA)
@@ -148,7 +157,7 @@ def test_a_product_with_a_turned_weight_is_that_of_integers(name: str) -> None:
         return model.quantised(y, (MIDDLE[0], 100))
 
     mod = model.build(make)
-    x = np.random.default_rng(2).uniform(-3, 3, (6, 48)).astype("float32")
+    x = np.random.default_rng(2).uniform(-3, 3, (rows, 48)).astype("float32")
     result, report = run(mod, cpu(name), x)
     sums = (quantised(x, DATA) - DATA[1]) @ found["weight"].astype("float64").T
     factor = (DATA[0] * found["scales"] / MIDDLE[0]).astype("float32")
@@ -179,12 +188,9 @@ def test_residual_additions_pooling_and_reshapes_between_integers_keep_to_one_st
     plain = relax.VirtualMachine(tvm.compile(mod, cpu(name)), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     assert np.abs(result - plain).max() <= MIDDLE[0] * 128 * 0.01 * 4
     assert any(note.startswith("int8: 2 of 2 ") for note in report.notes)
-    types = [
-        str(function.script())
-        for v, function in prepare(mod, cpu(name), layout="auto").functions.items()
-        if "max_pool" in v.name_hint
-    ]
-    assert types and all("uint8" in text for text in types)
+    functions = prepare(mod, cpu(name), layout="auto").functions.items()
+    pooling = [function for variable, function in functions if "max_pool" in variable.name_hint]
+    assert [str(buffer_kind(parameters(function)[0]).dtype) for function in pooling] == ["uint8"]
 
 
 def test_what_stays_in_float_says_why() -> None:
@@ -230,3 +236,25 @@ def test_signed_data_that_others_read_stay_signed() -> None:
 def test_the_instruction_is_what_the_target_has(name: str, lanes: int, group: int) -> None:
     assert dot_product_of(cpu(name)) == DotProduct(lanes=lanes, group=group)
     assert dot_product_of(cpu("x86-64-v2")) is None
+
+
+@newest
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("znver4", "vpdpbusd\t%zmm"),
+        ("alderlake", "vpdpbusd\t%ymm"),
+        ("x86-64-v4", "vpmaddwd\t%zmm"),
+        ("x86-64-v3", "vpmaddwd\t%ymm"),
+    ],
+)
+def test_the_code_has_the_instruction_also_for_cpus_that_this_one_is_not(name: str, code: str) -> None:
+    weight = te.placeholder((2, 1, 3, 3, *WEIGHTS[name]), "int8" if WEIGHTS[name][-1] == 4 else "int16")
+    lanes = WEIGHTS[name][1]
+    data = te.placeholder((1, 1, 14, 14, lanes), "uint8")
+    function = te.create_prim_func([data, weight, conv2d_int8_blocked(data, weight, padding=(1, 1, 1, 1))])
+    fit = TemplateFit(main_module(function), cpu(name))
+    assert fit.match is not None
+    built = tvm.tirx.build(fit.by_default(fit.match).mod, target=cpu(name))
+    operands = [line for line in built.inspect_source("asm").splitlines() if code.split("\t")[0] in line]
+    assert any(code[-4:] in line for line in operands), operands[:3]

@@ -1,0 +1,38 @@
+"""One instruction in place of a block of loops: sums of groups of products, in as many lanes as a vector has.
+
+TVM's ``tensorize`` does the same, but not in tiles that go over the end of an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tunehub.relax.nodes import buffer_of
+
+
+def set_groups_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
+    """Make one block of the innermost loops of ``anchor``: over the sums of a vector, at position ``lanes`` of its
+    loops, and over a group, the last. Returns the block around it, whose loops are the others."""
+    loops = schedule.get_loops(anchor)
+    schedule.reorder(*loops[lanes + 1 : -1], loops[lanes])
+    return schedule.blockize(loops[lanes])
+
+
+def compute_by(
+    schedule: Any, block: Any, kinds: Sequence[tuple[tuple[int, ...], str, str]], value: Callable[..., Any]
+) -> None:
+    """Let ``block``, whose sums are begun elsewhere, store the vector ``value(sums, *operands)`` in its sums.
+
+    ``kinds``: shape, element type and name of the sums and of each operand, as buffers on the memory of its regions.
+    """
+    from tvm import s_tir, tirx
+
+    old = schedule.get(block)
+    written = old.writes[0]
+    regions = [written, *(region for region in old.reads if not buffer_of(region).same_as(buffer_of(written)))]
+    buffers = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
+    matched = [s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
+    body = buffers[0].vstore([0], value(*buffers))
+    new = type(old)(old.iter_vars, old.reads, old.writes, old.name_hint, body, None, [], matched, {})
+    schedule.state.replace(schedule.get_sref(block), new, {old: new})
