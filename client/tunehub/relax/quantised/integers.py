@@ -42,6 +42,7 @@ _MOVING = (
     "relax.squeeze", "relax.expand_dims", "relax.strided_slice",
 )  # fmt: skip
 _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
+_SHAPING = ("relax.reshape", "relax.expand_dims", "relax.astype")  # of constants
 _SHIFT = 128
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.nn.conv2d": "_convolution",
@@ -56,7 +57,7 @@ def in_integers(mod: Any, dot: DotProduct | None, note: Callable[[str], None] | 
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``dot``: the instruction they are for; without one ``mod`` stays as it is. ``note`` is told what became
     of them, if there are any."""
-    if not any(_name(call) == _DEQUANTIZE for call in _calls(mod)):
+    if not any(_name(call) == _DEQUANTIZE or _is_integer_product(call) for call in _calls(mod)):
         return mod
     rewriter = _Integers(mod)
     rewriter.begin(dot, _users(mod))
@@ -119,7 +120,10 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         return self._product(call, False, 0, 1, write)
 
     def _matmul(self, call: Any) -> Any | None:
-        """``matmul`` of dequantised operands, the second of them constant and maybe turned."""
+        """``matmul`` of dequantised operands, the second of them constant and maybe turned; of integers as ONNX's
+        ``MatMulInteger`` is imported."""
+        if _is_integer_product(call):
+            return self._matmul_of_integers(call)
         second = bound_value(self, call.args[1])
         turned = _name(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
 
@@ -132,6 +136,43 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return relax.op.matmul(data, relax.const(np.ascontiguousarray(weight)), out_dtype="int32")
 
         return self._product(call, turned, 1, len(shape_of(call) or (0, 0)) - 1, write)
+
+    def _matmul_of_integers(self, call: Any) -> Any | None:
+        """``(a - z) @ (b - y)`` of 8 bits that were widened, with a constant ``b``: the zero point ``z``, which may be
+        computed at run time, is taken off the sums."""
+        (data, zero), (factor, offset) = (self._widened(argument) for argument in call.args)
+        weight = None if factor is None else self._constant(factor)
+        if data is None or weight is None or (offset is not None and self._constant(offset) is None):
+            return None
+        try:
+            if self._dot is None:
+                raise NotIntegerError("the target has no instruction for it that TVM can use")
+            zeros = np.zeros((), "int32") if offset is None else np.asarray(self._constant(offset))
+            if zeros.size not in (1, weight.shape[-1]) or weight.ndim != 2 or not _is(data, "uint8"):
+                raise NotIntegerError("it is no product of uint8 with a matrix")
+            if weight.shape[0] % self._dot.group or weight.shape[1] < self._dot.lanes:
+                raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
+            values = symmetric(weight, zeros.reshape(-1) if zeros.size > 1 else zeros.reshape(()), 1)
+            sums_of(Affine(scale=1.0, zero=255), values, np.ones(1), 1)
+        except NotIntegerError as reason:
+            self.kept[str(reason)] += 1
+            return None
+        self.written += 1
+        sums = relax.op.matmul(data, relax.const(values), out_dtype="int32")
+        if zero is None:
+            return sums
+        totals = relax.const(values.astype("int32").sum(0, dtype="int32"))
+        return relax.op.subtract(self._emit(sums), self._emit(relax.op.multiply(self._emit(zero), totals)))
+
+    def _widened(self, expression: Any) -> tuple[Any | None, Any | None]:
+        """The 8 bits that ``expression`` has in 32, and the zero point in 32 that is taken off them; None where there
+        is no such."""
+        value, zero = bound_value(self, expression), None
+        if _name(value) == "relax.subtract":
+            value, zero = bound_value(self, value.args[0]), value.args[1]
+        if _name(value) != "relax.astype" or not _is(value.args[0], *LIMITS):
+            return None, None
+        return value.args[0], zero
 
     def _product(
         self, call: Any, turned: bool, outputs: int, axis: int, write: Callable[[Any, Array, int], Any]
@@ -282,9 +323,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         if is_constant(value):
             return constant_array(value)
         name, shape = _name(value), static_shape(value)
-        inner = self._constant(value.args[0]) if name in (_DEQUANTIZE, "relax.reshape", "relax.expand_dims") else None
+        inner = self._constant(value.args[0]) if name in (_DEQUANTIZE, *_SHAPING) else None
         if inner is None or shape is None:
             return None
+        if name == "relax.astype":
+            return inner.astype(str(tensor_type(value).dtype))
         if name != _DEQUANTIZE:
             return inner.reshape(shape)
         scale, zero = (bound_value(self, argument) for argument in value.args[1:3])
@@ -323,6 +366,10 @@ def _bounds(value: Any, value_of: Callable[[Any], Any]) -> tuple[float, float] |
             limit = float(number.reshape(()))
             return (limit, float("inf")) if name == "relax.maximum" else (-float("inf"), limit)
     return None
+
+
+def _is_integer_product(call: Any) -> bool:
+    return _name(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
 
 
 def _call_quantize(source: Any, affine: Affine, dtype: str) -> Any:

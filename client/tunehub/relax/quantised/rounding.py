@@ -20,7 +20,15 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, same_shape, shape_of, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    same_shape,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 from tunehub.relax.quantised.scales import LIMITS, Affine
 
 _MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
@@ -37,9 +45,15 @@ def quantise_in_vectors(mod: Any, _context: Any) -> Any:
 def quantised(x: Any, affine: Affine, dtype: str) -> Any:
     """The integer of ``dtype`` that stands for the float32 expression ``x``; NaN becomes one of the limits."""
     low, high = (_f32(limit - affine.zero) for limit in LIMITS[dtype])
-    steps = x if affine.scale == 1 else x * _f32(float(np.float32(1) / np.float32(affine.scale)))
-    bits = tirx.reinterpret("int32", te.max(te.min(steps, high), low) + _f32(_MAGIC))
-    return (bits - _i32(_MAGIC_BITS - affine.zero)).astype(dtype)
+    steps = x if affine.scale == 1 else x / _f32(affine.scale)
+    return (_rounded(te.max(te.min(steps, high), low)) + _i32(affine.zero)).astype(dtype)
+
+
+def quantised_at_run_time(x: Any, scale: Any, zero: Any, dtype: str) -> Any:
+    """The same for a scale and a zero point that are expressions."""
+    offset = zero.astype("float32")
+    low, high = (_f32(limit) - offset for limit in LIMITS[dtype])
+    return (_rounded(te.max(te.min(x / scale, high), low)) + zero.astype("int32")).astype(dtype)
 
 
 def dequantised(q: Any, affine: Affine) -> Any:
@@ -70,8 +84,10 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             return call
         source, result = (str(tensor_type(each).dtype) for each in (original.args[0], call))
         affine = affine_of(self, call)
-        if affine is None or "float32" not in (source, result) or not {source, result} & set(LIMITS):
+        if "float32" not in (source, result) or not {source, result} & set(LIMITS):
             return call
+        if affine is None:
+            return self._at_run_time(call, result)
         if name == _QUANTIZE:
             return self._quantised(call.args[0], affine, result)
         return self._kernels.call(
@@ -92,15 +108,28 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             how=(affine.scale, affine.zero, dtype),
         )
 
+    def _at_run_time(self, call: Any, dtype: str) -> Any:
+        """Quantising by a scale and a zero point that are computed."""
+        kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in call.args[1:]]
+        if _name(call) != _QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
+            return call
+
+        def compute(x: Any, scale: Any, zero: Any) -> Any:
+            return te.compute(
+                x.shape, lambda *i: quantised_at_run_time(x[i], scale[()], zero[()], dtype), name="quantize"
+            )
+
+        return self._kernels.call(compute, *call.args, name="quantize", how=(dtype,))
+
     def _requantised(self, terms: Sequence[tuple[Any, Affine]], clipped: bool, affine: Affine, dtype: str) -> Any:
         """The sum of ``terms``, without what is negative where ``clipped``."""
-        affines = [each for _, each in terms]
+        affines, steps = [each for _, each in terms], Affine(scale=1.0, zero=affine.zero)
 
         def compute(*tensors: Any) -> Any:
             def element(*i: Any) -> Any:
                 first, *others = [dequantised(q[i], own) for q, own in zip(tensors, affines, strict=True)]
-                total = sum(others, first)
-                return quantised(te.max(total, _f32(0)) if clipped else total, affine, dtype)
+                total = sum(others, first) * _f32(float(np.float32(1) / np.float32(affine.scale)))
+                return quantised(te.max(total, _f32(0)) if clipped else total, steps, dtype)
 
             return te.compute(tensors[0].shape, element, name="requantize")
 
@@ -128,6 +157,10 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def _affine(self, call: Any) -> Affine | None:
         affine, kinds = affine_of(self, call), [str(tensor_type(each).dtype) for each in (call.args[0], call)]
         return affine if kinds[0] in LIMITS and kinds[1] == "float32" and shape_of(call) is not None else None
+
+
+def _rounded(x: Any) -> Any:
+    return tirx.reinterpret("int32", x + _f32(_MAGIC)) - _i32(_MAGIC_BITS)
 
 
 def affine_of(mutator: Any, call: Any) -> Affine | None:
