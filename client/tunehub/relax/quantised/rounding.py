@@ -122,14 +122,20 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         return self._kernels.call(compute, *call.args, name="quantize", how=(dtype,))
 
     def _requantised(self, terms: Sequence[tuple[Any, Affine]], clipped: bool, affine: Affine, dtype: str) -> Any:
-        """The sum of ``terms``, without what is negative where ``clipped``."""
-        affines, steps = [each for _, each in terms], Affine(scale=1.0, zero=affine.zero)
+        """The sum of ``terms``, without what is negative where ``clipped``, in the order and the precision of
+        onnxruntime's ``QLinearAdd``: scales are divided once, zero points are one number."""
+        affines, (low, _) = [each for _, each in terms], LIMITS[dtype]
+        factors = [np.float32(each.scale) / np.float32(affine.scale) for each in affines]
+        zeros = sum((f * np.float32(each.zero) for f, each in zip(factors, affines, strict=True)), np.float32(0))
+        first = float(np.float32(affine.zero) - zeros)
 
         def compute(*tensors: Any) -> Any:
             def element(*i: Any) -> Any:
-                first, *others = [dequantised(q[i], own) for q, own in zip(tensors, affines, strict=True)]
-                total = sum(others, first) * _f32(float(np.float32(1) / np.float32(affine.scale)))
-                return quantised(te.max(total, _f32(0)) if clipped else total, steps, dtype)
+                total = _f32(first)
+                for q, factor in reversed(list(zip(tensors, factors, strict=True))):
+                    total = q[i].astype("int32").astype("float32") * _f32(float(factor)) + total
+                least = _f32(max(affine.zero if clipped else low, low))
+                return quantised(te.max(total, least), Affine(scale=1.0, zero=0), dtype)
 
             return te.compute(tensors[0].shape, element, name="requantize")
 
