@@ -41,9 +41,11 @@ gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
     "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
+from tunehub.cli.calibrate import profile_state
 named = host.host_cpu()
 print(json.dumps({"threads": int(tvm.get_global_func("runtime.NumThreads")()), "version": tvm.__version__,
-                  "cpu": describe(cpu), "gpu": describe(gpu), "mattr": list(named.mattr) if named else []}))
+                  "cpu": describe(cpu), "gpu": describe(gpu), "mattr": list(named.mattr) if named else [],
+                  "profile": profile_state()}))
 """
 
 
@@ -103,6 +105,7 @@ def _examine_tvm() -> list[Finding]:
     return [
         Finding(name="tvm", state="ok", text=text),
         *_describe_cpu(probe["cpu"], "by LLVM", probe["mattr"]),
+        _describe_profile(probe["profile"]),
         _describe_gpu(probe["gpu"]),
         *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
@@ -149,6 +152,15 @@ def _describe_cpu(cpu: dict[str, Any], source: str, mattr: Sequence[str] = ()) -
     text = f"LLVM takes this CPU for {cpu['name']}, but it {' and '.join(parts)}: its model or features are hidden"
     remedy = "give tunehub.host_target() as target, which says so (mattr): code for that model alone is slower or fails"
     return [found, Finding(name="cpu features", state="warning", text=text, remedy=remedy)]
+
+
+def _describe_profile(profile: dict[str, str]) -> Finding:
+    if "problem" in profile:
+        remedy = "run `tunehub calibrate` again, or delete the file; until then built-in rates hold"
+        return Finding(name="machine profile", state="warning", text=profile["problem"], remedy=remedy)
+    measured = profile.get("measured")
+    text = "none: rules go by built-in rates (`tunehub calibrate` measures this CPU)"
+    return Finding(name="machine profile", state="ok", text=text if measured is None else f"measured {measured}")
 
 
 def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:

@@ -14,6 +14,7 @@ from tunehub.exceptions import HubWarning, TunehubError, UsageError
 
 COMMANDS = {
     "cache": "tunehub.cli.cache:cache",
+    "calibrate": "tunehub.cli.calibrate:calibrate",
     "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",

@@ -6,12 +6,19 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from tunehub.exceptions import SettingError
+
+if TYPE_CHECKING:
+    from tunehub.target.machine_profile import MachineProfile
+
 _MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
+_CALL_S = 1e-6  # of a kernel by the virtual machine
+_REGIONS_WORTH = 2.5  # parallel regions that a kernel has to take for threads to pay
 
 
 class KnobError(ValueError):
@@ -36,14 +43,37 @@ class NamedKnobs(Protocol):
 K = TypeVar("K", bound=Knobs)
 
 
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a CPU is, as far as rules ask: by default as two cores with AVX-512 were, on which they were made.
+
+    Of one core: ``lane_flops``: operations a second of a lane at the peak; ``cached_bytes``: moved in a second within
+    the second or third cache; ``cautious_flops`` of a lane and ``cautious_bytes``: what loops reach at least;
+    ``latency``: pairs of multiply-adds that start while a sum waits for the one before; ``memory_bytes``: of weights,
+    from memory, by a lane in the time of a multiply-add. ``kernel_s``: what a kernel takes to begin, ``worth_s``: what
+    one has to take for threads to pay; ``region``: a parallel region, in multiply-adds.
+    """
+
+    lane_flops: float = 18.75e9
+    cached_bytes: float = 12e9
+    cautious_flops: float = 3e9
+    cautious_bytes: float = 1e10
+    latency: float = 4.0
+    memory_bytes: float = 0.47
+    kernel_s: float = 6e-6
+    worth_s: float = 15e-6
+    region: float = 40_000 / 3
+
+
+BUILT_IN = Rates()
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules need to know of a CPU. ``vector``: float32 elements of its widest vector; caches in bytes."""
+    """What the rules need to know of a CPU. ``vector``: float32 elements of its widest vector."""
 
     vector: int
     registers: int
     cores: int = 1
-    l1: int = 32 << 10
-    l2: int = 1 << 20
+    rates: Rates = BUILT_IN
 
     @property
     def accumulators(self) -> int:
@@ -68,7 +98,8 @@ class Block:
 
 
 def machine_of(target: Any, cores: int | None = None) -> Machine:
-    """Describe the CPU of ``target`` (a ``tvm.target.Target`` of kind llvm) as far as its name and features tell.
+    """Describe the CPU of ``target`` (a ``tvm.target.Target`` of kind llvm) as far as its name and features tell, and
+    the profile that `tunehub calibrate` made for it, if there is one.
 
     ``cores``: threads that kernels run on; the default is the target's ``num-cores``, else the physical cores.
     """
@@ -80,12 +111,35 @@ def machine_of(target: Any, cores: int | None = None) -> Machine:
         return bool(codegen.target_has_features([feature], target))
 
     count = cores or int(target.attrs.get("num-cores", 0) or 0) or physical_cores() or 1
-    if has("avx512f"):
-        return Machine(vector=16, registers=32, cores=count)
-    if has("avx2"):
-        return Machine(vector=8, registers=16, cores=count)
-    wide = has("neon")
-    return Machine(vector=4, registers=32 if wide else 16, cores=count)
+    vector, registers = 16 if has("avx512f") else 8 if has("avx2") else 4, 32 if has("avx512f") or has("neon") else 16
+    return Machine(vector=vector, registers=registers, cores=count, rates=_rates(target, count, vector))
+
+
+def rates_of(profile: MachineProfile, vector: int) -> Rates:
+    """What rules take from a profile of a CPU with vectors of ``vector`` elements."""
+    lane_flops = 2 / profile.multiply_add_s
+    return Rates(
+        lane_flops=lane_flops,
+        cautious_flops=lane_flops / 4,
+        latency=profile.dependent_s / (2 * profile.multiply_add_s),
+        memory_bytes=profile.memory_bytes * profile.multiply_add_s / vector,
+        kernel_s=profile.region_s + _CALL_S,
+        worth_s=_REGIONS_WORTH * profile.region_s,
+        region=profile.region_s / profile.multiply_add_s,
+    )
+
+
+def _rates(target: Any, cores: int, vector: int) -> Rates:
+    """By the profile for ``target``; a file that is damaged counts as none, and `tunehub doctor` says so."""
+    from tunehub.options import read_options
+    from tunehub.target.machine_profile import MachineProfileError, read_profile
+
+    cpu, mattr = str(target.attrs.get("mcpu", "")), [str(each) for each in target.attrs.get("mattr", ())]
+    try:
+        profile = read_profile(read_options().cache, cpu, mattr, cores)
+    except (MachineProfileError, SettingError):
+        return BUILT_IN
+    return BUILT_IN if profile is None else rates_of(profile, vector)
 
 
 def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:
@@ -178,10 +232,11 @@ def is_map(block: Block) -> bool:
 def worth_threads(flops: float, bytes_moved: float, machine: Machine) -> bool:
     """True when a kernel takes so long on one core that starting the thread pool (5 to 30 µs) pays.
 
-    Rates are cautious ones of one core: a quarter of the vectors' peak at 3 GHz, and 10 GB/s.
+    Rates are cautious ones of one core: a quarter of the vectors' peak at 3 GHz, and 10 GB/s, or by a profile.
     """
-    seconds = max(flops / (machine.vector * 3e9), bytes_moved / 1e10)
-    return machine.cores > 1 and seconds > 15e-6
+    rates = machine.rates
+    seconds = max(flops / (machine.vector * rates.cautious_flops), bytes_moved / rates.cautious_bytes)
+    return machine.cores > 1 and seconds > rates.worth_s
 
 
 def size_of(shape: tuple[int, ...]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tunehub.templates.base import FLOAT_BYTES, Machine, size_of
 from tunehub.templates.divisors import divisors
 from tunehub.templates.loop_plan import Stage
-from tunehub.templates.register_tile import LATENCY
 
 _MAX_ROWS = 8
 _MAX_WASTE = 2.0  # what check_tiles admits
@@ -27,7 +26,7 @@ def tile_choices(stage: Stage, machine: Machine) -> list[tuple[int, int, int]]:
                 if rows * -(-width // vector) <= machine.accumulators:
                     tiles.setdefault((width, row, rows))
     fitting = [tile for tile in tiles if stage.kind == "dots" or _waste(stage, tile) <= _MAX_WASTE]
-    return sorted(fitting, key=lambda tile: _cost(stage, tile, vector))
+    return sorted(fitting, key=lambda tile: _cost(stage, tile, vector, machine.rates.latency))
 
 
 def _waste(stage: Stage, tile: tuple[int, int, int]) -> float:
@@ -52,7 +51,7 @@ def _rows(extent: int, *, whole: bool) -> list[int]:
     return [rows for rows in dict.fromkeys(found) if 1 < rows <= 2 * _MAX_ROWS]
 
 
-def _cost(stage: Stage, tile: tuple[int, int, int], vector: int) -> tuple[float, int]:
+def _cost(stage: Stage, tile: tuple[int, int, int], vector: int, latency: float) -> tuple[float, int]:
     """Cycles for each row of a tile; among equals, the larger tile is the better.
 
     Two multiply-adds and two loads start in a cycle; vectors that are not aligned need two loads half of the time. A
@@ -62,10 +61,10 @@ def _cost(stage: Stage, tile: tuple[int, int, int], vector: int) -> tuple[float,
     nest, along, vectors = stage.nest, stage.vector or 0, -(-width // vector)
     moves = 1.5 * _parts(width, vector)
     loads = sum((moves if read[along] else 0.5) * (rows if read[row] else 1) for read in nest.reads)
-    step = max(rows * vectors / 2, loads / 2, LATENCY)
+    step = max(rows * vectors / 2, loads / 2, latency)
     whole, rest = divmod(stage.length, width)
     again = size_of(nest.reduction) / (stage.length if stage.kind == "dots" else 1)
-    join = width * max(rows, LATENCY) if stage.kind == "dots" else 0.0
+    join = width * max(rows, latency) if stage.kind == "dots" else 0.0
     cycles = step * (whole + _parts(rest, vector) / vectors) * again + join
     tiles = -(-nest.extents[row] // rows) / nest.extents[row] if rows > 1 else 1.0
     ragged = (1 if rest else 0) + (1 if rows > 1 and nest.extents[row] % rows else 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tunehub.templates.base import Machine
 from tunehub.templates.divisors import divisors
 
-LATENCY = 4.0  # cycles of a multiply-add on x86 and ARM cores since about 2016
 _MOST_BLOCKS = 15
 
 
@@ -29,15 +28,15 @@ def cost(choice: tuple[int, int, int], lanes: int, machine: Machine, *, shared: 
     """Cycles for one block of outputs and one column, in each step of the reduction; ``choice``: row, columns, blocks.
 
     ``shared``: all blocks read the same inputs. Two multiply-adds and two loads start in a cycle; a sum can be used
-    again after four. A vector of weights counts as one and a half loads: weights come from the second level of the
-    cache.
+    again after four (x86 and ARM cores since about 2016), or what a profile says. A vector of weights counts as one and
+    a half loads: weights come from the second level of the cache.
     """
     row, columns, blocks = choice
     vectors = vectors_of(lanes, machine)
 
     def step(width: int) -> float:
         loads = width * (1 if shared else blocks) + 1.5 * blocks * vectors
-        return max(width * blocks * vectors / 2, LATENCY, loads / 2)
+        return max(width * blocks * vectors / 2, machine.rates.latency, loads / 2)
 
     whole, rest = divmod(row, columns)
     return (whole * step(columns) + (step(rest) if rest else 0.0)) / (blocks * row)

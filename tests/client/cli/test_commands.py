@@ -154,6 +154,7 @@ PROBE = {
     "cpu": {"name": "llvm-znver5", "arch": "x86_64", "features": ["avx2"], "cores": 2},
     "gpu": {"name": "cuda-h200", "arch": "sm_90"},
     "mattr": [],
+    "profile": {},
 }
 
 
@@ -228,7 +229,17 @@ def test_doctor_for_real(run: Any) -> None:
     pytest.importorskip("tvm")
     result = run("doctor", "--json")
     names = [item["name"] for item in result.json["findings"]]
-    assert names == ["python", "tvm", "cpu", "gpu", "threads", "cache", "embedded registry", "onnxruntime"]
+    assert names == [
+        "python",
+        "tvm",
+        "cpu",
+        "machine profile",
+        "gpu",
+        "threads",
+        "cache",
+        "embedded registry",
+        "onnxruntime",
+    ]
     assert result.code == 0
     assert "TVM's pool has" in run("doctor").out
 

@@ -112,6 +112,16 @@ def test_convolutions_of_any_size(case: tuple[tuple[int, int], int, Any]) -> Non
     check_every_choice(make, [data, packed, bias])
 
 
+def test_a_prime_number_of_rows_has_tiles_with_a_remainder() -> None:
+    data, packed = narrow(1, 197, 32), narrow(2, 16, 16, 2)
+    mod = module(lambda x, w: paired.dense_paired(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
+    match = templates.find(mod)
+    assert match is not None
+    knobs = match.template.default_knobs(match.workload, MACHINE)
+    assert knobs.columns > 3
+    assert 197 % knobs.columns
+
+
 def test_padding_is_in_memory() -> None:
     data, packed = narrow(1, 1, 7, 7, 16), narrow(1, 1, 3, 3, 8, 16, 2)
     mod = module(lambda x, w: paired.conv2d_paired(x, w, padding=(1, 1, 1, 1)), data, packed, np.zeros(16, "float32"))

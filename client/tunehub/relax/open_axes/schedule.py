@@ -25,7 +25,6 @@ from tunehub.templates.base import FLOAT_BYTES, blocks_of, size_of
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _STEP_FLOPS = 8  # of a step of a loop, as far as it matters whether threads pay
-_WORTH_THREADS_S = 15e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,5 +95,7 @@ def fewest_for_threads(piece: Any, machine: Machine) -> int:
     """The pieces that take as long as makes starting the thread pool worth it."""
     steps = sum(size_of((*block.spatial, *block.reduction)) for block in blocks_of(main_module(piece)))
     moved = sum(size_of(shape) for shape, _ in buffer_shapes(piece))
-    seconds = max(_STEP_FLOPS * steps / (machine.vector * 3e9), FLOAT_BYTES * moved / 1e10, 1e-10)
-    return math.ceil(_WORTH_THREADS_S / seconds)
+    rates = machine.rates
+    arithmetic = _STEP_FLOPS * steps / (machine.vector * rates.cautious_flops)
+    seconds = max(arithmetic, FLOAT_BYTES * moved / rates.cautious_bytes, 1e-10)
+    return math.ceil(rates.worth_s / seconds)

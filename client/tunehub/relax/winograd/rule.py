@@ -19,9 +19,9 @@ TILES = _LARGE, _SMALL = 4, 2
 OPEN_BATCHES = 1, 8  # for which an open batch is judged
 _KERNEL, _MOST_INPUTS = 3, 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _TRANSFORMED = 6.4  # of one vector of one place, in and out
-_BYTES, _MOST_READERS = 0.47, 4  # of weights from memory in a unit, by a core and lane; more cores get no more
+_MOST_READERS = 4  # of weights from memory; more cores get no more
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
-_STEPS = 40_000  # three steps more that all threads begin together: 12 µs
+_STEPS = 3  # more that all threads begin together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +81,7 @@ def _by_tiles(convolution: Conv3x3, batch: int, tile: int, machine: Machine) -> 
         blocks * register_tile.vectors_of(lanes, machine) for blocks, lanes in (convolution.inputs, convolution.outputs)
     )
     transforms = _TRANSFORMED * places * tiles * vectors / machine.cores
-    return _units(convolution, machine, places * tiles * cost, places) + transforms + _STEPS
+    return _units(convolution, machine, places * tiles * cost, places) + transforms + _STEPS * machine.rates.region
 
 
 def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int) -> float:
@@ -89,5 +89,5 @@ def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int) ->
     pair of channels. A step counts two multiply-adds in a unit."""
     inputs = math.prod(convolution.inputs)
     weights = FLOAT_BYTES * places * inputs * math.prod(convolution.outputs)
-    bytes_a_unit = _BYTES * machine.vector * min(machine.cores, _MOST_READERS)
+    bytes_a_unit = machine.rates.memory_bytes * machine.vector * min(machine.cores, _MOST_READERS)
     return 2 * steps * convolution.outputs[0] * inputs / machine.cores + weights / bytes_a_unit

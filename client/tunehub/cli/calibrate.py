@@ -1,0 +1,76 @@
+"""`tunehub calibrate`: measure this machine's CPU for the rules that choose schedules."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from tunehub.cli.delayed_bar import DelayedBar
+from tunehub.cli.options import json_option
+from tunehub.cli.output import print_json, print_table
+from tunehub.options import read_options
+from tunehub.target.machine_profile import MachineProfile, MachineProfileError, read_profile, write_profile
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Measure and print, but keep nothing.")
+@json_option
+def calibrate(dry_run: bool, as_json: bool) -> None:
+    """Measure this machine's CPU, in a few seconds, and keep its profile in the cache.
+
+    From then on compiling for it chooses schedules, layouts and algorithms without a record by these rates instead of
+    built-in ones. Close what else uses the CPU first. Delete the file to be rid of it.
+    """
+    from tunehub.target.host import host_target, physical_cores
+    from tunehub.target.tvm_generation import require_relax
+
+    require_relax()
+    os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
+    from tunehub.measure import calibration
+
+    with DelayedBar("measuring", calibration.STEPS) as bar:
+        profile = calibration.calibrate(host_target(), bar)
+    path = None if dry_run else write_profile(read_options().cache, profile)
+    rows = _rows(profile)
+    if as_json:
+        print_json({"path": None if path is None else str(path), **rows["profile"], "rates": rows["rates"]})
+        return
+    print_table(("MEASURED", "", "BUILT IN"), rows["table"], empty="")
+    click.echo("nothing was kept" if path is None else f"kept in {path}")
+
+
+def profile_state() -> dict[str, str]:
+    """For `tunehub doctor`: the day on which this machine was measured, if it was, or what is wrong with the file."""
+    from tunehub.target.host import host_cpu, physical_cores
+
+    cpu = host_cpu()
+    try:
+        found = None if cpu is None else read_profile(read_options().cache, cpu.model, cpu.mattr, physical_cores())
+    except MachineProfileError as error:
+        return {"problem": str(error)}
+    return {} if found is None else {"measured": found.measured}
+
+
+def _rows(profile: MachineProfile) -> dict[str, Any]:
+    """The profile for programs, and beside what rules have without one for people."""
+    from msgspec import to_builtins
+
+    from tunehub.target.host import host_target
+    from tunehub.templates.base import BUILT_IN, machine_of, rates_of
+
+    built_in, vector = BUILT_IN, machine_of(host_target()).vector
+    found = rates_of(profile, vector)
+    table = [
+        (f"{what} ({unit})", f"{scale * value:.3g}", f"{scale * other:.3g}")
+        for what, unit, scale, value, other in (
+            ("peak of a core", "GFLOP/s", vector / 1e9, found.lane_flops, built_in.lane_flops),
+            ("wait for a sum", "multiply-adds", 2.0, found.latency, built_in.latency),
+            ("weights from memory, a core", "bytes a multiply-add", vector, found.memory_bytes, built_in.memory_bytes),
+            ("a parallel region", "multiply-adds", 1.0, found.region, built_in.region),
+            ("a kernel begins", "µs", 1e6, found.kernel_s, built_in.kernel_s),
+            ("threads pay from", "µs", 1e6, found.worth_s, built_in.worth_s),
+        )
+    ]
+    return {"profile": to_builtins(profile), "rates": to_builtins(found), "table": table}

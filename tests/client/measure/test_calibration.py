@@ -1,0 +1,91 @@
+"""Measuring this machine for the rules, and what they make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm.relax")
+
+import tunehub  # noqa: E402
+from tunehub.cli.calibrate import profile_state  # noqa: E402
+from tunehub.cli.group import cli  # noqa: E402
+from tunehub.exceptions import MeasureError  # noqa: E402
+from tunehub.measure import calibration  # noqa: E402
+from tunehub.target.machine_profile import MachineProfile, write_profile  # noqa: E402
+from tunehub.templates.base import BUILT_IN, Machine, machine_of, rates_of, worth_threads  # noqa: E402
+from tunehub.templates.register_tile import cost  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def profile(**changes: Any) -> MachineProfile:
+    target = tunehub.host_target()
+    found = MachineProfile(
+        cpu=str(target.attrs["mcpu"]), mattr=tuple(map(str, target.attrs.get("mattr", ()))),
+        cores=int(target.attrs["num-cores"]), measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.12e-9,
+        memory_bytes=24e9, region_s=3e-6,
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def test_rules_go_by_the_profile_of_their_target_alone(cache: Path) -> None:
+    target = tunehub.host_target()
+    assert machine_of(target).rates == BUILT_IN
+    write_profile(cache, profile())
+    rates = machine_of(target).rates
+    assert rates.lane_flops == pytest.approx(2 / 2.8e-10)
+    assert rates.latency == pytest.approx(2.0)
+    assert machine_of(target, cores=64).rates == BUILT_IN
+    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})).rates == BUILT_IN
+
+
+def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) -> None:
+    assert profile_state() == {}
+    path = write_profile(cache, profile())
+    assert profile_state() == {"measured": "2026-11-23"}
+    path.write_bytes(b"{")
+    assert machine_of(tunehub.host_target()).rates == BUILT_IN
+    assert path.name in profile_state()["problem"]
+
+
+def test_what_rules_make_of_a_profile() -> None:
+    slow = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-4), 16))
+    quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16))
+    assert not worth_threads(1e6, 0, slow)
+    assert worth_threads(1e6, 0, quick)
+    waiting = replace(quick, rates=rates_of(profile(dependent_s=5e-9), 16))
+    small, large = (8, 2, 1), (8, 8, 2)  # two sums at once, or sixteen
+    assert cost(small, 16, waiting) / cost(large, 16, waiting) > 2 * cost(small, 16, quick) / cost(large, 16, quick)
+
+
+@pytest.mark.alone
+def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_DISTURBED", float("inf"))  # tests share the machine
+    monkeypatch.setattr(calibration, "_ROUNDS", 3)
+    result = CliRunner().invoke(cli, ["calibrate", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert Path(found["path"]).is_file()
+    assert found["dependent_s"] > found["multiply_add_s"]
+    assert machine_of(tunehub.host_target()).rates.lane_flops == pytest.approx(found["rates"]["lane_flops"])
+    dry = CliRunner().invoke(cli, ["calibrate", "--dry-run"])
+    assert "nothing was kept" in dry.output
+
+
+def test_a_busy_machine_is_not_measured() -> None:
+    calibration._check([1.0, 1.0, 1.1, 1.2, 9.0])
+    with pytest.raises(MeasureError, match="the CPU is busy"):
+        calibration._check([1.0, 1.5, 1.6])
