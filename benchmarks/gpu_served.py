@@ -31,6 +31,7 @@ from tunehub.relax.nodes import shape_of, tensor_type
 
 # What is asked of one operator, relative to the largest value; more is a question of rounding or of an error.
 _ASKED = {"float16": 2e-3, "bfloat16": 2e-2, "tf32": 1e-3, "float32": 1e-4}
+_SMALL = 1e-4  # largest values below are no measure: half precision has few digits for them
 _RUNS = 2  # threads that write over each other do not do so every time
 _MOST_TERMS = 1 << 13  # of sums in half precision itself, as TVM has reductions
 
@@ -142,7 +143,7 @@ def tried(seed: int, kinds: tuple[str, ...] = ()) -> ServedCase:
     case = replace(
         case,
         served=[f"{each.op} by {each.template or each.rung}" for each in report.workloads],
-        notes=[note for note in report.notes if "TVM_NUM" not in note],
+        notes=[note for note in report.notes if "TVM_NUM" not in note and "precision=" not in note],
         compile_s=round(time.perf_counter() - began, 2),
     )
     return case if not _has_gpu() else _run(case, network, executable)
@@ -240,7 +241,7 @@ def _apart(found: Any, expected: Any) -> float:
     """Relative to the largest value; the largest float where a number is not finite, as JSON has no infinity."""
     if found.shape != expected.shape:
         return sys.float_info.max
-    scale = float(expected.abs().max()) or 1.0
+    scale = max(float(expected.abs().max()), _SMALL)
     apart = float((found.float() - expected).abs().max()) / scale
     return min(apart, sys.float_info.max) if apart == apart else sys.float_info.max
 

@@ -2,7 +2,7 @@
 
 * In half precision TVM adds up in half precision. Tensor cores add up in float32 at the same speed, and so do all rules
   of TVM that use them: products have float32 results here, which are rounded once. Convolutions in groups, which no
-  tensor core takes, add up few numbers and stay.
+  tensor core takes, likewise, but for those that add up few numbers in float16.
 * bfloat16 likewise where there are kernels for it, by warpgroups and for few rows.
 * A weight of `nn.Linear` has the shape [N, K]. Where it is a parameter of the function, TVM transposes it at each call,
   in a kernel of its own that takes longer than the product when this has few rows (3 to 17 times on an H200). Here it
@@ -33,6 +33,7 @@ _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
 _SUM = "float32"
 _CONVOLUTIONS = {f"relax.nn.{name}": getattr(relax.op.nn, name) for name in ("conv1d", "conv2d", "conv3d")}
+_MOST_OF_GROUP = 32  # products that are added up in float16 where there are groups
 _NAME = "NT_matmul"  # as MLC-LLM and TVM's FuseTransposeMatmul call it
 
 
@@ -131,23 +132,31 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         return source
 
     def _wide(self, name: str, call: Any) -> Any | None:
-        """``call`` with a result in float32; None for convolutions in groups."""
+        """``call`` with a result in float32; None for convolutions in groups that add up few numbers in float16."""
         if name == "relax.matmul":
             return relax.op.matmul(*call.args, out_dtype=_SUM)
         attrs = call.attrs
-        if int(attrs.groups) != 1:
+        groups = int(attrs.groups)
+        few = _MOST_OF_GROUP if str(tensor_type(call).dtype) in _HALF else 0
+        if groups != 1 and _terms(call) <= few:
             return None
         return _CONVOLUTIONS[name](
             *call.args,
             strides=list(attrs.strides),
             padding=list(attrs.padding),
             dilation=list(attrs.dilation),
-            groups=1,
+            groups=groups,
             data_layout=str(attrs.data_layout),
             kernel_layout=str(attrs.kernel_layout),
             out_layout=str(attrs.out_layout),
             out_dtype=_SUM,
         )
+
+
+def _terms(call: Any) -> int:
+    """Of how many products each result of a convolution is; 0 where that is not known."""
+    weights, results = static_shape(call.args[1]), str(call.attrs.kernel_layout).index("O")
+    return 0 if weights is None else math.prod(weights) // weights[results]
 
 
 def _has_few_rows(call: Any) -> bool:

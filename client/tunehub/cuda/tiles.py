@@ -285,12 +285,18 @@ def _summand(block: Any) -> Any | None:
 
 
 def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
-    """``sums`` with the two operands that it multiplies; None when these are not read in a simple way."""
-    loads = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
+    """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
+
+    Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take.
+    """
+    factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
+    loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
     if len(loads) != 2 or any(type(load).__name__ not in _LOADS for load in loads):
         return None
     target = buffer_of(block.writes[0])
-    if any(_type(buffer_of(load)) != _type(target) for load in loads):
+    types = {_type(buffer_of(load)) for load in loads}
+    wide = _type(target) == "float32" and types in ({"float16"}, {"bfloat16"})
+    if types != {_type(target)} and not wide:
         return None
     regions = [buffer_of(region) for region in block.reads if not buffer_of(region).same_as(target)]
     places = [next((at for at, each in enumerate(regions) if each.same_as(buffer_of(load))), -1) for load in loads]
@@ -300,7 +306,7 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
     first, second = operands
     assert first is not None and second is not None
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
-    if _type(target) != "float32" and matrix_shape(problem) is not None:
+    if types != {"float32"} and matrix_shape(problem) is not None:
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
     return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)

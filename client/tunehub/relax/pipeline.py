@@ -583,8 +583,9 @@ def _accuracy_passes(target: Any, precision: Precision) -> list[Any]:
         return []
     from tunehub.cuda.accurate_math import accurate_math
     from tunehub.cuda.products import gpu_products, gpu_products_in_tf32
+    from tunehub.cuda.wide_sums import wide_sums
 
-    return [accurate_math, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
+    return [accurate_math, wide_sums, gpu_products_in_tf32 if precision == "tf32" else gpu_products]
 
 
 def _attention_passes(target: Any) -> list[Any]:

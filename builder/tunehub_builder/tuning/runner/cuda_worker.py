@@ -6,6 +6,7 @@ A lock on a file makes measuring exclusive: the system releases it when its hold
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tunehub.measure.difference import tolerance
 from tunehub.measure.session import packed, unpacked
 from tunehub.measure.worker_process import error_of
-from tunehub.relax.nodes import buffer_kind, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_shapes, parameters
+from tunehub.verify.inputs import longest_sum, written
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
 from tunehub_builder.tuning.runner.knob_worker import KnobSession
@@ -28,6 +31,7 @@ CONTEXT_LOST = 70  # exit code
 _LAUNCH_S = 2e-5  # a single run is off by up to this: what a launch costs, and its jitter
 _RANDOM = 1 << 16  # numbers that fill an argument again and again
 _MOST_BYTES_KEPT = 4 << 30
+_MOST_PRODUCTS = 1 << 35  # that the plainest kernels make in a second
 _PLAIN = -1  # the number of what outputs are compared with
 
 
@@ -46,6 +50,7 @@ class CudaSession(TraceSession):
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         self._compilers: dict[str, Any] = {}
         self._apart: dict[int, float] = {}
+        self._plain: Callable[[], None] = _nothing  # builds what outputs are compared with
         self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
 
     def warm_up(self, target: Any) -> None:
@@ -88,12 +93,14 @@ class CudaSession(TraceSession):
     def build_case(self, task: str, target: Any, traces: list[Any]) -> list[str | None]:
         """As the base says. What is timed and what is compared are the same function.
 
-        Outputs are compared with those of the plainest kernels: dlight's own can be wrong, see ``tunehub.cuda.check``.
-        That is done at once, beside the other workers: the gate asks for one workload's differences after the other's.
+        Outputs are compared at once, beside the other workers: the gate asks for one workload's differences after the
+        other's.
         """
         self.drop()
+        self._plain = partial(self._build_plain, task, target)
         errors = [error_of(self.build_default, 0, task, target)]
-        error_of(self._build_plain, task, target)
+        if _products(self._modules[task]["main"]) <= _MOST_PRODUCTS:
+            error_of(self._plain)
         for i, trace in enumerate(traces):
             errors.append(error_of(self.build, packed(i), task, target, trace))
             if errors[-1] is None:
@@ -114,15 +121,22 @@ class CudaSession(TraceSession):
             return _samples(library, arguments, device, runs, 1)[0]
 
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
-        """As the base says; in place of the reference, the plainest kernels where they could be built."""
+        """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.cuda.check``), the
+        plainest kernels. Where these take seconds only what differs from the reference is compared with them."""
         if number in self._apart:
             return self._apart[number]
-        return super().difference(number, _PLAIN if _PLAIN in self._built else reference, runs)
+        if _PLAIN not in self._built:
+            found = super().difference(number, reference, runs) if reference in self._built else None
+            most = tolerance(str(array.dtype) for array in self._built[number][1])
+            if (found is not None and found <= most) or error_of(self._plain) is not None:
+                return math.inf if found is None else found
+        return super().difference(number, _PLAIN, runs)
 
     def drop(self) -> None:
         """As the base says."""
         super().drop()
         self._apart.clear()
+        self._plain = _nothing
 
     def _compare(self, number: int) -> None:
         self._apart[number] = self.difference(number, 0)
@@ -199,6 +213,17 @@ class CudaKnobSession(KnobSession, CudaSession):
 
     def _build_reference(self, task: str, target: Any) -> None:
         error_of(self._build_plain, task, target)
+
+
+def _products(function: Any) -> int:
+    """How many terms all sums of ``function`` have, if they are as long as the longest one."""
+    sizes = (math.prod(shape) for shape, _ in buffer_shapes(function))
+    outputs = [size for size, output in zip(sizes, written(function), strict=True) if output]
+    return longest_sum(function) * sum(outputs)
+
+
+def _nothing() -> None:
+    raise ValueError("no workload is built")
 
 
 def _arch(target: Any) -> str:

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tunehub.measure.session import packed, unpacked
+from tunehub_builder.tuning.runner import cuda_worker
 from tunehub_builder.tuning.runner.cuda_worker import CudaSession
 
 pytestmark = pytest.mark.slow
 
 
 class _SessionOnCpu(CudaSession):
-    """Candidates are modules in TVM's JSON."""
+    """Candidates are modules in TVM's JSON, TVM's own schedule may be another module, ``default``."""
+
+    plain_built = False
 
     def _device(self) -> Any:
         import tvm
@@ -27,9 +30,10 @@ class _SessionOnCpu(CudaSession):
         return tvm.ir.load_json(trace)
 
     def default(self, task: str, target: Any) -> Any:
-        return self._modules[task]
+        return self._modules.get("default", self._modules[task])
 
     def _build_plain(self, task: str, target: Any) -> None:
+        self.plain_built = True
         self._keep(-1, self._modules[task], target)
 
     def _compiled(self, mod: Any, target: Any) -> Any:
@@ -51,6 +55,31 @@ def test_outputs_are_compared_when_candidates_are_built(
     assert session.difference(unpacked(0), 0) == 0.0
     assert session.difference(unpacked(2), 0) > 0.1
     assert session.time(packed(0), 1) > 0.0
+
+
+def test_of_large_products_the_plainest_kernels_decide_only_what_tvms_own_schedule_computes_otherwise(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_worker, "_MOST_PRODUCTS", 1)
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    session.task("t", tvm.ir.save_json(matmul))
+    session.build_case("t", target, [tvm.ir.save_json(matmul)])
+    assert session.difference(unpacked(0), 0) == 0.0 and not session.plain_built
+    idle = tvm.IRModule({"main": matmul["main"].with_body(tvm.tirx.Evaluate(0))})
+    session.task("default", tvm.ir.save_json(idle))
+    session.build_case("t", target, [tvm.ir.save_json(matmul)])
+    assert session.plain_built and session.difference(unpacked(0), 0) == 0.0
+
+
+def test_small_workloads_are_compared_with_the_plainest_kernels(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path
+) -> None:
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    idle = tvm.ir.save_json(tvm.IRModule({"main": matmul["main"].with_body(tvm.tirx.Evaluate(0))}))
+    session.task("t", tvm.ir.save_json(matmul))
+    session.task("default", idle)
+    session.build_case("t", target, [idle])
+    assert session.plain_built and session.difference(unpacked(0), 0) > 0.1
 
 
 def test_what_was_compared_is_forgotten_with_its_candidates(
