@@ -48,6 +48,7 @@ _RULES = {  # methods of the rewriter that write a call in another way, or retur
     "relax.nn.conv2d": "_convolution",
     "relax.matmul": "_matmul",
     "relax.add": "_addition",
+    "relax.astype": "_converted",
     _QUANTIZE: "_quantising",
     _DEQUANTIZE: "_dequantising",
 }
@@ -217,6 +218,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
                 return self._as_float(accumulated, added, axis)
         return None
 
+    def _converted(self, call: Any) -> Any | None:
+        """Sums of a scale of one that become integers again, as ONNX's ``ConvInteger`` gives them."""
+        known = self._sums.get(self._source(call.args[0]))
+        if known is None or str(tensor_type(call).dtype) != "int32" or (known[1].scale != 1).any():
+            return None
+        return self._shifted_sums(known[0], known[1], known[2])
+
     def _quantising(self, call: Any) -> Any | None:
         """Clipping goes, scales of sums and of the result become one, and what only moves elements stays integer."""
         affine, dtype = affine_of(self, call), str(tensor_type(call).dtype)
@@ -259,12 +267,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
     def _scaled(self, accumulated: Any, sums: ScaledSums, axis: int) -> Any:
         """``scale * (sum + addend)`` as operators."""
-        rank = len(shape_of(accumulated) or ())
-        along = [-1 if at == axis else 1 for at in range(rank)] if rank == 4 else [-1]
-        if sums.addend.any():
-            accumulated = self._emit(relax.op.add(accumulated, relax.const(sums.addend.reshape(along))))
-        converted = self._emit(relax.op.astype(accumulated, "float32"))
-        return relax.op.multiply(converted, relax.const(sums.scale.reshape(along)))
+        converted = self._emit(relax.op.astype(self._shifted_sums(accumulated, sums, axis), "float32"))
+        return relax.op.multiply(converted, relax.const(sums.scale.reshape(_along(accumulated, axis))))
+
+    def _shifted_sums(self, accumulated: Any, sums: ScaledSums, axis: int) -> Any:
+        if not sums.addend.any():
+            return accumulated
+        return self._emit(relax.op.add(accumulated, relax.const(sums.addend.reshape(_along(accumulated, axis)))))
 
     def _moved(self, source: Any, affine: Affine, dtype: str) -> Any | None:
         """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers."""
@@ -370,6 +379,12 @@ def _bounds(value: Any, value_of: Callable[[Any], Any]) -> tuple[float, float] |
 
 def _is_integer_product(call: Any) -> bool:
     return _name(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
+
+
+def _along(image: Any, axis: int) -> list[int]:
+    """The shape in which a number for each output broadcasts to ``image``."""
+    rank = len(shape_of(image) or ())
+    return [-1 if at == axis else 1 for at in range(rank)] if rank == 4 else [-1]
 
 
 def _call_quantize(source: Any, affine: Affine, dtype: str) -> Any:

@@ -33,7 +33,8 @@ def model(nodes: Sequence[Any], constants: dict[str, Array], shape: tuple[int, .
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)]
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(list(nodes), "quantised", inputs, outputs, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=8)
 
 
 def both(made: Any, x: Array, tmp_path: Any) -> tuple[Array, Array, list[str]]:
@@ -83,3 +84,57 @@ def test_a_product_that_is_quantised_at_run_time(dtype: str, tmp_path: Any) -> N
     result, expected, notes = both(model(nodes, constants, x.shape, 3), x, tmp_path)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     assert notes == ["int8: 1 of 1 convolutions and products with quantised operands compute in integers"]
+
+
+DATA = {"xs": np.float32(0.02), "xz": np.uint8(120)}
+RESULT = {"ys": np.float32(0.3), "yz": np.uint8(100)}
+QUANTISE = helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"])
+DEQUANTISE = helper.make_node("DequantizeLinear", ["r", "ys", "yz"], ["y"])
+
+
+def check_steps(made: Any, x: Array, tmp_path: Any, count: int) -> None:
+    result, expected, notes = both(made, x, tmp_path)
+    steps = np.abs(result - expected) / RESULT["ys"]
+    assert steps.max() < 1.5
+    assert (steps > 0.5).mean() < 1e-3
+    assert notes == [f"int8: {count} of {count} convolutions and products with quantised operands compute in integers"]
+
+
+def test_a_convolution_of_integers_with_bias(tmp_path: Any) -> None:
+    constants = {
+        **DATA,
+        **RESULT,
+        "w": weights(32, 16, 3, 3),
+        "ws": RNG.uniform(0.001, 0.02, 32).astype("float32"),
+        "wz": np.zeros(32, "int8"),
+        "b": RNG.integers(-3000, 3000, 32).astype("int32"),
+    }
+    names = ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    nodes = [QUANTISE, helper.make_node("QLinearConv", names, ["r"], pads=[1, 1, 1, 1], strides=[2, 2]), DEQUANTISE]
+    x = RNG.uniform(-2, 2, (1, 16, 30, 30)).astype("float32")
+    check_steps(model(nodes, constants, x.shape, 4), x, tmp_path, 1)
+
+
+def test_a_product_and_an_addition_of_integers(tmp_path: Any) -> None:
+    constants = {**DATA, **RESULT, "w": weights(32, 32), "ws": np.float32(0.02), "wz": np.int8(0)}
+    nodes = [
+        QUANTISE,
+        helper.make_node("QLinearMatMul", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        helper.make_node("QLinearAdd", ["p", "ys", "yz", "q", "xs", "xz", "ys", "yz"], ["r"], domain="com.microsoft"),
+        DEQUANTISE,
+    ]
+    x = RNG.uniform(-2, 2, (7, 32)).astype("float32")
+    check_steps(model(nodes, constants, x.shape, 2), x, tmp_path, 1)
+
+
+def test_a_convolution_with_sums_as_its_result_is_exact(tmp_path: Any) -> None:
+    constants = {**DATA, "w": weights(32, 16, 3, 3), "wz": np.int8(0)}
+    nodes = [
+        QUANTISE,
+        helper.make_node("ConvInteger", ["q", "w", "xz", "wz"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    x = RNG.uniform(-2, 2, (1, 16, 28, 28)).astype("float32")
+    result, expected, notes = both(model(nodes, constants, x.shape, 4), x, tmp_path)
+    assert np.array_equal(result, expected)
+    assert notes[0].startswith("int8: 1 of 1 ")
