@@ -17,7 +17,7 @@ from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.target.gpu_architectures import LaunchLimits
 
 _WORTH = math.log(1.15)  # of one more kernel: as much less of the time at a single size
-_WORTH_OF_IMAGES = math.log(1.4)  # of one more convolution, which takes long to compile
+_WORTH_OF_IMAGES = math.log(2.0)  # of one more convolution, which takes long to compile
 
 
 class Grid(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 import tvm
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
 from tunehub.cuda import open_tensor_cores, tensor_core, tensor_core_rule
 from tunehub.cuda.matmul import Axis, Matmul
@@ -75,6 +75,36 @@ def test_all_rows_are_computed(lead: tuple[int, ...], monkeypatch: pytest.Monkey
         out = tvm.runtime.tensor(np.full((*lead, rows, 40), np.nan, "float16"))
         run(*map(tvm.runtime.tensor, (x, w, bias)), out)
         expected = (x.astype("float32") @ w.T.astype("float32")).astype("float16") + bias
+        np.testing.assert_allclose(out.numpy(), expected, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.no_cover
+def test_all_images_are_computed_whose_pixels_no_tile_divides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, a convolution of 6 x 6 images, 36 pixels, by blocks of 16 rows and more."""
+
+    def plain(matmul: Matmul, count: int) -> list[TensorTile]:
+        return [each for each in ranked(matmul, 400) if not each.pipelined][:count]
+
+    monkeypatch.setattr(tensor_core, "_tensorize", lambda *_: None)
+    monkeypatch.setattr(open_tensor_cores, "ranked", plain)
+    monkeypatch.setattr(open_tensor_cores, "check_function", lambda *_: None)
+    batch, shape, kernel = tirx.Var("n", "int64"), (16, 6, 6), (24, 16, 3, 3)
+    x, w = te.placeholder((batch, *shape), "float16", name="x"), te.placeholder(kernel, "float16", name="w")
+    y = topi.nn.conv2d(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda *at: y(*at).astype("float16"), name="out")
+    found = by_size(main_module(te.create_prim_func([x, w, z], index_dtype_override="int64")), H200)
+    assert found is not None
+    looped = threads_as_loops(found[0].mod, scopes=r"local|shared.*|wmma.*", all_loops=True)
+    run = tvm.tirx.build(looped, target="llvm")["main"]
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal(kernel).astype("float16")
+    for images in (1, 2, 3, 7, 17):
+        data = rng.standard_normal((images, *shape)).astype("float16")
+        out = tvm.runtime.tensor(np.full((images, 24, 6, 6), np.nan, "float16"))
+        run(*map(tvm.runtime.tensor, (data, weight)), out)
+        padded = np.pad(data.astype("float32"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        expected = np.einsum("nchwij,ocij->nohw", windows, weight.astype("float32"), optimize=True)
         np.testing.assert_allclose(out.numpy(), expected, rtol=2e-3, atol=2e-2)
 
 
