@@ -41,7 +41,8 @@ class Matmul:
     neighbours in memory along the rows, not along K; ``k_last``: those in B are along K, not along
     the columns; ``columns_first``: those in C are along the rows. ``runs``: so many elements of A and of B, from a
     multiple of that on, lie behind each other in the order of their axes. ``window``: so much of K, one behind the
-    other, are the places of one window of a convolution; 1 where A is a matrix.
+    other, are the places of one window of a convolution; 1 where A is a matrix. ``result_run``: as ``runs``, of C; 0
+    where that is not known.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Matmul:
     columns_first: bool
     runs: tuple[int, int]
     window: int
+    result_run: int = 0
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -236,6 +238,7 @@ def _matmul(block: Any, regions: Sequence[Any]) -> Matmul | None:
         columns_first=last[2] == "rows",
         runs=(_run(regions[0], block, groups), _run(regions[1], block, groups)),
         window=_window(regions[0], block, groups["k"]),
+        result_run=_run(regions[2], block, groups),
     )
 
 

@@ -3,6 +3,7 @@ tiled, and the one for the size is launched when the function is called. Softmax
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +18,11 @@ from tunehub.cuda.open_split_k import DividedRows, divided_rows, over_rows
 from tunehub.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.cuda.rule import NoTileError, Tile
 from tunehub.cuda.sizes import Grid, MeasuredPiece, OpenProblem, SizedPiece, open_problem, tiles_by_size
-from tunehub.cuda.tiles import Sums, checked_tiles, sums_of, tiled
+from tunehub.cuda.tiles import FEWEST_WINDOWS, WINDOW, Sums, checked_tiles, one_thread_each, sums_of, tiled
 from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
-from tunehub.relax.schedule.guard import GuardError, check_function
+from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
 from tunehub.relax.symbols import instance, symbols_of
 
 _OF_WINDOWS = 2  # axes along which windows of images are reduced
@@ -110,8 +111,27 @@ def _of_images(whole: OpenFunction, target: Any, static: Static) -> SizedFunctio
     if max(map(sum, axes), default=0) < _OF_WINDOWS:
         return None
     scheduled = static.scheduled(piece) or default_schedule(piece, target)
-    branch = SizeBranch(up_to=None, function=whole.over(scheduled, 1))
-    return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), [branch])))
+    first = whole.over(scheduled, 1)
+    branches = _of_windows(whole, first) or [SizeBranch(up_to=None, function=first)]
+    return SizedFunction(mod=main_module(joined(whole.function, product(wide(whole.axes.extents)), branches)))
+
+
+def _of_windows(whole: OpenFunction, few: Any) -> list[SizeBranch]:
+    """Of means of small windows: ``few`` images have several threads for each result, more of them one. None for
+    others."""
+    piece = whole.piece(1)
+    sums = sums_of(piece)
+    if sums is None or sums.problem is not None or math.prod(sums.reduction) > WINDOW:
+        return []
+    try:
+        scheduled = one_thread_each(piece, sums).mod["main"]
+        check_exact(scheduled)
+        many = whole.over(scheduled, 1)
+    except (NoTileError, NotPiecesError, GuardError):
+        return []
+    most = (FEWEST_WINDOWS - 1) // math.prod(sums.spatial)
+    own = [SizeBranch(up_to=most, function=few)] if most else []
+    return [*own, SizeBranch(up_to=None, function=many)]
 
 
 def _known(

@@ -16,7 +16,7 @@ from tvm_ffi import structural_equal
 
 from tunehub.cuda.skinny.schedule import with_rows
 from tunehub.cuda.thread_extents import thread_tag
-from tunehub.relax.index_expressions import parts_of
+from tunehub.relax.index_expressions import operator_name, parts_of
 from tunehub.relax.nodes import buffer_of, integer, parameters, statements_in
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.views import block_of, dtype_of, number, places, product, view, wide
@@ -244,16 +244,34 @@ class _Masking:
         inside = row < self._rest
         if written is not None:
             return tirx.IfThenElse(inside, node, None)
-        if type(node.value).__name__ in _LOADS:  # other than a condition, this leaves vectors whole
-            return tirx.BufferStore(node.buffer, self.last_row(node.value, row), node.indices)
-        zero = tirx.const(0, node.value.dtype if hasattr(node.value, "dtype") else node.value.ty.dtype)
-        return tirx.BufferStore(node.buffer, tirx.if_then_else(inside, node.value, zero), node.indices)
+        value = self.of_last_row(node.value, row)
+        if value is None:
+            zero = tirx.const(0, dtype_of(node.value))
+            value = tirx.if_then_else(inside, node.value, zero)
+        return tirx.BufferStore(node.buffer, value, node.indices)
 
-    def last_row(self, load: Any, row: Any) -> Any:
-        """A load that reads the last row instead of those beyond it: what comes of these is not written."""
+    def of_last_row(self, value: Any, row: Any) -> Any | None:
+        """A load, or one where it is no padding, of the last row instead of those beyond it: what comes of these is not
+        written. Other than a condition, this leaves vectors whole and takes no time. None for others."""
         from tvm import tirx
 
-        axis = self._limits[hash(buffer_of(load))]
+        if type(value).__name__ in _LOADS:
+            return self.last_row(value, row)
+        if type(value).__name__ != "Call" or operator_name(value) != "if_then_else":
+            return None
+        condition, then, otherwise = value.args
+        load = self.of_last_row(then, row)
+        if load is None or any(True for _ in self.rows(condition)) or any(True for _ in self.rows(otherwise)):
+            return None
+        return tirx.if_then_else(condition, load, otherwise)
+
+    def last_row(self, load: Any, row: Any) -> Any:
+        """A load of the last row instead of those beyond it."""
+        from tvm import tirx
+
+        axis = self._limits.get(hash(buffer_of(load)))
+        if axis is None:
+            return load
         last = tirx.max(self._rest - 1, tirx.const(0, "int32"))  # never less, but TVM keeps 32 bits where it sees that
         indices = list(load.indices)
         indices[axis] = tirx.min(row, last)

@@ -384,8 +384,10 @@ def _widths(both: Sequence[Side], sums: Sequence[int]) -> list[int]:
 
 
 def _result_vector(matmul: Matmul, tile: SplitTile) -> int:
-    """How many results a thread writes at once."""
-    return math.gcd(_VECTOR, sides(matmul)[1].extent, tile.block[1], math.prod(tile.sums) // tile.groups)
+    """How many results a thread writes at once. Of images of 7 x 7 one: four would not always be neighbours in memory,
+    and TVM then computes the place of each."""
+    own = math.prod(tile.sums) // tile.groups
+    return math.gcd(_VECTOR, matmul.result_run, sides(matmul)[1].extent, tile.block[1], own)
 
 
 def _whole(run: int, axes: Sequence[Axis], spatial: bool) -> int:

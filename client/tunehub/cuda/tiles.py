@@ -26,9 +26,9 @@ NAME = "cuda_tiles"  # in reports
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
-_WINDOW = 64  # most elements of a window
+WINDOW = 64  # most elements of a window
 _WINDOW_THREADS = (32, 256)  # of a block: fewest, most
-_FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
+FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
         tile = tile_for(sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, covering=sums.einsum)
         expected = tile.expected_s
         schedule = checked_tiles(mod, sums, tile)
-    elif math.prod(sums.reduction) <= _WINDOW and math.prod(sums.spatial) >= _FEWEST_WINDOWS:
+    elif math.prod(sums.reduction) <= WINDOW and math.prod(sums.spatial) >= FEWEST_WINDOWS:
         schedule = one_thread_each(mod, sums)
         check_exact(schedule.mod["main"])
     else:

@@ -126,6 +126,17 @@ def _depthwise() -> tuple[Any, Callable[..., Any]]:
     return function, lambda n: ([(n, 32, 9, 9), (32, 1, 3, 3), (n, 32, 9, 9)], expected)
 
 
+def _means() -> tuple[Any, Callable[..., Any]]:
+    """Of all places of an image: several threads for each result of few images, one of more."""
+    (batch,) = _open("batch")
+    data = _tensor("data", batch, 1500, 3, 3)
+    function = _function(data, topi.divide(topi.sum(data, axis=[2, 3], keepdims=True), 9.0))
+    return function, lambda n: (
+        [(n, 1500, 3, 3), (n, 1500, 1, 1)],
+        lambda x: np.asarray(x.mean(axis=(2, 3), keepdims=True)),
+    )
+
+
 def _scores() -> tuple[Any, Callable[..., Any]]:
     """Of attention: rows and columns are open."""
     (length,) = _open("length")
@@ -162,6 +173,7 @@ CASES = {
     "batch and rows": (_batch_and_rows, [(1, 1), (2, 1), (1, 5), (3, 7), (2, 16), (5, 53)]),
     "images": (_images, [(1,), (2,), (3,), (5,), (9,), (33,)]),
     "depthwise": (_depthwise, [(1,), (2,), (5,)]),
+    "means": (_means, [(1,), (2,), (3,), (9,)]),
 }
 
 

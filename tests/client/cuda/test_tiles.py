@@ -169,7 +169,7 @@ def test_a_mean_of_windows_gets_a_thread_for_each(monkeypatch: pytest.MonkeyPatc
     assert difference(one_after_the_other(scheduled), mod) < 1e-5
     with pytest.raises(NoTileError, match="several threads for each result"):
         by_rule(mod, TARGET)
-    monkeypatch.setattr(cuda_tiles, "_FEWEST_WINDOWS", 1)
+    monkeypatch.setattr(cuda_tiles, "FEWEST_WINDOWS", 1)
     found = by_rule(mod, TARGET)
     assert found is not None and found[1] is None
 
