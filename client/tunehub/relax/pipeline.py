@@ -19,7 +19,7 @@ from tunehub.records.ladder import StepRejected
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
-from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent
+from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent, tensor_type
 from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled
 from tunehub.relax.schedule.verified import VerifiedFunctions, VerifiedScheduling
@@ -196,7 +196,7 @@ def _named_for(target: Any, mod: Any) -> Any:
 def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
     """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own."""
     if target.kind.name == "cuda":
-        return _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
+        return _with_winograd(_turned(prepare(mod, target, precision=hub.precision), mod, target, hub), target, hub)
     if hub.layout == "auto":
         try:
             planned = prepare(mod, target, layout="auto", precision=hub.precision, winograd=hub.winograd, note=hub.note)
@@ -208,10 +208,14 @@ def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
 
 def _with_winograd(prepared: Any, target: Any, hub: Hub) -> Any:
     """``prepared`` with convolutions by Winograd's algorithm where the hub may and that should be faster."""
-    if not hub.winograd or target.kind.name != "llvm":
+    if not hub.winograd or hub.precision == "tf32":
         return prepared
-    from tunehub.relax.winograd.module import with_winograd
-
+    if target.kind.name == "llvm":
+        from tunehub.relax.winograd.module import with_winograd
+    elif target.kind.name == "cuda":
+        from tunehub.cuda.winograd.module import with_winograd
+    else:
+        return prepared
     try:
         return with_winograd(prepared, target, hub.lookup, hub.note)
     except Exception as error:
@@ -515,14 +519,15 @@ def _simplifying_passes(mod: Any) -> list[Any]:
     from tvm import relax
 
     from tunehub.relax.raising import raise_kernels
-    from tunehub.relax.simplify import simplify
+    from tunehub.relax.simplify import NARROW, simplify
 
-    training = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm" and call.attrs.training]
-    if training:
+    norms = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm"]
+    if any(call.attrs.training for call in norms):
         return []
+    narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
     return [
         relax.transform.CanonicalizeBindings(),
-        relax.transform.FoldBatchnormToConv2D(),
+        *([] if narrow else [relax.transform.FoldBatchnormToConv2D()]),
         simplify,
         raise_kernels,
         relax.transform.DecomposeOpsForInference(),

@@ -4,7 +4,9 @@
   the 15 s that ResNet-50 took to compile went into folding its batch norms. So are powers and sums of constants: a
   weight norm is computed once.
 * ``sum(stack(a, b), axis)``, as the ONNX importer writes ``Sum``, becomes ``a + b``, which fuses with its producer.
-* A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition.
+* A batch norm in inference mode that no convolution takes in becomes a multiplication and an addition. In half
+  precision the convolution before it takes in the scale here, rounded once: TVM's pass adds a number in float32 to its
+  variance, which TVM refuses.
 * A constant is converted to another type once.
 * Powers with a constant exponent become products and roots (:mod:`tunehub.relax.powers`).
 * Group and instance norms take their variance in a second pass (:mod:`tunehub.relax.group_norm`).
@@ -50,6 +52,7 @@ _ARITHMETIC: dict[str, Callable[..., _Array]] = {
     "relax.isnan": np.isnan,
     "relax.where": np.where,
 }
+NARROW = ("float16", "bfloat16")
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.broadcast_to": "_same_shape",
     "relax.sum": "_sum",
@@ -189,15 +192,30 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
         shape = shape_of(data)
         if call.attrs.training or shape is None or any(value is None for value in statistics):
             return None
-        gamma, beta, mean, variance = statistics
+        dtype = statistics[2].dtype
+        narrow = dtype.name in NARROW
+        gamma, beta, mean, variance = (each.astype("float32") if narrow else each for each in statistics)
         scale = (gamma if call.attrs.scale else 1) / np.sqrt(variance + call.attrs.epsilon)
         shift = (beta if call.attrs.center else 0) - mean * scale
         axis = int(call.attrs.axis) % len(shape)
         along = [mean.size if i == axis else 1 for i in range(len(shape))]
-        factors = [relax.const(value.reshape(along).astype(mean.dtype)) for value in (scale, shift)]
-        scaled = self.builder_.emit(relax.op.multiply(data, factors[0]))
-        shifted = self.builder_.emit(relax.op.add(scaled, factors[1]))
+        scaled = self._scaled_convolution(data, scale, dtype) if narrow and axis == 1 else None
+        if scaled is None:
+            scaled = relax.op.multiply(data, relax.const(scale.reshape(along).astype(dtype)))
+        shifted = relax.op.add(self.builder_.emit(scaled), relax.const(shift.reshape(along).astype(dtype)))
+        shifted = self.builder_.emit(shifted)
         return relax.Tuple([shifted, rest[2], rest[3]])
+
+    def _scaled_convolution(self, data: Any, scale: _Array, dtype: Any) -> Any | None:
+        """The convolution in NCHW that ``data`` is with its weight times ``scale``, where that is a constant."""
+        found = bound_value(self, data)
+        if getattr(getattr(found, "op", None), "name", "") != "relax.nn.conv2d":
+            return None
+        weight, layouts = self._constant(found.args[1]), (found.attrs.out_layout, found.attrs.kernel_layout)
+        if weight is None or weight.dtype != dtype or tuple(map(str, layouts)) != ("NCHW", "OIHW"):
+            return None
+        folded = (weight.astype("float32") * scale.reshape(-1, 1, 1, 1)).astype(dtype)
+        return relax.Call(found.op, [found.args[0], relax.const(folded)], found.attrs)
 
     def _without_broadcast(self, expression: Any) -> Any:
         value = bound_value(self, expression)

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tunehub.relax.nodes import constant_array, is_constant
 from tunehub.relax.pipeline import _simplifying_passes, prepare
 from tunehub.relax.simplify import simplify
 
@@ -209,3 +210,43 @@ def test_sums_of_constants_keep_their_type(nets: Any, target: Any, run: Any, kin
     found = run(tvm.compile(simplify(mod), target), np.array([1, 2], kind))
     assert found.dtype == kind
     np.testing.assert_array_equal(found, np.array([1, 2], kind) + values.sum(dtype="float64").astype(kind))
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_weights_in_half_precision_take_in_batch_norms_and_are_rounded_once(nets: Any, groups: int) -> None:
+    gamma, beta, mean, variance = ((np.abs(nets.array(16)) + 0.5).astype("float16") for _ in range(4))
+    weight = nets.array(16, 8 // groups, 3, 3).astype("float16")
+
+    def make(b: Any, x: Any) -> Any:
+        y = b.emit(op.nn.conv2d(x, relax.const(weight), padding=1, groups=groups))
+        statistics = map(relax.const, (gamma, beta, mean, variance))
+        norm = op.nn.batch_norm(y, *statistics, axis=1, training=False)
+        return b.emit(relax.TupleGetItem(b.emit(norm), 0))
+
+    after = simplified(nets.build(make, (1, 8, 6, 6), dtype="float16"))
+    assert operators(after) == {"relax.nn.conv2d": 1, "relax.add": 1}
+    found: list[Any] = []
+    relax.analysis.post_order_visit(
+        after["main"], lambda node: found.append(constant_array(node)) if is_constant(node) else None
+    )
+    scale = gamma.astype("float64") / np.sqrt(variance.astype("float64") + 1e-5)
+    expected = {weight.shape: weight * scale.reshape(-1, 1, 1, 1), (1, 16, 1, 1): (beta - mean * scale)[:, None, None]}
+    folded = [array for array in found if array.ndim == 4]  # the others are the norm's own, which it returns, too
+    assert {array.shape for array in folded} == expected.keys()
+    for array in folded:
+        wanted = expected[array.shape]
+        assert (np.abs(array - wanted) <= 0.501 * np.spacing(np.abs(array)).astype("float64")).all()
+
+
+def test_a_batch_norm_in_half_precision_by_itself_is_right(nets: Any, target: Any, run: Any) -> None:
+    statistics = [(np.abs(nets.array(6)) + 0.5).astype("float16") for _ in range(4)]
+
+    def make(b: Any, x: Any) -> Any:
+        norm = op.nn.batch_norm(x, *map(relax.const, statistics), axis=1, training=False)
+        return b.emit(relax.TupleGetItem(b.emit(norm), 0))
+
+    data = nets.array(2, 6, 3).astype("float16")
+    gamma, beta, mean, variance = (each.astype("float64")[None, :, None] for each in statistics)
+    expected = (data - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+    found = run(tvm.compile(simplified(nets.build(make, data.shape, dtype="float16")), target), data)
+    assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()

@@ -302,6 +302,15 @@ def _default_knobs(request: Request) -> _Outcomes:
         yield Served(step="template", schedule=schedule, rung="template", template=name)
 
 
+def _winograd(request: Request) -> _Outcomes:
+    """The transforms of Winograd's algorithm."""
+    if request.is_symbolic:
+        return ()
+    from tunehub.cuda.winograd import transforms  # CPUs need none of it
+
+    return _by_cuda_rule(request, transforms.NAME, transforms.by_rule)
+
+
 def _skinny(request: Request) -> _Outcomes:
     """The kernel for products with few rows."""
     if request.is_symbolic:
@@ -482,7 +491,7 @@ def _of_tiles(schedule: Any) -> Served:
 
 RECORD_STEPS = (_exact, _anchor)
 _CPU_RULES = (_instance, _long_attention, _by_tiles, _transferred_knobs, _transferred_traces, _default_knobs)
-_CUDA_RULES = (_attention, _skinny, _tensor_cores, _transferred_traces, _split_k, _cuda_rule)
+_CUDA_RULES = (_attention, _winograd, _skinny, _tensor_cores, _transferred_traces, _split_k, _cuda_rule)
 CPU_STEPS = (*RECORD_STEPS, *_CPU_RULES)
 CUDA_STEPS = (_tf32, *RECORD_STEPS, *_CUDA_RULES)
 

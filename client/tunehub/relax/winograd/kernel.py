@@ -71,20 +71,20 @@ def conv2d_winograd(data: Any, weight: Any) -> Any:
     a, m, th, tw = (tirx.IntImm(index, each) for each in (extent, tile, down, across))
 
     def of_rows(n: Any, c: Any, y: Any, x: Any, i: Any, j: Any, ci: Any) -> Any:
-        return _picked(i, _of_image([data[n, c, y * tile + k, x * tile + j, ci] for k in range(extent)]))
+        return picked(i, of_image([data[n, c, y * tile + k, x * tile + j, ci] for k in range(extent)]))
 
     def of_tile(i: Any, j: Any, n: Any, y: Any, x: Any, c: Any, ci: Any) -> Any:
-        return _picked(j, _of_image([in_rows[n, c, y, x, i, k, ci] for k in range(extent)]))
+        return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in range(extent)]))
 
     def product(i: Any, j: Any, o: Any, n: Any, y: Any, x: Any, oi: Any) -> Any:
         return te.sum(tiles[i, j, n, y, x, c, ci] * weight[i, j, o, c, ci, oi], axis=[c, ci])
 
     def of_sums(n: Any, o: Any, y: Any, x: Any, i: Any, j: Any, oi: Any) -> Any:
-        return _picked(i, _of_products([products[k, j, o, n, y, x, oi] for k in range(extent)]))
+        return picked(i, of_products([products[k, j, o, n, y, x, oi] for k in range(extent)]))
 
     def result(n: Any, o: Any, h: Any, w: Any, oi: Any) -> Any:
         y, x, i = h // tile, w // tile, h % tile
-        return _picked(w % tile, _of_products([sums[n, o, y, x, i, k, oi] for k in range(extent)]))
+        return picked(w % tile, of_products([sums[n, o, y, x, i, k, oi] for k in range(extent)]))
 
     in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
     tiles = te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
@@ -95,7 +95,7 @@ def conv2d_winograd(data: Any, weight: Any) -> Any:
     return te.compute((batch, outer, rows, columns, lanes), result, name=RESULT)
 
 
-def _of_image(d: Sequence[Any]) -> list[Any]:
+def of_image(d: Sequence[Any]) -> list[Any]:
     """``Bᵀ d``; what two of them share is written alike, so that LLVM computes it once."""
     if len(d) == 4:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
@@ -106,7 +106,7 @@ def _of_image(d: Sequence[Any]) -> list[Any]:
     return [first, even + odd, even - odd, evens + odds, evens - odds, last]
 
 
-def _of_products(d: Sequence[Any]) -> list[Any]:
+def of_products(d: Sequence[Any]) -> list[Any]:
     """``Aᵀ d``."""
     if len(d) == 4:
         return [d[0] + d[1] + d[2], d[1] - d[2] - d[3]]
@@ -119,7 +119,7 @@ def _of_products(d: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _picked(index: Any, values: Sequence[Any]) -> Any:
+def picked(index: Any, values: Sequence[Any]) -> Any:
     """The one of ``values`` at ``index``; the choice goes when the loop over it is unrolled."""
     *first, chosen = values
     for at, value in reversed(list(enumerate(first))):

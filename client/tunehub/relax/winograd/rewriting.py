@@ -31,7 +31,7 @@ class Found:
 def find(function: Any) -> Found | None:
     """The one blocked float32 convolution of ``function``, a PrimFunc of static shapes, that can be written so."""
     own = [hash(buffer) for buffer in parameters(function)]
-    found = [(at, block) for at, each in enumerate(_statements(function)) for block in _convolutions(each)]
+    found = [(at, block) for at, each in enumerate(statements_of(function)) for block in _convolutions(each)]
     if len(found) != 1:
         return None
     ((at, block),) = found
@@ -52,11 +52,11 @@ def rewritten(function: Any, found: Found, tile: int) -> Any:
     kernel = _kernel(function, found, tile)
     image, weight, result = parameters(kernel)
     own, inner = function.body.block, kernel.body.block
-    statements = _statements(function)
+    statements = statements_of(function)
     statements[found.at : found.at + 1] = [
-        _copy(function.body, IMAGE, (found.image, image)),
-        *_statements(kernel),
-        _copy(function.body, SUM, (result, found.result)),
+        copied(function.body, IMAGE, (found.image, image)),
+        *statements_of(kernel),
+        copied(function.body, SUM, (result, found.result)),
     ]
     local = [*own.alloc_buffers, image, *inner.alloc_buffers, result]
     root = type(own)([], [], [], own.name_hint, tirx.SeqStmt(statements), None, local, [], own.annotations)
@@ -76,7 +76,8 @@ def _kernel(function: Any, found: Found, tile: int) -> Any:
     return te.create_prim_func([*operands, conv2d_winograd(*operands)])
 
 
-def _statements(function: Any) -> list[Any]:
+def statements_of(function: Any) -> list[Any]:
+    """The statements of a PrimFunc, a computation each."""
     root = getattr(getattr(function, "body", None), "block", None)
     if root is None:
         return []
@@ -114,7 +115,7 @@ def _extents(buffer: Any) -> list[int] | None:
     return [0 if first is None else first, *known] if len(known) == len(others) else None
 
 
-def _copy(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
+def copied(root: Any, name: str, buffers: tuple[Any, Any]) -> Any:
     """The second of ``buffers`` gets all of the first: two functions that are joined keep their buffers. ``root``: any
     block, whose class has moved between releases."""
     source, target = buffers

@@ -1,0 +1,115 @@
+"""Winograd's minimal filtering F(m×m, 3×3) of images in NCHW as three functions: tiles of the image are transformed,
+multiplied with the weights at each of their (m+2)² places, and transformed back.
+
+Between the functions values lie as ``[place, channel, tile]``, so that neighbouring threads have neighbouring tiles.
+What each transform is, and its source: :mod:`tunehub.relax.winograd.kernel`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from tunehub.cuda.winograd.convolution import PlainConv3x3
+from tunehub.relax.nodes import constant_array, constant_like
+from tunehub.relax.winograd.kernel import KERNEL, of_image, of_products, picked, transform_weight, transformed_shape
+
+PRODUCT = "tunehub_winograd_products"
+TAKEN, ROWS, TRANSFORMED = (f"tunehub_winograd_{step}" for step in ("taken", "rows", "transformed"))
+SUMS, RESULT = (f"tunehub_winograd_{step}" for step in ("sums", "result"))
+
+
+def image_function(convolution: PlainConv3x3, tile: int) -> Any:
+    """A PrimFunc of the image, with its padding, that gives its transformed tiles."""
+    shape = (convolution.batch, convolution.inputs, *(size + KERNEL - 1 for size in convolution.image))
+    image = te.placeholder(_extents(*shape), "float32", name="image")
+    return _primitive(image, _transformed_tiles(image, convolution, tile))
+
+
+def product_function(convolution: PlainConv3x3, tile: int) -> Any:
+    """A PrimFunc of transformed weights ``[place, input, output]`` and tiles."""
+    places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
+    weight = te.placeholder(_extents(places, convolution.inputs, convolution.outputs), "float32", name="weight")
+    image = te.placeholder(_extents(places, convolution.inputs, tiles), "float32", name="tiles")
+    c = te.reduce_axis((tirx.IntImm("int64", 0), _extents(convolution.inputs)[0]), "c")
+    products = te.compute(
+        _extents(places, convolution.outputs, tiles),
+        lambda p, o, t: te.sum(weight[p, c, o] * image[p, c, t], axis=c),
+        name=PRODUCT,
+    )
+    return _primitive(weight, image, products)
+
+
+def result_function(convolution: PlainConv3x3, tile: int) -> Any:
+    """A PrimFunc of products that gives what the direct convolution does."""
+    shape = ((tile + KERNEL - 1) ** 2, convolution.outputs, convolution.tiles(tile))
+    products = te.placeholder(_extents(*shape), "float32", name="products")
+    return _primitive(products, _results(products, convolution, tile))
+
+
+def transformed(constant: Any, tile: int) -> Any:
+    """The weight ``[output, input, 3, 3]``, a constant of Relax, as :func:`product_function` takes it."""
+    weight = constant_array(constant).transpose(1, 2, 3, 0)[None, :, :, :, None, :]
+    shape = transformed_shape(weight.shape, tile)
+    extent, _, _, inputs, _, outputs = shape
+    return constant_like(
+        (extent * extent, inputs, outputs), "float32", lambda own: transform_weight(weight, tile, own.reshape(shape))
+    )
+
+
+def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
+    """``V = Bᵀ d B``. Where tiles go over the end of the image they have zeros."""
+    extent, (down, across) = tile + KERNEL - 1, convolution.grid(tile)
+    height, width = image.shape[2:]
+    rows_end, columns_end = (
+        count * tile != size for count, size in zip((down, across), convolution.image, strict=True)
+    )
+
+    def taken(c: Any, t: Any, i: Any, j: Any) -> Any:
+        n, y, x = _place(t, down, across)
+        h, w = y * tile + i, x * tile + j
+        inside = [condition for ends, condition in ((rows_end, h < height), (columns_end, w < width)) if ends]
+        value = image[n, c, h, w]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32")) if inside else value
+
+    def of_rows(c: Any, t: Any, i: Any, j: Any) -> Any:
+        return picked(i, of_image([places[c, t, k, j] for k in range(extent)]))
+
+    def of_tile(p: Any, c: Any, t: Any) -> Any:
+        return picked(p % extent, of_image([rows[c, t, p // extent, k] for k in range(extent)]))
+
+    tiles = _extents(convolution.inputs, convolution.tiles(tile), extent, extent)
+    places = te.compute(tiles, taken, name=TAKEN)
+    rows = te.compute(tiles, of_rows, name=ROWS)
+    return te.compute(_extents(extent * extent, *map(int, tiles[:2])), of_tile, name=TRANSFORMED)
+
+
+def _results(products: Any, convolution: PlainConv3x3, tile: int) -> Any:
+    """``Aᵀ M A``."""
+    extent, (down, across) = tile + KERNEL - 1, convolution.grid(tile)
+
+    def of_sums(o: Any, t: Any, i: Any, j: Any) -> Any:
+        return picked(i, of_products([products[k * extent + j, o, t] for k in range(extent)]))
+
+    def result(n: Any, o: Any, h: Any, w: Any) -> Any:
+        t = (n * down + h // tile) * across + w // tile
+        return picked(w % tile, of_products([sums[o, t, h % tile, k] for k in range(extent)]))
+
+    shape = _extents(convolution.outputs, convolution.tiles(tile), tile, extent)
+    sums = te.compute(shape, of_sums, name=SUMS)
+    return te.compute(_extents(convolution.batch, convolution.outputs, *convolution.image), result, name=RESULT)
+
+
+def _place(t: Any, down: int, across: int) -> tuple[Any, Any, Any]:
+    """The image of a tile, and its place down and across it."""
+    return t // (down * across), t // across % down, t % across
+
+
+def _extents(*sizes: int) -> tuple[Any, ...]:
+    """Relax counts in 64 bits."""
+    return tuple(tirx.IntImm("int64", size) for size in sizes)
+
+
+def _primitive(*tensors: Any) -> Any:
+    return te.create_prim_func(list(tensors), index_dtype_override="int64").without_attr("global_symbol")

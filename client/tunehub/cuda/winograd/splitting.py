@@ -1,0 +1,177 @@
+"""Functions with a convolution in NCHW, taken apart into those of Winograd's algorithm: what is fused before the
+convolution goes to the transform of the image, what is fused behind it to that of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tunehub.cuda.matmul import find_matmul
+from tunehub.cuda.winograd.convolution import PlainConv3x3
+from tunehub.cuda.winograd.kernels import image_function, product_function, result_function
+from tunehub.relax.nodes import (
+    blocks_in,
+    buffer_kind,
+    buffer_of,
+    integer,
+    is_static,
+    main_module,
+    parameters,
+    plain_extent,
+    symbolic,
+)
+from tunehub.relax.winograd.kernel import IMAGE, KERNEL, SUM
+from tunehub.relax.winograd.replacing import WinogradStage
+from tunehub.relax.winograd.rewriting import copied, statements_of
+
+Parameter = tuple[Any, Any]  # of a function, and its buffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainFound:
+    """A convolution of 3×3 with unit strides in a function. ``weight``: the number of its parameter; ``image``, with
+    its padding, and ``result``: the buffers that it reads and writes; ``at``: its place among the statements."""
+
+    convolution: PlainConv3x3
+    weight: int
+    image: Any
+    result: Any
+    at: int
+
+
+def find_plain(function: Any) -> PlainFound | None:
+    """The convolution of ``function``, a PrimFunc, in float32 that can be taken out of it."""
+    if not is_static(function) or not _may_have(function):
+        return None
+    matmul = find_matmul(main_module(function), "float32")
+    if matmul is None or matmul.window != KERNEL * KERNEL:
+        return None
+    statements, own = statements_of(function), list(map(hash, parameters(function)))
+    found = [(at, block) for at, each in enumerate(statements) for block in blocks_in(each)]
+    ((at, block),) = [(at, block) for at, block in found if str(block.name_hint) == matmul.name]
+    result = buffer_of(block.writes[0])
+    image, weight = (region for region in block.reads if not buffer_of(region).same_as(result))
+    convolution = _described(block, image, weight)
+    uses = sum(hash(buffer_of(weight)) in _buffers(each, "reads") for each in statements)
+    if convolution is None or hash(buffer_of(weight)) not in own or uses != 1 or not _writes_only_last(function):
+        return None
+    return PlainFound(
+        convolution=convolution,
+        weight=own.index(hash(buffer_of(weight))),
+        image=buffer_of(image),
+        result=result,
+        at=at,
+    )
+
+
+def stages(function: Any, name: str, found: PlainFound, tile: int) -> tuple[WinogradStage, ...]:
+    """What takes the place of ``function``, with tiles of ``tile``."""
+    own = found.convolution
+    products = ((tile + KERNEL - 1) ** 2, own.outputs, own.tiles(tile))
+    image, taken = _image_stage(function, found, image_function(own, tile))
+    result, used = _result_stage(function, found, result_function(own, tile))
+    return (
+        WinogradStage(
+            function=image,
+            name=name.replace("conv2d", "winograd_image", 1),
+            operands=taken,
+            shape=(products[0], own.inputs, products[2]),
+        ),
+        WinogradStage(
+            function=product_function(own, tile), name="winograd_product", operands=(found.weight, -1), shape=products
+        ),
+        WinogradStage(function=result, name=name.replace("conv2d", "winograd_result", 1), operands=(-2, *used)),
+    )
+
+
+def _image_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, tuple[int, ...]]:
+    """The function, and the numbers of its operands among the parameters of ``function``."""
+    image, given = parameters(kernel)
+    before = _needed(statements_of(function)[: found.at], [found.image])
+    statements = [*before, copied(function.body, IMAGE, (found.image, image)), *statements_of(kernel)]
+    used = _used(function, statements)
+    own = [*(_parameters(function)[number] for number in used), (kernel.params[1], given)]
+    return _function(function, own, statements, [image, *kernel.body.block.alloc_buffers]), used
+
+
+def _result_stage(function: Any, found: PlainFound, kernel: Any) -> tuple[Any, tuple[int, ...]]:
+    """As :func:`_image_stage`; the products come before the operands."""
+    products, result = parameters(kernel)
+    others, last = statements_of(function), parameters(function)[-1]
+    others[found.at : found.at + 1] = [copied(function.body, SUM, (result, found.result))]
+    statements = [*statements_of(kernel), *_needed(others, [last])]
+    used = _used(function, statements)
+    own = [(kernel.params[0], products), *(_parameters(function)[number] for number in used)]
+    return _function(function, own, statements, [result, *kernel.body.block.alloc_buffers]), used[:-1]
+
+
+def _function(like: Any, own: Sequence[Parameter], statements: Sequence[Any], local: Sequence[Any]) -> Any:
+    """A PrimFunc of the parameters ``own``; ``local``: buffers of its own beside those of ``like``."""
+    block = like.body.block
+    touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
+    kept = [buffer for buffer in block.alloc_buffers if hash(buffer) in touched]
+    root = type(block)(
+        [], [], [], block.name_hint, tirx.SeqStmt(list(statements)), None, [*kept, *local], [], block.annotations
+    )
+    body = type(like.body)(like.body.iter_values, like.body.predicate, root)
+    maps = [dict(own)] if hasattr(like, "buffer_map") else []  # until 0.25
+    return tirx.PrimFunc([parameter for parameter, _ in own], body, like.ret_type, *maps, like.attrs)
+
+
+def _needed(statements: Sequence[Any], wanted: Iterable[Any]) -> list[Any]:
+    """Those of ``statements`` that the buffers ``wanted`` depend on."""
+    needed, found = set(map(hash, wanted)), []
+    for statement in reversed(statements):
+        if needed & _buffers(statement, "writes"):
+            needed |= _buffers(statement, "reads")
+            found.append(statement)
+    return found[::-1]
+
+
+def _used(function: Any, statements: Sequence[Any]) -> tuple[int, ...]:
+    touched = set().union(*(_buffers(each, side) for each in statements for side in ("reads", "writes")))
+    return tuple(number for number, buffer in enumerate(parameters(function)) if hash(buffer) in touched)
+
+
+def _parameters(function: Any) -> list[Parameter]:
+    return list(zip(function.params, parameters(function), strict=True))
+
+
+def _buffers(statement: Any, side: str) -> set[int]:
+    """The buffers that a statement ``reads`` or ``writes``."""
+    return {hash(buffer_of(region)) for block in blocks_in(statement) for region in getattr(block, side)}
+
+
+def _writes_only_last(function: Any) -> bool:
+    written = set().union(*(_buffers(each, "writes") for each in statements_of(function)))
+    return [hash(each) in written for each in parameters(function)] == [False] * (len(function.params) - 1) + [True]
+
+
+def _may_have(function: Any) -> bool:
+    """Whether a parameter has the shape of such a weight; what follows takes some milliseconds."""
+    shapes = [list(map(integer, buffer_kind(buffer).shape)) for buffer in parameters(function)]
+    return any(len(shape) == 4 and shape[2:] == [KERNEL, KERNEL] for shape in shapes)
+
+
+def _described(block: Any, image: Any, weight: Any) -> PlainConv3x3 | None:
+    """By the indices of ``block``: ``image[n, c, h + i, w + j] * weight[o, c, i, j]`` is added to ``[n, o, h, w]``."""
+    shapes = [
+        [plain_extent(extent) for extent in buffer_kind(buffer_of(each)).shape]
+        for each in (image, weight, block.writes[0])
+    ]
+    if [len(shape) for shape in shapes] != [4, 4, 4] or shapes[1][2:] != [KERNEL, KERNEL]:
+        return None
+    n, o, h, w = (each.min for each in block.writes[0].region)
+    filters, c, i, j = (each.min for each in weight.region)
+    expected = (n, c, h + i, w + j, o)
+    analyzer = symbolic().Analyzer()
+    given = (*(each.min for each in image.region), filters)
+    if not all(analyzer.can_prove_equal(a, b) for a, b in zip(given, expected, strict=True)):
+        return None
+    (batch, outputs, *size), inputs = shapes[2], shapes[1][1]
+    if shapes[0] != [batch, inputs, *(extent + KERNEL - 1 for extent in size)]:
+        return None
+    return PlainConv3x3(batch=batch, inputs=inputs, outputs=outputs, image=(size[0], size[1]))

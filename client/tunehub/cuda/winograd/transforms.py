@@ -1,0 +1,87 @@
+"""Schedules of the transforms of Winograd's algorithm: a thread has a tile of one channel, all in registers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tunehub.cuda.cost import MULTIPROCESSORS
+from tunehub.cuda.matmul import inline_producers, own_loops
+from tunehub.cuda.winograd.cost import transform_s
+from tunehub.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
+from tunehub.relax.nodes import blocks_in, buffer_shapes
+from tunehub.relax.schedule.guard import check_function, check_tiles
+from tunehub.relax.winograd.rewriting import statements_of
+from tunehub.target.gpu_architectures import WARP
+from tunehub.templates.base import open_schedule
+
+NAME = "winograd"  # in reports
+_MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all multiprocessors have some
+
+
+def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
+    """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when it
+    is no transform. Raises GuardError for what would be wrong, or what TVM raises."""
+    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
+    if TRANSFORMED not in names and RESULT not in names:
+        return None
+    schedule = open_schedule(mod)
+    if TRANSFORMED in names:
+        _image(schedule)
+    else:
+        _result(schedule, names)
+    scheduled = schedule.mod["main"]
+    check_function(scheduled, mod["main"], target)
+    check_tiles(scheduled)
+    return schedule, transform_s(sum(math.prod(shape) for shape, _ in buffer_shapes(mod["main"])))
+
+
+def _image(schedule: Any) -> None:
+    block = schedule.get_sblock(TRANSFORMED)
+    place, channel, tile = schedule.get_loops(block)
+    schedule.reorder(channel, tile, place)
+    thread = _bind(schedule, [channel, tile])
+    schedule.unroll(place)
+    for name in (ROWS, TAKEN):
+        _in_registers(schedule, name, thread)
+    inline_producers(schedule, schedule.get_sblock(TAKEN))
+
+
+def _result(schedule: Any, names: list[str]) -> None:
+    *others, last = names
+    for name in others:
+        if name not in (SUMS, RESULT):
+            schedule.compute_inline(schedule.get_sblock(name))
+    block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[2]
+    image, channel, row, column = schedule.get_loops(block)
+    even = int(schedule.get(column).extent) % tile == 0
+    (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
+    schedule.reorder(channel, image, down, across, i, j)
+    thread = _bind(schedule, [channel, image, down, across])
+    schedule.unroll(i)
+    (schedule.vectorize if even else schedule.unroll)(j)
+    for name in (RESULT, SUMS):
+        _in_registers(schedule, name, thread)
+
+
+def _bind(schedule: Any, loops: list[Any]) -> Any:
+    """A thread for each iteration of ``loops``."""
+    fused = schedule.fuse(*loops)
+    count = int(schedule.get(fused).extent) // MULTIPROCESSORS
+    threads = min(_MOST_THREADS, max(WARP, 1 << max(count, 1).bit_length() - 1))
+    block, thread = schedule.split(fused, [None, threads])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    return thread
+
+
+def _in_registers(schedule: Any, name: str, thread: Any) -> None:
+    block = schedule.get_sblock(name)
+    schedule.compute_at(block, thread, preserve_unit_loops=True)
+    schedule.set_scope(block, 0, "local")
+    for loop in own_loops(schedule, block):
+        schedule.unroll(loop)
+
+
+def _extents(schedule: Any, name: str) -> list[int]:
+    return [int(axis.dom.extent) for axis in schedule.get(schedule.get_sblock(name)).iter_vars]

@@ -1,0 +1,131 @@
+"""Direct convolutions of a prepared module replaced by functions of Winograd's algorithm, one or several each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.relax.kernels import result_types
+from tunehub.relax.nodes import is_constant, tensor_class
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WinogradStage:
+    """One function of those that take the place of another.
+
+    ``operands``: by number arguments of that one's calls, its weight transformed among them; -1 is what the first of
+    the stages gives, -2 the second. ``shape``: of what this one gives, in float32; None: the very result.
+    """
+
+    function: Any
+    name: str
+    operands: tuple[int, ...]
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """What takes the place of a function: ``stages``, the last of which gives its result. ``weight``: the number of the
+    argument that is transformed for tiles of ``tile``; ``recorded``: there is a record for the function."""
+
+    stages: tuple[WinogradStage, ...]
+    weight: int
+    tile: int
+    recorded: bool
+
+
+def with_replacements(
+    mod: Any,
+    replacement: Callable[[str, Any], Replacement | None],
+    transformed: Callable[[Any, int], Any],
+    note: Callable[[str], None],
+) -> Any:
+    """``mod`` with what ``replacement`` gives for its functions, by name, where every call has a constant weight.
+
+    ``transformed``: the weight, a constant, for a tile. ``note`` is told how many functions do not keep their records.
+    """
+    calls, found = _calls(mod), {}
+    for variable, function in mod.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            name = str(variable.name_hint)
+            own = replacement(name, function)
+            if own is not None and all(_has_constant(call, own.weight) for call in calls.get(name, ())):
+                found[name] = own
+    recorded = sum(each.recorded for each in found.values())
+    if recorded:
+        note(
+            f"{recorded} functions with records are computed by Winograd's algorithm, which should be at least "
+            f"{GUESS_MARGIN:.3g} times as fast (winograd=False keeps the records)"
+        )
+    return _Rewriter(mod, found, transformed).written() if found else mod
+
+
+def _has_constant(call: Any, at: int) -> bool:
+    fields = getattr(call.args[1], "fields", ())
+    return at < len(fields) and is_constant(fields[at])
+
+
+def _calls(mod: Any) -> dict[str, list[Any]]:
+    """The calls of PrimFuncs in the graphs of ``mod``, by name; those that are no plain ``call_tir`` have no arguments
+    that are known."""
+    found: dict[str, list[Any]] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and str(getattr(node.op, "name", "")).startswith("relax.call_tir"):
+            found.setdefault(str(node.args[0].name_hint), []).append(node)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+@mutator
+class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    """Calls the new functions, with weights that are transformed once for all calls."""
+
+    def __init__(self, mod: Any, found: dict[str, Replacement], transformed: Callable[[Any, int], Any]) -> None:
+        super().__init__(mod)
+        self._mod, self._found, self._transformed = mod, found, transformed
+        self._added: dict[tuple[str, int], Any] = {}
+        self._weights: dict[tuple[Any, int], Any] = {}
+
+    def written(self) -> Any:
+        """The module; functions that nobody calls any more are gone."""
+        for variable, function in self._mod.functions.items():
+            if isinstance(function, relax.Function):
+                self.builder_.update_func(variable, self.visit_expr(function))
+        return relax.transform.DeadCodeElimination()(self.builder_.get())
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        name = str(getattr(call.args[0], "name_hint", "")) if call.args else ""
+        own = self._found.get(name)
+        if own is None or getattr(call.op, "name", "") != "relax.call_tir":
+            return call
+        given = list(call.args[1].fields)
+        given[own.weight] = self._weight(given[own.weight], own.tile)
+        made: list[Any] = []
+        for at, stage in enumerate(own.stages):
+            operands = [given[number] if number >= 0 else made[-1 - number] for number in stage.operands]
+            types = result_types(call) if stage.shape is None else [tensor_class()(stage.shape, "float32")]
+            result = relax.call_tir(self._function(name, at, stage), relax.Tuple(operands), types)
+            if stage.shape is None:
+                return result
+            made.append(self.builder_.emit(result))
+        raise ValueError(f"no stage of {name} gives its result")
+
+    def _function(self, name: str, at: int, stage: WinogradStage) -> Any:
+        if (name, at) not in self._added:
+            self._added[name, at] = self.builder_.add_func(stage.function, stage.name)
+        return self._added[name, at]
+
+    def _weight(self, constant: Any, tile: int) -> Any:
+        if (constant, tile) not in self._weights:
+            self._weights[constant, tile] = self._transformed(constant, tile)
+        return self._weights[constant, tile]

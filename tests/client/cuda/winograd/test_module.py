@@ -1,0 +1,97 @@
+"""Networks for GPUs whose convolutions are computed by Winograd's algorithm: right, reported, only where it is to be.
+No GPU: threads are run one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
+import tvm
+from tvm import relax
+
+from tunehub.cuda.winograd import module as winograd
+from tunehub.cuda.winograd import transforms
+from tunehub.cuda.winograd.module import with_winograd
+from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.nodes import main_module
+from tunehub.relax.pipeline import prepare
+
+from ....relax_nets import net
+from ....threads_as_loops import UNOPTIMISED, threads_as_loops
+from ..scheduled import H200
+
+pytestmark = pytest.mark.slow
+
+op = relax.op
+RNG = np.random.default_rng(0)
+Array = np.ndarray[Any, Any]
+
+
+def array(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def layer(shape: tuple[int, ...], outputs: int, padding: tuple[int, int] = (1, 1), *, around: bool = False) -> Any:
+    """A convolution with bias; ``around``: what is before it fuses with it, too, and its image is added behind."""
+    weight, bias = array(outputs, shape[1], 3, 3), array(1, outputs, 1, 1)
+
+    def make(b: Any, x: Any) -> Any:
+        image = b.emit(op.nn.relu(x)) if around else x
+        y = b.emit(op.nn.conv2d(image, relax.const(weight), padding=padding))
+        y = b.emit(op.nn.relu(b.emit(op.add(y, relax.const(bias)))))
+        return b.emit(op.add(y, image)) if around else y
+
+    return net(make, shape)
+
+
+def functions(mod: Any) -> dict[str, Any]:
+    return {str(v.name_hint): f for v, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+
+
+def rewritten(mod: Any, tile: int | None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``mod`` with tiles of ``tile`` everywhere, whatever they promise; None: where they are worth it."""
+    if tile is not None:
+        monkeypatch.setattr(winograd, "chosen_tile", lambda *_: tile)
+    return with_winograd(prepare(mod, H200), H200, EmptyLookup(), lambda _: None)
+
+
+def run(mod: Any, data: Array) -> Array:
+    target = tvm.target.Target(UNOPTIMISED)
+    result = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())["main"](tvm.runtime.tensor(data))
+    return np.asarray(result.numpy())
+
+
+def on_a_cpu(mod: Any) -> Any:
+    """``mod`` with the transforms as they are scheduled, thread by thread."""
+    found = dict(mod.functions.items())
+    for variable, function in mod.functions.items():
+        served = isinstance(function, tvm.tirx.PrimFunc) and transforms.by_rule(main_module(function), H200)
+        if served:
+            found[variable] = served[0].mod["main"].without_attr("global_symbol")
+    return threads_as_loops(tvm.IRModule(found), all_loops=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "padding", "around"),
+    [
+        ((1, 8, 16, 16), 8, (1, 1), True),
+        ((2, 5, 14, 7), 12, (1, 1), False),
+        ((3, 8, 11, 13), 9, (0, 0), False),
+        ((1, 4, 12, 10), 6, (1, 0), False),
+    ],
+    ids=["even", "uneven", "no padding", "half padding"],
+)
+@pytest.mark.parametrize("tile", [2, 4])
+def test_results_are_those_of_the_direct_convolution(
+    shape: tuple[int, ...], outputs: int, padding: tuple[int, int], around: bool, tile: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    mod, data = layer(shape, outputs, padding, around=around), array(*shape)
+    found = rewritten(mod, tile, monkeypatch)
+    assert sum("winograd" in name for name in functions(found)) == 3
+    expected = run(mod, data)
+    assert np.abs(run(on_a_cpu(found), data) - expected).max() <= 1e-5 * np.abs(expected).max()
