@@ -20,7 +20,7 @@ from tunehub.target.machine_profile import MachineProfile, MachineProfileError, 
 def calibrate(dry_run: bool, as_json: bool) -> None:
     """Measure this machine's CPU, in a few seconds, and keep its profile in the cache.
 
-    From then on compiling for it chooses schedules, layouts and algorithms without a record by these rates instead of
+    From then on compiling for it chooses tiles, threads and algorithms without a record by these rates instead of
     built-in ones. Close what else uses the CPU first. Delete the file to be rid of it.
     """
     from tunehub.target.host import host_target, physical_cores
@@ -65,11 +65,10 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
     table = [
         (f"{what} ({unit})", f"{scale * value:.3g}", f"{scale * other:.3g}")
         for what, unit, scale, value, other in (
-            ("peak of a core", "GFLOP/s", vector / 1e9, found.lane_flops, built_in.lane_flops),
+            ("peak of a core", "GFLOP/s", 4 * vector / 1e9, found.cautious_flops, built_in.cautious_flops),
             ("wait for a sum", "multiply-adds", 2.0, found.latency, built_in.latency),
             ("weights from memory, a core", "bytes a multiply-add", vector, found.memory_bytes, built_in.memory_bytes),
             ("a parallel region", "multiply-adds", 1.0, found.region, built_in.region),
-            ("a kernel begins", "µs", 1e6, found.kernel_s, built_in.kernel_s),
             ("threads pay from", "µs", 1e6, found.worth_s, built_in.worth_s),
         )
     ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
-_CALL_S = 1e-6  # of a kernel by the virtual machine
+CAUTIOUS_BYTES = 1e10  # that a core moves in a second at least
 _REGIONS_WORTH = 2.5  # parallel regions that a kernel has to take for threads to pay
 
 
@@ -44,22 +44,18 @@ K = TypeVar("K", bound=Knobs)
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a CPU is, as far as rules ask: by default as two cores with AVX-512 were, on which they were made.
+    """How fast a CPU is, as far as rules for single functions ask: by default as the machines with AVX-512 were, on
+    which they were made. The planning of layouts has rates of its own, on which the keys of records depend.
 
-    Of one core: ``lane_flops``: operations a second of a lane at the peak; ``cached_bytes``: moved in a second within
-    the second or third cache; ``cautious_flops`` of a lane and ``cautious_bytes``: what loops reach at least;
-    ``latency``: pairs of multiply-adds that start while a sum waits for the one before; ``memory_bytes``: of weights,
-    from memory, by a lane in the time of a multiply-add. ``kernel_s``: what a kernel takes to begin, ``worth_s``: what
-    one has to take for threads to pay; ``region``: a parallel region, in multiply-adds.
+    Of one core: ``cautious_flops``: operations a second of a lane that loops reach at least; ``latency``: pairs of
+    multiply-adds that start while a sum waits for the one before; ``memory_bytes``: of weights, from memory, by a lane
+    in the time of a multiply-add. ``worth_s``: what a kernel has to take for threads to pay; ``region``: a parallel
+    region, in multiply-adds.
     """
 
-    lane_flops: float = 18.75e9
-    cached_bytes: float = 12e9
     cautious_flops: float = 3e9
-    cautious_bytes: float = 1e10
     latency: float = 4.0
     memory_bytes: float = 0.47
-    kernel_s: float = 6e-6
     worth_s: float = 15e-6
     region: float = 40_000 / 3
 
@@ -117,13 +113,10 @@ def machine_of(target: Any, cores: int | None = None) -> Machine:
 
 def rates_of(profile: MachineProfile, vector: int) -> Rates:
     """What rules take from a profile of a CPU with vectors of ``vector`` elements."""
-    lane_flops = 2 / profile.multiply_add_s
     return Rates(
-        lane_flops=lane_flops,
-        cautious_flops=lane_flops / 4,
+        cautious_flops=2 / profile.multiply_add_s / 4,
         latency=profile.dependent_s / (2 * profile.multiply_add_s),
         memory_bytes=profile.memory_bytes * profile.multiply_add_s / vector,
-        kernel_s=profile.region_s + _CALL_S,
         worth_s=_REGIONS_WORTH * profile.region_s,
         region=profile.region_s / profile.multiply_add_s,
     )
@@ -232,10 +225,10 @@ def is_map(block: Block) -> bool:
 def worth_threads(flops: float, bytes_moved: float, machine: Machine) -> bool:
     """True when a kernel takes so long on one core that starting the thread pool (5 to 30 µs) pays.
 
-    Rates are cautious ones of one core: a quarter of the vectors' peak at 3 GHz, and 10 GB/s, or by a profile.
+    Rates are cautious ones of one core: a quarter of the vectors' peak, at 3 GHz or by a profile, and 10 GB/s.
     """
     rates = machine.rates
-    seconds = max(flops / (machine.vector * rates.cautious_flops), bytes_moved / rates.cautious_bytes)
+    seconds = max(flops / (machine.vector * rates.cautious_flops), bytes_moved / CAUTIOUS_BYTES)
     return machine.cores > 1 and seconds > rates.worth_s
 
 

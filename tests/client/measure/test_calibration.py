@@ -46,7 +46,7 @@ def test_rules_go_by_the_profile_of_their_target_alone(cache: Path) -> None:
     assert machine_of(target).rates == BUILT_IN
     write_profile(cache, profile())
     rates = machine_of(target).rates
-    assert rates.lane_flops == pytest.approx(2 / 2.8e-10)
+    assert rates.cautious_flops == pytest.approx(0.5 / 2.8e-10)
     assert rates.latency == pytest.approx(2.0)
     assert machine_of(target, cores=64).rates == BUILT_IN
     assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})).rates == BUILT_IN
@@ -80,7 +80,7 @@ def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     found = json.loads(result.stdout)
     assert Path(found["path"]).is_file()
     assert found["dependent_s"] > found["multiply_add_s"]
-    assert machine_of(tunehub.host_target()).rates.lane_flops == pytest.approx(found["rates"]["lane_flops"])
+    assert machine_of(tunehub.host_target()).rates.latency == pytest.approx(found["rates"]["latency"])
     dry = CliRunner().invoke(cli, ["calibrate", "--dry-run"])
     assert "nothing was kept" in dry.output
 

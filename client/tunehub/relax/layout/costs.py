@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from tunehub.templates.base import BUILT_IN, Rates
-
 PLAIN = 0
 _FLOAT_BYTES = 4
 
@@ -56,41 +54,39 @@ class LayoutCosts(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelCosts:
-    """Costs without measurements of a network, for a CPU with ``vector`` floats a register and ``cores``, as fast as
-    ``rates`` says.
+    """Costs without measurements, for a CPU with ``vector`` floats a register and ``cores``.
 
-    The rates by default were taken from kernels on two cores with AVX-512: 600 GFLOP/s peak; blocked convolutions with
+    The rates were taken from kernels on two cores with AVX-512: 600 GFLOP/s peak; blocked convolutions with
     templates reach 0.8 to 1.0 of it, plain ones with searched schedules 0.35 to 0.65, without any schedule 0.005.
     Only ratios matter.
     """
 
     vector: int
     cores: int
-    rates: Rates = BUILT_IN
 
     def conv(self, workload: ConvWorkload, source: int, result: int) -> float:
         flops = 2.0 * workload.batch * math.prod(workload.out_size) * math.prod(workload.kernel)
         flops *= _filled(workload.out_channels, result) * self._reduced_channels(workload, source, result)
         lanes = min(result or self.vector, self.vector)
-        peak = self.rates.lane_flops * lanes * self.cores
+        peak = _GFLOPS_A_LANE * 1e9 * lanes * self.cores
         data = _filled(workload.in_channels, source) * math.prod(workload.in_size)
         data += _filled(workload.out_channels, result) * math.prod(workload.out_size)
         compute = flops / (peak * _efficiency(workload, source, result))
         if workload.strided and 0 < source < self.vector:
             compute *= _SKIPPED
-        return self.rates.kernel_s + max(compute, self._memory(workload.batch * data))
+        return _KERNEL_S + max(compute, self._memory(workload.batch * data))
 
     def transform(self, elements: int) -> float:
-        return self.rates.kernel_s + _SCATTERED * self._memory(2 * elements)
+        return _KERNEL_S + _SCATTERED * self._memory(2 * elements)
 
     def pooling(self, elements: int, layout: int) -> float:
-        return self.rates.kernel_s + self._memory(elements) * (1.0 if layout else _SCATTERED)
+        return _KERNEL_S + self._memory(elements) * (1.0 if layout else _SCATTERED)
 
     def elementwise(self, elements: int) -> float:
         return _FUSED * self._memory(2 * elements)
 
     def _memory(self, elements: int) -> float:
-        return elements * _FLOAT_BYTES / (self.rates.cached_bytes * self.cores)
+        return elements * _FLOAT_BYTES / (_BYTES_A_SECOND * self.cores)
 
     def _reduced_channels(self, workload: ConvWorkload, source: int, result: int) -> float:
         """How many input channels one output channel is computed from, zero weights among them, on average."""
@@ -103,9 +99,12 @@ class ModelCosts:
         return each_in * (1 + inside / -(-workload.out_channels // result))  # a block reads all groups that it touches
 
 
+_GFLOPS_A_LANE = 18.75  # of one core: two fused multiply-adds a cycle
+_BYTES_A_SECOND = 12e9  # of one core, tensors in the second or third cache
 _SCATTERED = 2.0  # reading or writing one element of each cache line at a time
 _FUSED = 0.1  # of a pass over memory
 _SKIPPED = 1.2  # narrower blocks with strides: of each cache line of the data only a part is read
+_KERNEL_S = 6e-6  # start of the thread pool and of the virtual machine's call
 
 
 def _filled(channels: int, layout: int) -> int:

@@ -52,7 +52,7 @@ def plan_layouts(
     from tunehub.templates.dot_product import dot_product_of
 
     machine, dot = machine_of(target), dot_product_of(target)
-    costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores, rates=machine.rates)
+    costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
     rewriter: Any = None
     mod = as_images(mod, ELEMENTWISE)

@@ -21,7 +21,7 @@ from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import symbols_of
 from tunehub.templates import Machine, winograd
 from tunehub.templates import dense as dense_template
-from tunehub.templates.base import FLOAT_BYTES, blocks_of, size_of
+from tunehub.templates.base import CAUTIOUS_BYTES, FLOAT_BYTES, blocks_of, size_of
 
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
 _STEP_FLOPS = 8  # of a step of a loop, as far as it matters whether threads pay
@@ -97,5 +97,5 @@ def fewest_for_threads(piece: Any, machine: Machine) -> int:
     moved = sum(size_of(shape) for shape, _ in buffer_shapes(piece))
     rates = machine.rates
     arithmetic = _STEP_FLOPS * steps / (machine.vector * rates.cautious_flops)
-    seconds = max(arithmetic, FLOAT_BYTES * moved / rates.cautious_bytes, 1e-10)
+    seconds = max(arithmetic, FLOAT_BYTES * moved / CAUTIOUS_BYTES, 1e-10)
     return math.ceil(rates.worth_s / seconds)
