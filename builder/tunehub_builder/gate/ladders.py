@@ -4,7 +4,7 @@ slower than TVM's default. Pure."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -21,6 +21,8 @@ from tunehub_builder.tuning.search.knobs import RULE
 
 _STEP_GAIN = math.log(1.1)  # what one step more must gain, over all sizes together: less is noise
 _MOST_STEPS = 8
+_TILE_LENGTHS = {"rows": ("large", "small"), **dict.fromkeys(CUDA_VERSIONS, ("length",))}
+"""By template the knobs that are lengths of tiles along an open axis; tiles of others are 1 long."""
 FINALISTS = 4
 FEWEST_SIZES = 6
 
@@ -53,15 +55,28 @@ class _Plan:
     steps: tuple[tuple[int, int | None], ...]
 
 
-def sizes_to_check(points: Iterable[tuple[int, ...]], probes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The values of the symbols to compare and time at, by rising size: the tuned ``points``, and the ``probes`` of
-    checks that are no larger. Larger ones, where TVM's default takes minutes, only until there are ``FEWEST_SIZES``."""
+def sizes_to_check(
+    points: Iterable[tuple[int, ...]], probes: Iterable[tuple[int, ...]], choices: Iterable[KnobChoice] = ()
+) -> list[tuple[int, ...]]:
+    """The values of the symbols to compare and time at, by rising size: the tuned ``points``, and, as far as they are
+    no larger, the ``probes`` of checks and those around the ends of the tiles that ``choices`` name. Larger ones, where
+    TVM's default takes minutes, only until there are ``FEWEST_SIZES``."""
     found = set(points)
-    most = max(map(math.prod, found))
+    most, symbols = max(map(math.prod, found)), len(next(iter(found)))
     for at in sorted(set(probes) - found, key=lambda at: (math.prod(at), at)):
         if math.prod(at) <= most or len(found) < FEWEST_SIZES:
             found.add(at)
+    found |= {at for at in _around_tiles(choices, symbols) if math.prod(at) <= most}
     return sorted(found, key=lambda at: (math.prod(at), at))
+
+
+def _around_tiles(choices: Iterable[KnobChoice], symbols: int) -> Iterator[tuple[int, ...]]:
+    """Where the size is that of one tile or two, and one less and more: there the last tile is whole, or a remainder of
+    one. The last symbol has it all."""
+    for length in {each.knobs[name] for each in choices for name in _TILE_LENGTHS.get(each.template, ())}:
+        for size in (tiles * length + more for tiles in (1, 2) for more in (-1, 0, 1)):
+            if size:
+                yield (*(1,) * (symbols - 1), size)
 
 
 def ladder_of(times: Sequence[SizeTimes], choices: int) -> tuple[ChosenStep, ...]:

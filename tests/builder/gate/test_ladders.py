@@ -43,6 +43,17 @@ def test_probes_beyond_the_largest_tuned_size_are_checked_only_where_sizes_are_f
     assert sizes_to_check([(512,)], probes) == [*probes, (512,)]
 
 
+def test_sizes_around_the_ends_of_the_tiles_that_choices_name_are_checked_too() -> None:
+    rows = KnobChoice(template="rows", version=1, knobs={"large": 6, "small": 1, "blocks": 2})
+    assert sizes_to_check([(1,), (64,)], [(1,)], [rows]) == [(n,) for n in (1, 2, 3, 5, 6, 7, 11, 12, 13, 64)]
+    pieces = KnobChoice(template="cuda_tiles", version=1, knobs={"length": 32, "threads": [8, 16]})
+    assert sizes_to_check([(1, 8), (4, 16)], [(1, 1)], [pieces]) == [
+        (1, 1), (1, 8), (1, 31), (1, 32), (1, 33), (1, 63), (1, 64), (4, 16)
+    ]  # fmt: skip
+    conv2d = KnobChoice(template="conv2d", version=1, knobs={"columns": 4})
+    assert sizes_to_check([(64,)], [(1,)], [conv2d]) == [(1,), (64,)]
+
+
 def test_the_fastest_choice_serves_all_sizes_where_it_is_that() -> None:
     assert ladder_of(times((1, 9.0, (2.0, 3.0)), (8, 9.0, (2.0, 3.0))), 2) == steps((None, 0))
 

@@ -231,7 +231,7 @@ def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[i
             verdict=lambda compared: (at, compared),
         )
 
-    return [case(at) for at in _sizes(task)]
+    return [case(at) for at in _sizes(entry)]
 
 
 def _compared(
@@ -247,12 +247,12 @@ def _compared(
     return found
 
 
-def _sizes(task: TaskEntry) -> list[tuple[int, ...]]:
+def _sizes(entry: OpenWorkload) -> list[tuple[int, ...]]:
     import tvm
 
     from tunehub.relax.symbols import probes
 
-    return sizes_to_check(task.points, probes(tvm.ir.load_json(task.module)["main"]))
+    return sizes_to_check(entry.task.points, probes(tvm.ir.load_json(entry.task.module)["main"]), entry.choices)
 
 
 def _instances(task: TaskEntry, sizes: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
