@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import relax
 
-from tunehub.relax.nodes import static_shape, tensor_type
+from tunehub.relax.index_expressions import is_variable
+from tunehub.relax.nodes import shape_of, tensor_type
 
 
 def rewritten(rewriter: Any, mod: Any) -> Any:
@@ -31,15 +32,24 @@ class Kernels:
 
     def call(self, compute: Callable[..., Any], *arguments: Any, name: str, how: tuple[Hashable, ...] = ()) -> Any:
         """The call of ``compute`` on tensors; ``name`` and ``how`` say all that ``compute`` does beside their types."""
-        kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in arguments]
+        kinds = [(_extents(each), str(tensor_type(each).dtype)) for each in arguments]
         key = (name, how, *kinds)
         made = self._made.get(key)
         if made is not None:
             return relax.call_tir(made.args[0], relax.Tuple(arguments), result_types(made))
         call = self._builder.call_te(compute, *arguments, primfunc_name_hint=name)
-        if all(shape is not None for shape, _ in kinds) and len(call.args[1].fields) == len(arguments):
+        is_plain = len(call.args) == 2 and len(call.args[1].fields) == len(arguments)  # no symbols are handed over
+        if is_plain and all(extents is not None for extents, _ in kinds):
             self._made[key] = call
         return call
+
+
+def _extents(tensor: Any) -> tuple[Hashable, ...] | None:
+    """Of a tensor expression: numbers, and for symbols what is equal for one symbol alone; None for other extents."""
+    shape = shape_of(tensor)
+    if shape is None or not all(isinstance(extent, int) or is_variable(extent) for extent in shape):
+        return None
+    return tuple(extent if isinstance(extent, int) else ("symbol", hash(extent)) for extent in shape)
 
 
 def result_types(call: Any) -> list[Any]:

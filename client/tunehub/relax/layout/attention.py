@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.fast_math import exp
-from tunehub.relax.kernels import rewritten
+from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.nodes import (
     bound_value,
     constant_array,
@@ -103,6 +103,10 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
     vector: int
     found = False
 
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._kernels = Kernels(self.builder_)
+
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
         if _name(call) in _OPERATORS:
@@ -161,12 +165,13 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         if not all(_broadcasts(each, whole) for each in operands):
             return None
         self.found = True
-        axes, width = [source.axes for source in sources], 2 * self.vector
-        return self.builder_.call_te(
+        axes, width = tuple(source.axes for source in sources), 2 * self.vector
+        return self._kernels.call(
             lambda q, k, v, *more: attention(q, k, v, more, steps=steps, axes=axes, width=width, safe=safe),
             *(source.tensor for source in sources),
             *operands,
-            primfunc_name_hint="attention",
+            name="attention",
+            how=(*steps, axes, safe),
         )
 
     def _steps(self, expression: Any) -> tuple[Any, list[_Step], list[Any]]:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax.nodes import integer, parameters
+from tunehub.relax.nodes import integer, main_module, parameters
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.views import Extents, block_of, dtype_of, number, places, product, sequence, view, wide
+from tunehub.relax.schedule.flattening import with_opaque_blocks
 
 SERIAL, PARALLEL = 0, 1  # tvm::tirx::ForKind
 INDEX = "int64"
@@ -47,7 +48,7 @@ def over_pieces(function: Any, axes: OpenAxes, tile: Any, fewest: int) -> Any:
 
     ``fewest``: pieces from which on threads share them where a piece alone runs on one thread.
     """
-    tile = with_own_data(tile)
+    tile = opaque(with_own_data(tile))
     count, nests = product(wide(axes.extents)), nests_of(tile)
     if len(nests) == 1 and is_parallel(nests[0]):
         return with_body(function, _fused(function, axes, tile, nests[0]))
@@ -109,7 +110,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     """
     from tvm import tirx
 
-    functions = [with_own_data(tile) for tile in tiles.functions]
+    functions = [opaque(with_own_data(tile)) for tile in tiles.functions]
     nests = [_only_nest(tile) for tile in functions]
     extent = int(nests[0].extent)
     if any(int(nest.extent) != extent for nest in nests):
@@ -121,8 +122,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     count, lead = tirx.max(whole // tiles.sizes.large, number(1)), product(others)
     place = tirx.Var("task", INDEX)
     rows, tasks = outer.new(whole), outer.new(count)
-    # As the loop's extent has it: where TVM cannot prove how far `thread` goes, tiles take twice as long.
-    task, thread = inner.new(place % tasks), place // (lead * count)
+    task, thread = inner.new(place % tasks), inner.new(place // (lead * tasks))
     leading = places(place // tasks % lead, others)
     body = []
     plans = zip(functions, nests, row_loops(rows, task, tasks, tiles.sizes, outer), strict=True)
@@ -130,7 +130,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
         step = tirx.Var("tile", INDEX)
         at = first(step)
         starts = places(at, extents) if joined else [*leading[: tiles.row], at, *leading[tiles.row :]]
-        inside = [*_views(function, axes, tile, starts), _inside(tile, [step_at(nest, thread)])]
+        inside = [*_views(function, axes, tile, starts), _inside(tile, [step_at(nest, thread, known=True)])]
         body.append(tirx.For(step, number(0), inner.new(times), SERIAL, tirx.SeqStmt(inside)))
     each = inner.around(function.body, tirx.SeqStmt(body))
     loop = tirx.For(place, number(0), lead * count * extent, PARALLEL, each)
@@ -242,12 +242,19 @@ def with_own_data(tile: Any) -> Any:
     return tile if hasattr(tirx.DeclBuffer, "data") else s_tir.renew_defs(tile)
 
 
-def step_at(nest: Any, place: Any) -> Any:
+def opaque(tile: Any) -> Any:
+    """``tile`` by TVM's first passes, so that its own memory is as small as its loops of known extents need: TVM takes
+    many times as long to find that inside of a loop of unknown length, and writes it in long expressions."""
+    return with_opaque_blocks(main_module(tile))["main"]
+
+
+def step_at(nest: Any, place: Any, *, known: bool = False) -> Any:
     """The loop ``nest`` at one place only: of one step. TVM is told that the place is inside of the loop: buffers have
-    to be no larger for one step than for all."""
+    to be no larger for one step than for all. Not where that is ``known``."""
     from tvm import tirx
 
-    dtype, inside = dtype_of(nest.loop_var), tirx.min(place, number(int(nest.extent) - 1))
+    dtype = dtype_of(nest.loop_var)
+    inside = place if known else tirx.min(place, number(int(nest.extent) - 1))
     at = inside if dtype == INDEX else tirx.Cast(dtype, inside)
     return tirx.For(nest.loop_var, at, tirx.const(1, dtype), SERIAL, nest.body, annotations=nest.annotations)
 

@@ -22,6 +22,7 @@ from tunehub.relax.open_axes.loops import (
     TileSizes,
     is_parallel,
     nests_of,
+    opaque,
     row_loops,
     step_at,
     with_body,
@@ -64,6 +65,8 @@ def over_windows(
     from tvm import tirx
 
     functions = [with_own_data(tile) for tile in tiles.functions]
+    if not isinstance(padding, Padding):  # whose tiles have the padded image as memory of their own
+        functions = list(map(opaque, functions))
     nests = [_main_nest(tile, isinstance(padding, Padding)) for tile in functions]
     blocks = int(nests[0].extent)
     if any(int(nest.extent) != blocks for nest in nests):
