@@ -42,6 +42,17 @@ def parameters(function: Any) -> list[Any]:
     return [parameter for parameter in function.params if hasattr(getattr(parameter, "ty", None), "shape")]
 
 
+def with_parameter(function: Any, buffer: Any) -> Any:
+    """``function`` with ``buffer`` as its last parameter."""
+    from tvm.tirx import PrimFunc, Var
+
+    if not hasattr(function, "buffer_map"):
+        return PrimFunc([*function.params, buffer], function.body, function.ret_type, function.attrs)
+    handle = Var(str(buffer.name), "handle")
+    buffers = {**dict(function.buffer_map.items()), handle: buffer}
+    return PrimFunc([*function.params, handle], function.body, function.ret_type, buffers, function.attrs)
+
+
 def buffer_of(access: Any) -> Any:
     """The buffer of a region, load or store; 0.27 calls that of regions and loads their source."""
     return access.buffer if hasattr(access, "buffer") else access.source

@@ -101,13 +101,10 @@ def first_probes(function: Any) -> set[tuple[int, ...]]:
     return set(dict(reversed(branches)).values())
 
 
-def outermost_probes(function: Any) -> list[tuple[int, ...]]:
-    """Of the probes that lead into each branch of a scheduled ``function`` the smallest and the largest; without
-    branches those of all."""
+def largest_probes(function: Any) -> list[tuple[int, ...]]:
+    """Of the probes that lead into each branch of a scheduled ``function`` the largest; without branches that of all."""
     found = sorted(probes(function), key=math.prod)
-    branches = [(branches_at(function, values), values) for values in found]
-    kept = {*dict(branches).values(), *dict(reversed(branches)).values()}
-    return [values for values in found if values in kept]
+    return list({branches_at(function, values): values for values in found}.values())
 
 
 def in_place(function: Any, expressions: Sequence[Any]) -> Any:

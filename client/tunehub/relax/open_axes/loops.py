@@ -111,7 +111,7 @@ def over_rows(function: Any, axes: OpenAxes, tiles: RowTiles) -> Any:
     from tvm import tirx
 
     functions = [opaque(with_own_data(tile)) for tile in tiles.functions]
-    nests = [_only_nest(tile) for tile in functions]
+    nests = [only_nest(tile) for tile in functions]
     extent = int(nests[0].extent)
     if any(int(nest.extent) != extent for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
@@ -265,7 +265,8 @@ def nests_of(tile: Any) -> list[Any]:
     return list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
 
 
-def _only_nest(tile: Any) -> Any:
+def only_nest(tile: Any) -> Any:
+    """The loop that threads share, which is all of ``tile``. Raises NotTiledError for others."""
     nests = nests_of(tile)
     if len(nests) != 1 or not is_parallel(nests[0]):
         raise NotTiledError("a tile is more than one loop shared among threads")

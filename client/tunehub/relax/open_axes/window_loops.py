@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent
+from tunehub.relax.nodes import buffer_kind, integer, parameters, plain_extent, with_parameter
 from tunehub.relax.open_axes.borders import Borders, border_values
 from tunehub.relax.open_axes.loops import (
     INDEX,
@@ -20,8 +20,8 @@ from tunehub.relax.open_axes.loops import (
     SERIAL,
     NotTiledError,
     TileSizes,
-    is_parallel,
     nests_of,
+    only_nest,
     opaque,
     row_loops,
     step_at,
@@ -64,10 +64,8 @@ def over_windows(
     """
     from tvm import tirx
 
-    functions = [with_own_data(tile) for tile in tiles.functions]
-    if not isinstance(padding, Padding):  # whose tiles have the padded image as memory of their own
-        functions = list(map(opaque, functions))
-    nests = [_main_nest(tile, isinstance(padding, Padding)) for tile in functions]
+    functions = [opaque(_without_copy(with_own_data(tile), padding)) for tile in tiles.functions]
+    nests = list(map(only_nest, functions))
     blocks = int(nests[0].extent)
     if any(int(nest.extent) != blocks for nest in nests):
         raise NotTiledError("tiles are shared among threads differently")
@@ -83,8 +81,7 @@ def over_windows(
         step = tirx.Var("tile", INDEX)
         starts = {BATCH: task // (column_tasks * row_tasks), ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
         views, matches = wholes.windows(tile, starts)
-        buffers = [each for each in tile.body.block.alloc_buffers if not wholes.is_padded(each)]
-        inside = block_of(tile.body, step_at(nest, block), "tile", buffers, matches)
+        inside = block_of(tile.body, step_at(nest, block, known=True), "tile", tile.body.block.alloc_buffers, matches)
         inside = _located(tile, sequence([*views, inside]), windows, padding, starts)
         body.append(tirx.For(step, number(0), inner.of(times), SERIAL, inside))
     each = inner.around(function.body, sequence(body))
@@ -123,12 +120,16 @@ def _shared(block: tuple[Any, int], task: tuple[Any, Any], body: Any, pieces: in
     return tirx.For(part, number(0), parts, PARALLEL, over_blocks)
 
 
-def _main_nest(tile: Any, is_padded: bool) -> Any:
-    """The loop that threads share; behind that which writes the padded image."""
-    nests = nests_of(tile)
-    if len(nests) != 1 + is_padded or not is_parallel(nests[-1]):
+def _without_copy(tile: Any, padding: Padding | Borders | None) -> Any:
+    """``tile`` without the statement that writes its padded image, which becomes its last parameter."""
+    if not isinstance(padding, Padding):
+        return tile
+    root, nests = tile.body.block, nests_of(tile)
+    padded = [each for each in root.alloc_buffers if _name(each) == _name(padding.buffer)]
+    if len(nests) != 1 + len(padded):
         raise NotTiledError("a tile is more than one loop shared among threads")
-    return nests[-1]
+    kept = [each for each in root.alloc_buffers if not each.same_as(padded[0])]
+    return with_parameter(with_body(tile, nests[-1], kept), padded[0])
 
 
 def _tasks(windows: Windows, tiles: WindowTiles) -> tuple[Any, Any, Any]:
@@ -177,7 +178,6 @@ class _Wholes:
     ) -> None:
         """``by``: whether rows and columns are one axis, and the padding."""
         pixels, padding = by
-        self._pad = _name(padding.buffer) if isinstance(padding, Padding) else None
         own = parameters(function)
         operands = {
             str(at): (buffer, windows.places[hash(buffer)])
@@ -185,17 +185,13 @@ class _Wholes:
             if hash(buffer) in windows.places
         }
         if isinstance(padding, Padding):
-            operands["pad"] = (padding.buffer, windows.places[hash(windows.pad)])
+            operands[str(len(own))] = (padding.buffer, windows.places[hash(windows.pad)])
         elif padding is not None:
             at = list(map(hash, own)).index(hash(padding.image))
             operands[str(at)] = (padding.image, windows.places[hash(windows.pad)])
         self._operands = {at: each for at, each in operands.items() if any(each[1])}
         self._fixed = {at: buffer for at, (buffer, places) in operands.items() if not any(places)}
         self._bases = {at: _base(*each, pixels, extents) for at, each in self._operands.items()}
-
-    def is_padded(self, buffer: Any) -> bool:
-        """Whether a buffer of a tile is its padded image."""
-        return self._pad is not None and _name(buffer) == self._pad
 
     def declarations(self) -> list[Any]:
         """Statements in front of all tiles."""
@@ -207,7 +203,6 @@ class _Wholes:
 
         views, matches = [], []
         parts = {str(at): part for at, part in enumerate(parameters(tile))}
-        parts.update(("pad", each) for each in tile.body.block.alloc_buffers if self.is_padded(each))
         for at, whole in self._fixed.items():
             views += view(whole, parts[at], {})
         for at, (_, places) in self._operands.items():

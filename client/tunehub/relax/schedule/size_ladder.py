@@ -12,7 +12,7 @@ from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes import rows
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_function
-from tunehub.relax.symbols import outermost_probes, symbols_of
+from tunehub.relax.symbols import largest_probes, symbols_of
 from tunehub.templates import dense
 from tunehub_registry.template_record import TemplateRecord
 
@@ -98,8 +98,8 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
 
 
 def _checked(scheduled: Any, function: Any, target: Any) -> JoinedSteps:
-    # On CPUs the tile of a step is checked by itself: another size is another number of tiles.
-    values = outermost_probes(scheduled) if target.kind.name == "llvm" else None
+    # On CPUs the tile of a step is checked by itself: another size is another number of tiles, by the same statements.
+    values = largest_probes(scheduled) if target.kind.name == "llvm" else None
     check_function(scheduled, function, target, values)
     return JoinedSteps(mod=main_module(scheduled))
 
