@@ -102,7 +102,7 @@ def first_probes(function: Any) -> set[tuple[int, ...]]:
 
 
 def largest_probes(function: Any) -> list[tuple[int, ...]]:
-    """Of the probes that lead into each branch of a scheduled ``function`` the largest; without branches that of all."""
+    """Of the probes that lead into each branch of a scheduled ``function`` the largest; without branches of all."""
     found = sorted(probes(function), key=math.prod)
     return list({branches_at(function, values): values for values in found}.values())
 

@@ -60,7 +60,7 @@ def test_checks_try_both_sides_of_each_threshold(three: Any) -> None:
 def test_the_largest_probe_of_each_branch_is_known(three: Any) -> None:
     sizes = [(branches_at(three, values), values[0] * values[1]) for values in probes(three)]
     found = [(branches_at(three, values), values[0] * values[1]) for values in largest_probes(three)]
-    assert sorted(found) == sorted({branch: size for branch, size in sorted(sizes)}.items())
+    assert sorted(found) == sorted(dict(sorted(sizes)).items())
     assert len(largest_probes(_open(0.0))) == 1
 
 
