@@ -32,12 +32,12 @@ def to_qdq(graph: onnx.GraphProto) -> None:
     if not any(node.op_type in _RULES for node in graph.node):
         return
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    nodes = [new for node in graph.node for new in _Rewriter(node, graph, constants).nodes()]
+    nodes = [new for node in graph.node for new in _IntegerOperator(node, graph, constants).nodes()]
     del graph.node[:]
     graph.node.extend(nodes)
 
 
-class _Rewriter:
+class _IntegerOperator:
     """What takes the place of one node."""
 
     def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
@@ -160,11 +160,11 @@ class _Rewriter:
         return full
 
 
-_RULES: dict[str, Callable[[_Rewriter], list[onnx.NodeProto] | None]] = {
-    "QLinearConv": _Rewriter.convolution,
-    "QLinearMatMul": _Rewriter.product,
-    "ConvInteger": _Rewriter.integer_convolution,
-    "QGemm": _Rewriter.gemm,
-    "QLinearConcat": _Rewriter.concatenation,
-    **dict.fromkeys(_ELEMENTWISE, _Rewriter.elementwise),
+_RULES: dict[str, Callable[[_IntegerOperator], list[onnx.NodeProto] | None]] = {
+    "QLinearConv": _IntegerOperator.convolution,
+    "QLinearMatMul": _IntegerOperator.product,
+    "ConvInteger": _IntegerOperator.integer_convolution,
+    "QGemm": _IntegerOperator.gemm,
+    "QLinearConcat": _IntegerOperator.concatenation,
+    **dict.fromkeys(_ELEMENTWISE, _IntegerOperator.elementwise),
 }
