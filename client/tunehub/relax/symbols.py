@@ -15,6 +15,7 @@ import numpy as np
 from tunehub.relax.index_expressions import compiled, is_variable, parts_of
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 
+BRANCH = "branch"  # the variable of a loop of one step or none around a branch
 PROBES = "tunehub.probes"
 """The attribute of a scheduled function with values of its symbols at which it is to be checked, too."""
 _PROBED = (1, 2, 3, 7, 16, 61, 128)
@@ -71,18 +72,37 @@ def instance(function: Any, values: Sequence[int]) -> Any:
 
 
 def _without_other_branches(function: Any) -> Any:
-    """An instance without the loops in its root block that have no steps, and what is in the others without these."""
+    """An instance without the loops in its root block that have no steps, and what is in the others without these:
+    a branch may have branches of its own."""
+    return function.with_body(_taken(function.body))
+
+
+def _taken(realize: Any) -> Any:
     from tvm import tirx
 
-    root = function.body.block
-    bodies = [loop.body for loop in _branches(function) if extent_at(loop.extent, {})]
+    root = realize.block
+    bodies = [_inner(loop.body) for loop in _branches(realize) if extent_at(loop.extent, {})]
     body = bodies[0] if len(bodies) == 1 else tirx.SeqStmt(bodies)
     block = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
-    return function.with_body(type(function.body)([], True, block))
+    return type(realize)([], True, block)
 
 
-def _branches(function: Any) -> list[Any]:
-    body = function.body.block.body
+def _inner(body: Any) -> Any:
+    """The body of a branch, of the branches in it only the one that is taken."""
+    from tvm import tirx
+
+    if type(body).__name__ == "SeqStmt":
+        return tirx.SeqStmt([*body.seq[:-1], _inner(body.seq[-1])])
+    has_own = type(body).__name__ == "SBlockRealize" and all(map(_is_branch, _branches(body)))
+    return _taken(body) if has_own else body
+
+
+def _is_branch(node: Any) -> bool:
+    return type(node).__name__ == "For" and str(node.loop_var.name) == BRANCH
+
+
+def _branches(realize: Any) -> list[Any]:
+    body = realize.block.body
     return list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
 
 
@@ -92,7 +112,7 @@ def branches_at(function: Any, values: Sequence[int]) -> tuple[int, ...]:
     if PROBES not in (function.attrs or {}):
         return ()
     known = dict(zip(map(hash, symbols_of(function)), values, strict=True))
-    return tuple(at for at, loop in enumerate(_branches(function)) if extent_at(loop.extent, known))
+    return tuple(at for at, loop in enumerate(_branches(function.body)) if extent_at(loop.extent, known))
 
 
 def first_probes(function: Any) -> set[tuple[int, ...]]:

@@ -298,6 +298,19 @@ def test_a_schedule_that_serves_two_ranges_is_one_kernel() -> None:
     assert at == [(0,), (0,), (1,), (1,), (0,), (0,)]
 
 
+def test_at_a_size_only_its_kernel_counts_also_where_branches_are_in_branches() -> None:
+    function, _ = _rows(256, 512)
+    rule = _scheduled(function)["main"]
+    assert len(rule.body.block.body.seq) > 1
+    branches = [SizeBranch(up_to=200, function=rule), SizeBranch(up_to=None, function=tvm.s_tir.renew_defs(rule))]
+    ladder = joined(function, size_of(function), branches)
+    for size in (1, 64, 200, 201):
+        kernels = re.findall(
+            r'thread="blockIdx.x"|thread_binding\([^)]*"blockIdx.x"', instance(ladder, [size]).script()
+        )
+        assert len(kernels) == 1, size
+
+
 @pytest.mark.parametrize("name", ["scores", "context"])
 def test_no_block_is_found_by_dividing_by_an_unknown_extent(name: str) -> None:
     function, _ = CASES[name][0]()

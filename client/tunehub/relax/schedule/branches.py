@@ -10,7 +10,7 @@ from typing import Any
 
 from tunehub.relax.nodes import parameters
 from tunehub.relax.open_axes.views import block_of, number, sequence, views
-from tunehub.relax.symbols import PROBES, in_place, symbols_of
+from tunehub.relax.symbols import BRANCH, PROBES, in_place, symbols_of
 
 _INDEX = "int64"
 _SERIAL = 0  # tvm::tirx::ForKind
@@ -61,7 +61,7 @@ def _if(condition: Any, body: Any) -> Any:
     """A loop of one step or of none: TVM sets no barriers in a kernel under a condition, be it the host's."""
     from tvm import tirx
 
-    return tirx.For(tirx.Var("branch", _INDEX), number(0), tirx.Cast(_INDEX, condition), _SERIAL, body)
+    return tirx.For(tirx.Var(BRANCH, _INDEX), number(0), tirx.Cast(_INDEX, condition), _SERIAL, body)
 
 
 def _around(function: Any, thresholds: Iterable[int | None]) -> list[tuple[int, ...]]:
