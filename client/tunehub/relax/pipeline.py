@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
 from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent, tensor_type
 from tunehub.relax.patch import DefaultPipelinePatch
-from tunehub.relax.schedule.ladder import Scheduled
+from tunehub.relax.schedule.ladder import Scheduled, Scheduling
 from tunehub.relax.schedule.verified import VerifiedFunctions, VerifiedScheduling
 from tunehub.relax.symbols import symbol_name, symbols_of
 from tunehub.report.model import WorkloadReport
@@ -107,9 +107,10 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
             return _plain_pipeline(target)(mod)
         try:
             with _verifying(hub, target) as verifier:
-                prepared = _prepare_for(hub, mod, target)
-                _measure(prepared, target, hub)
-                finished = _scheduled_and_finished(prepared, target, hub, verifier)
+                known: dict[str, Scheduling] = {}
+                prepared = _prepare_for(hub, mod, target, known)
+                _measure(prepared, target, hub, known)
+                finished = _scheduled_and_finished(prepared, target, hub, verifier, known)
             hub.leaves_wrong(wrong_operators(_relax_calls(mod), target))
             _note_weights(finished, hub)
             if hub.verification is not None and hub.verification.whole_networks:
@@ -122,9 +123,11 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
     return tunehub_pipeline
 
 
-def _measure(mod: Any, target: Any, hub: Hub) -> None:
-    """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to."""
+def _measure(mod: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> None:
+    """Measure the functions of ``mod``, a prepared module, that have no record, if the hub is asked to. Those in
+    ``known`` are to be scheduled again then."""
     if hub.measuring is not None:
+        known.clear()
         from tunehub.measure.missing import measure_missing
 
         workloads = ((str(variable.name_hint), function) for variable, function in _workloads(mod))
@@ -141,7 +144,8 @@ def explain_module(
         return
     try:
         with _verifying(hub, target, explaining=True) as verifier:
-            apply_records(_prepare_for(hub, bound, target), target, hub, verifier)
+            known: dict[str, Scheduling] = {}
+            apply_records(_prepare_for(hub, bound, target, known), target, hub, verifier, known)
         hub.leaves_wrong(wrong_operators(_relax_calls(bound), target))
     except Exception as error:
         hub.failed("explaining the module", error)
@@ -193,34 +197,39 @@ def _named_for(target: Any, mod: Any) -> Any:
     return with_identifiers(mod)
 
 
-def _prepare_for(hub: Hub, mod: Any, target: Any) -> Any:
-    """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own."""
+def _prepare_for(hub: Hub, mod: Any, target: Any, known: dict[str, Scheduling] | None = None) -> Any:
+    """The module in the layouts that the hub asks for; when they cannot be planned, in its own. GPUs have their own.
+    What was scheduled to find out whether it can be is put into ``known``, by name."""
     if target.kind.name == "cuda":
-        return _with_winograd(_turned(prepare(mod, target, precision=hub.precision), mod, target, hub), target, hub)
+        turned = _turned(prepare(mod, target, precision=hub.precision), mod, target, hub)
+        return _with_winograd(turned, target, hub, {})
     if hub.layout == "auto":
         try:
             planned = prepare(mod, target, layout="auto", precision=hub.precision, winograd=hub.winograd, note=hub.note)
-            return _with_winograd(planned, target, hub)
+            return _with_winograd(planned, target, hub, {} if known is None else known)
         except Exception as error:
             hub.failed("planning layouts", error)
     return prepare(mod, target)
 
 
-def _with_winograd(prepared: Any, target: Any, hub: Hub) -> Any:
+def _with_winograd(prepared: Any, target: Any, hub: Hub, known: dict[str, Scheduling]) -> Any:
     """``prepared`` with convolutions by Winograd's algorithm where the hub may and that should be faster."""
     if not hub.winograd or hub.precision == "tf32":
         return prepared
-    if target.kind.name == "llvm":
-        from tunehub.relax.winograd.module import with_winograd
-    elif target.kind.name == "cuda":
-        from tunehub.cuda.winograd.module import with_winograd
-    else:
-        return prepared
     try:
-        return with_winograd(prepared, target, hub.lookup, hub.note)
+        if target.kind.name == "cuda":
+            from tunehub.cuda.winograd import module as on_cuda  # CPUs need none of it
+
+            return on_cuda.with_winograd(prepared, target, hub.lookup, hub.note)
+        if target.kind.name == "llvm":
+            from tunehub.relax.winograd.module import with_winograd
+
+            written, schedulings = with_winograd(prepared, target, hub.lookup, hub.note)
+            known.update(schedulings)
+            return written
     except Exception as error:
         hub.failed("writing convolutions by Winograd's algorithm", error)
-        return prepared
+    return prepared
 
 
 def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
@@ -283,22 +292,31 @@ def compile_module(
         return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
 
 
-def apply_records(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier | None = None) -> Any:
-    """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies.
+def apply_records(
+    mod: Any,
+    target: Any,
+    hub: Hub,
+    verifier: ScheduleVerifier | None = None,
+    known: Mapping[str, Scheduling] | None = None,
+) -> Any:
+    """Return ``mod`` with every PrimFunc scheduled for which there is a record or a template that applies; ``known``:
+    those that are scheduled already, by name.
 
     A function without either stays as it is, and the report says which rung serves it. Raises ScheduleRefusedError in
     strict mode for a schedule that ``verifier`` refuses; None verifies nothing.
     """
-    records = _ModuleRecords(mod, target, hub, verifier or TrustingVerifier())
+    records = _ModuleRecords(mod, target, hub, verifier or TrustingVerifier(), known or {})
     records.verified.settle()
     records.report()
     return records.module()
 
 
-def _scheduled_and_finished(mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> Any:
+def _scheduled_and_finished(
+    mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+) -> Any:
     """``mod`` after :func:`apply_records` and :func:`_finish`, which goes on while schedules are verified. Where one is
     refused it was in vain, and so was an error that it raised."""
-    records = _ModuleRecords(mod, target, hub, verifier)
+    records = _ModuleRecords(mod, target, hub, verifier, known)
     finished = _finished(records, target)
     if records.verified.settle():
         finished = _finished(records, target)
@@ -321,15 +339,24 @@ class _ModuleRecords:
     """A prepared module whose functions are scheduled by the records of a hub, as far as verified. ``replaced``: the
     functions whose default schedule is not TVM's own, and why, by name."""
 
-    def __init__(self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier) -> None:
+    def __init__(
+        self, mod: Any, target: Any, hub: Hub, verifier: ScheduleVerifier, known: Mapping[str, Scheduling]
+    ) -> None:
         self._mod, self._hub, self._target = mod, hub, target
         self._number = hub.begin_module()
         self._workloads = list(_workloads(mod))
         self.replaced: dict[str, StepRejected] = {}
         self._remaining: Literal["default", "dlight"] = "default" if target.kind.name == "llvm" else "dlight"
         wants = hub.verification.wants if hub.verification is not None else lambda _: False
-        functions = (function for _, function in self._workloads)
-        self.verified = VerifiedFunctions(functions, target, hub.lookup, verifier, wants, hub.precision)
+        self.verified = VerifiedFunctions(self._schedulings(known), verifier, wants)
+
+    def _schedulings(self, known: Mapping[str, Scheduling]) -> Iterator[Scheduling]:
+        for variable, function in self._workloads:
+            scheduled = known.get(str(variable.name_hint))
+            if scheduled is not None:
+                yield scheduled.under_name_of(function)
+            else:
+                yield Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
 
     def module(self) -> Any:
         """The module with what serves now."""

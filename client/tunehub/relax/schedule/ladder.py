@@ -539,6 +539,11 @@ class Scheduling:
         steps = CUDA_STEPS if target.kind.name == "cuda" else CPU_STEPS
         self._walk: LadderWalk[Served] = LadderWalk(steps, self.request)
 
+    def under_name_of(self, function: Any) -> Scheduling:
+        """This one, for ``function``, which has another name."""
+        self.original = function
+        return self
+
     @property
     def served(self) -> Served | None:
         """What serves now, if anything does."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunehub.relax.schedule.ladder import Scheduling, Served
 from tunehub.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tunehub.options import Precision
-    from tunehub.records.lookup import RecordLookup
 
 
 @dataclass(slots=True)
@@ -26,28 +23,20 @@ class VerifiedScheduling:
 
 
 class VerifiedFunctions:
-    """PrimFuncs scheduled as :func:`tunehub.relax.schedule.ladder.schedule_function` does it, in their order.
+    """PrimFuncs on their way down the ladder, in their order.
 
     Those schedules that ``wants`` names are verified while the next functions are scheduled, and while the caller goes
     on. What is refused goes on to the next thing that serves, and that is verified, too.
     """
 
     def __init__(
-        self,
-        functions: Iterable[Any],
-        target: Any,
-        lookup: RecordLookup,
-        verifier: ScheduleVerifier,
-        wants: Callable[[Served], bool],
-        precision: Precision = "float32",
+        self, schedulings: Iterable[Scheduling], verifier: ScheduleVerifier, wants: Callable[[Served], bool]
     ) -> None:
-        """Schedules all, and submits what is to be verified."""
+        """Takes one after the other, and submits what is to be verified."""
         self._verifier, self._wants = verifier, wants
         self.items: list[VerifiedScheduling] = []
-        for function in functions:
-            self.items.append(
-                VerifiedScheduling(Scheduling(function, target, lookup, precision=precision), KernelVerdict())
-            )
+        for scheduling in schedulings:
+            self.items.append(VerifiedScheduling(scheduling, KernelVerdict()))
             _submit(self.items[-1], verifier, wants)
 
     def settle(self) -> bool:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from tunehub.records.key_scheme import TEMPLATE
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import constant_array, constant_like, main_module
-from tunehub.relax.schedule.guard import check_function
-from tunehub.relax.schedule.template_fit import TemplateFit, machine_for
+from tunehub.relax.schedule.ladder import Scheduling
+from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import is_symbolic
 from tunehub.relax.winograd.kernel import transform_weight, transformed_shape
 from tunehub.relax.winograd.replacing import Replacement, WinogradStage, with_replacements
 from tunehub.relax.winograd.rewriting import find, rewritten
 from tunehub.relax.winograd.rule import chosen_tile
+from tunehub.templates import winograd as template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,20 +32,32 @@ class _Tuned:
     recorded: bool
 
 
-def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]) -> Any:
-    """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a CPU, with such functions and their weights.
+def with_winograd(
+    mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]
+) -> tuple[Any, dict[str, Scheduling]]:
+    """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a CPU, with such functions and their weights, and
+    how these functions are scheduled, by name.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
     of a guess; how fast the record is, its evidence says. ``note`` is told how many do not.
     """
+    written: dict[str, Scheduling] = {}  # by the name of the direct convolution
+    named: dict[str, Scheduling] = {}
 
     def replacement(name: str, function: Any) -> Replacement | None:
-        return _replacement(name, function, target, lookup)
+        found = _replacement(name, function, target, lookup)
+        if found is None:
+            return None
+        own, written[name] = found
+        return own
 
-    return with_replacements(mod, replacement, _transformed, note)
+    def added(replaced: str, name: str) -> None:
+        named[name] = written[replaced]
+
+    return with_replacements(mod, replacement, _transformed, note, added), named
 
 
-def _replacement(name: str, function: Any, target: Any, lookup: RecordLookup) -> Replacement | None:
+def _replacement(name: str, function: Any, target: Any, lookup: RecordLookup) -> tuple[Replacement, Scheduling] | None:
     found = find(function)
     tuned = None if found is None else _tuned(function, lookup)
     if found is None or tuned is None:
@@ -53,39 +66,20 @@ def _replacement(name: str, function: Any, target: Any, lookup: RecordLookup) ->
     if tile is None:
         return None
     written = rewritten(function, found, tile)
-    if not _fits(written, target):
+    scheduling = Scheduling(written, target, lookup)
+    if not _is_scheduled(scheduling):
         return None
     stage = WinogradStage(
         function=written, name=name.replace("conv2d", "winograd", 1), operands=tuple(range(len(written.params) - 1))
     )
-    return Replacement(stages=(stage,), weight=found.weight, tile=tile, recorded=tuned.recorded)
+    own = Replacement(stages=(stage,), weight=found.weight, tile=tile, recorded=tuned.recorded)
+    return own, scheduling
 
 
-def _fits(function: Any, target: Any) -> bool:
-    """Whether there is a schedule: without one TVM's loops would compute every transform many times."""
-    try:
-        piece = _static(function)
-        if piece is None:
-            return False
-        single = main_module(piece)
-        fit = TemplateFit(single, target)
-        if fit.match is None:
-            return False
-        check_function(fit.by_promising_default(fit.match).mod["main"], single["main"], target)
-    except Exception:  # TVM raises many kinds for a schedule that does not fit
-        return False
-    return True
-
-
-def _static(function: Any) -> Any | None:
-    """``function``, or the part for one image of one with an open batch, which is what is scheduled."""
-    if not is_symbolic(function):
-        return function
-    from tunehub.relax.open_axes.axes import separate_axes  # static functions need none of it
-    from tunehub.relax.open_axes.rows import piece_of
-
-    axes = separate_axes(function)
-    return None if axes is None else piece_of(function, axes, [1] * len(axes.extents))
+def _is_scheduled(scheduling: Scheduling) -> bool:
+    """Whether a record or the template serves: with loops of other kinds every transform is computed many times."""
+    served = scheduling.served
+    return served is not None and (served.record is not None or served.template == template.NAME)
 
 
 def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:

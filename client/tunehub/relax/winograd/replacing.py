@@ -44,10 +44,12 @@ def with_replacements(
     replacement: Callable[[str, Any], Replacement | None],
     transformed: Callable[[Any, int], Any],
     note: Callable[[str], None],
+    added: Callable[[str, str], None] = lambda _replaced, _name: None,
 ) -> Any:
     """``mod`` with what ``replacement`` gives for its functions, by name, where every call has a constant weight.
 
-    ``transformed``: the weight, a constant, for a tile. ``note`` is told how many functions do not keep their records.
+    ``transformed``: the weight, a constant, for a tile. ``note`` is told how many functions do not keep their records,
+    ``added`` of each new function whose place it takes, and its name.
     """
     calls, found = _calls(mod), {}
     for variable, function in mod.functions.items():
@@ -62,7 +64,7 @@ def with_replacements(
             f"{recorded} functions with records are computed by Winograd's algorithm, which should be at least "
             f"{GUESS_MARGIN:.3g} times as fast (winograd=False keeps the records)"
         )
-    return _Rewriter(mod, found, transformed).written() if found else mod
+    return _Rewriter(mod, found, transformed, added).written() if found else mod
 
 
 def _has_constant(call: Any, at: int) -> bool:
@@ -89,9 +91,15 @@ def _calls(mod: Any) -> dict[str, list[Any]]:
 class _Rewriter(PyExprMutator):  # type: ignore[misc]
     """Calls the new functions, with weights that are transformed once for all calls."""
 
-    def __init__(self, mod: Any, found: dict[str, Replacement], transformed: Callable[[Any, int], Any]) -> None:
+    def __init__(
+        self,
+        mod: Any,
+        found: dict[str, Replacement],
+        transformed: Callable[[Any, int], Any],
+        added: Callable[[str, str], None],
+    ) -> None:
         super().__init__(mod)
-        self._mod, self._found, self._transformed = mod, found, transformed
+        self._mod, self._found, self._transformed, self._note_added = mod, found, transformed, added
         self._added: dict[tuple[str, int], Any] = {}
         self._weights: dict[tuple[Any, int], Any] = {}
 
@@ -123,6 +131,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
     def _function(self, name: str, at: int, stage: WinogradStage) -> Any:
         if (name, at) not in self._added:
             self._added[name, at] = self.builder_.add_func(stage.function, stage.name)
+            self._note_added(name, str(self._added[name, at].name_hint))
         return self._added[name, at]
 
     def _weight(self, constant: Any, tile: int) -> Any:

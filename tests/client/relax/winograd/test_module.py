@@ -13,9 +13,11 @@ from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import constant_array, is_constant, main_module, tensor_class
 from tunehub.relax.pipeline import compile_module, explain_module, prepare
+from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.winograd import module as winograd
 from tunehub.relax.winograd.module import with_winograd
 from tunehub.relax.winograd.rewriting import find
+from tunehub.templates import winograd as template
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.template_record import TemplateRecord
 
@@ -120,7 +122,7 @@ def test_weights_that_calls_share_are_transformed_once(nets: Nets, wide: Any) ->
             x = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, weight, padding=1))))
         return x
 
-    mod = with_winograd(
+    mod, _ = with_winograd(
         prepare(nets.build(make, (1, CHANNELS, SIZE, SIZE)), wide, layout="auto"), wide, EmptyLookup(), notes.append
     )
     weights: dict[Any, Any] = {}
@@ -148,7 +150,7 @@ def test_weights_that_are_no_constants_stay(nets: Nets, wide: Any) -> None:
         builder.emit_func_output(out)
     mod = builder.get()
     assert find(functions(mod)[0]) is not None
-    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) == (mod, {})
 
 
 def test_open_batches_are_right_at_every_size(nets: Nets, host: Any, run: Any, make_hub: Any) -> None:
@@ -165,7 +167,7 @@ def test_open_batches_are_right_at_every_size(nets: Nets, host: Any, run: Any, m
 def test_open_images_keep_the_direct_convolution(nets: Nets, wide: Any) -> None:
     notes: list[str] = []
     mod = prepare(chain(nets, size=tvm.tirx.Var("h", "int64")), wide, layout="auto")
-    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) == (mod, {})
 
 
 def test_without_a_schedule_nothing_is_rewritten(nets: Nets, wide: Any, monkeypatch: Any) -> None:
@@ -175,8 +177,22 @@ def test_without_a_schedule_nothing_is_rewritten(nets: Nets, wide: Any, monkeypa
         raise ValueError("refused")
 
     mod = prepare(chain(nets), wide, layout="auto")
-    monkeypatch.setattr(winograd.TemplateFit, "by_default", refused)
-    assert with_winograd(mod, wide, EmptyLookup(), notes.append) is mod
+    monkeypatch.setattr(TemplateFit, "by_default", refused)
+    assert with_winograd(mod, wide, EmptyLookup(), notes.append) == (mod, {})
+
+
+@pytest.mark.parametrize("batch", [1, "n"])
+def test_functions_are_scheduled_once(batch: Any, nets: Nets, wide: Any, make_hub: Any, monkeypatch: Any) -> None:
+    applied, apply = [], template.apply
+
+    def counted(*arguments: Any) -> Any:
+        applied.append(arguments)
+        return apply(*arguments)
+
+    monkeypatch.setattr(template, "apply", counted)
+    hub = make_hub(layout="auto", winograd=True)
+    explain_module(chain(nets, batch=batch if batch == 1 else tvm.tirx.Var("n", "int64")), wide, hub)
+    assert len(applied) == [each.template for each in hub.workloads].count("winograd") == 2
 
 
 def test_an_error_leaves_direct_convolutions(nets: Nets, wide: Any, make_hub: Any, monkeypatch: Any) -> None:
