@@ -123,7 +123,7 @@ def picked(index: Any, values: Sequence[Any]) -> Any:
     """The one of ``values`` at ``index``; the choice goes when the loop over it is unrolled."""
     *first, chosen = values
     for at, value in reversed(list(enumerate(first))):
-        chosen = tirx.Select(index == at, value, chosen)
+        chosen = tirx.if_then_else(index == at, value, chosen)
     return chosen
 
 
