@@ -72,13 +72,12 @@ def over_groups(function: Any, axes: OpenAxes, tile: Any, most: int, mark: str) 
     """
     from tvm import tirx
 
-    tile, known, group = with_own_data(tile), Extents(), tirx.Var("group", INDEX)
+    tile, known, group = opaque(with_own_data(tile)), Extents(), tirx.Var("group", INDEX)
     (count,) = wide(axes.extents)
     groups = known.new((count + (most - 1)) // most)
     size = known.new((count + groups - 1) // tirx.max(groups, number(1)))
     first = group * size
-    # With the loop's variable and a number in it, as TVM takes buffers' sizes from what it knows of this.
-    own = tirx.min(tirx.min(count - first, size), number(most))
+    own = tirx.min(count - first, size)
     nests = [_of_pieces(nest, own, most, mark) for nest in nests_of(tile)]
     body = tirx.SeqStmt([*_views(function, axes, tile, [first]), _inside(tile, nests)])
     loop = tirx.For(group, number(0), groups, SERIAL, body)
