@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tunehub.target.tvm_generation import find_tvm
 from tunehub.templates.instruction import compute_by
 
-_OLDEST_LLVM = 22  # whose ``vpdpbusd`` takes vectors of bytes
+_OLDEST_TVM = (0, 27)  # by whose LLVM ``vpdpbusd`` takes vectors of bytes
 _INTRINSICS = {
     (16, 4): "llvm.x86.avx512.vpdpbusd.512",
     (8, 4): "llvm.x86.avx512.vpdpbusd.256",
@@ -39,7 +40,8 @@ def dot_product_of(target: Any) -> DotProduct | None:
     """The best of these instructions that ``target``, a ``tvm.target.Target``, has and the installed TVM can use."""
     from tvm.target import codegen
 
-    if target.kind.name != "llvm" or codegen.llvm_version_major() < _OLDEST_LLVM:
+    installed = find_tvm()
+    if target.kind.name != "llvm" or installed is None or installed.release < _OLDEST_TVM:
         return None
 
     def has(*features: str) -> bool:

@@ -172,8 +172,10 @@ def _half(mod: Any) -> list[str]:
     from tunehub.relax.nodes import buffer_kind, parameters
 
     functions = [function for function in mod.functions.values() if isinstance(function, tvm.tirx.PrimFunc)]
-    found = {str(buffer_kind(buffer).dtype) for function in functions for buffer in parameters(function)}
-    return [*sorted(dtype for dtype in found if is_floating(dtype) and dtype != "float64"), *precisions(functions)]
+    kinds = [{str(buffer_kind(buffer).dtype) for buffer in parameters(function)} for function in functions]
+    floating = sorted(dtype for dtype in set().union(*kinds) if is_floating(dtype) and dtype != "float64")
+    quantised = any("uint8" in each and each & {"int8", "int16"} for each in kinds)
+    return [*floating, *precisions(functions), *(["quantised"] if quantised else [])]
 
 
 def _plain_pipeline(target: Any) -> Any:

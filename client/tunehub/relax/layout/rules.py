@@ -404,7 +404,7 @@ def _image_reduction(rules: Rules, call: Any) -> Operator | None:
     data = call.args[0]
     shape = image_shape(data)
     axes = sorted(int(axis) % 4 for axis in call.attrs.axis or ())
-    if shape is None or axes != [2, 3]:
+    if shape is None or axes != [2, 3] or str(tensor_type(data).dtype) != "float32":
         return None
     keep = bool(call.attrs.keepdims)
 

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax, te
 
 from tunehub.hub import Hub, Policy
+from tunehub.measure.difference import tolerance
 from tunehub.registries.resolution import Resolution
 from tunehub.relax.layout.blocked import conv2d_int8_blocked
 from tunehub.relax.nodes import buffer_kind, main_module, parameters, tensor_class
@@ -19,7 +20,9 @@ from tunehub.relax.quantised.integers import in_integers
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.target.descriptors import descriptor_of
 from tunehub.target.features import llvm_features
+from tunehub.target.tvm_generation import find_tvm
 from tunehub.templates.dot_product import DotProduct, dot_product_of
+from tunehub.verify.network import _half as types_of_verified
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +31,14 @@ Array = np.ndarray[Any, Any]
 CPUS = ("znver4", "x86-64-v4", "alderlake", "x86-64-v3")
 WEIGHTS = {"znver4": (4, 16, 4), "alderlake": (2, 8, 4), "x86-64-v4": (8, 16, 2), "x86-64-v3": (4, 8, 2)}
 DATA, MIDDLE = (np.float32(0.03), 121), (np.float32(0.11), 0)
-newest = pytest.mark.skipif(tvm.target.codegen.llvm_version_major() < 22, reason="needs TVM 0.27")
+
+
+def release_of_tvm() -> tuple[int, int]:
+    installed = find_tvm()
+    return (0, 0) if installed is None else installed.release
+
+
+newest = pytest.mark.skipif(release_of_tvm() < (0, 27), reason="needs TVM 0.27")
 
 
 def cpu(name: str) -> Any:
@@ -258,3 +268,17 @@ def test_the_code_has_the_instruction_also_for_cpus_that_this_one_is_not(name: s
     built = tvm.tirx.build(fit.by_default(fit.match).mod, target=cpu(name))
     operands = [line for line in built.inspect_source("asm").splitlines() if code.split("\t")[0] in line]
     assert any(code[-4:] in line for line in operands), operands[:3]
+
+
+@newest
+def test_a_network_of_integers_may_be_a_step_from_the_plain_one() -> None:
+    model = Model((1, 32, 28, 28))
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((32, 32, 1, 1), 0)
+        return model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight))
+
+    mod = model.build(make)
+    assert types_of_verified(prepare(mod, cpu("znver4"), layout="auto"))[-1] == "quantised"
+    assert "quantised" not in types_of_verified(prepare(mod, cpu("x86-64-v2"), layout="auto"))
+    assert tolerance(["float32", "quantised"], "narrow sums") > DATA[0]
