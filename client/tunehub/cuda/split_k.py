@@ -53,7 +53,7 @@ _FLOAT = 4  # bytes
 _SKEW = 4
 _MOST_STRAIGHT = 512  # multiplications of a thread without a loop around them
 _MOST_WASTE = 1.2  # how much larger the extents may be with padding
-_MOST_RESULTS = 1 << 23  # with more nothing was measured
+_MOST_RESULTS, _MOST_OF_BATCH = 1 << 23, 1 << 26  # of one product and of all: with more nothing was measured
 _FEWEST_K = 64
 
 
@@ -144,8 +144,9 @@ def matmul_of(mod: Any) -> Matmul | None:
     matmul = find_matmul(mod, "float32")
     if matmul is None:
         return None
-    *results, k = matmul.extents
-    return matmul if math.prod(results) <= _MOST_RESULTS and k >= _FEWEST_K else None
+    batch, rows, columns, k = matmul.extents
+    few = rows * columns <= _MOST_RESULTS and batch * rows * columns <= _MOST_OF_BATCH
+    return matmul if few and k >= _FEWEST_K else None
 
 
 def sides(matmul: Matmul) -> tuple[Side, Side]:

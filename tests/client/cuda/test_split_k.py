@@ -91,6 +91,17 @@ def scores() -> Any:
     return tvm.IRModule({"main": te.create_prim_func([q, key, c], index_dtype_override="int64")})
 
 
+def batched(batch: int, rows: int, columns: int, inner: int) -> Any:
+    """Products of which there are many."""
+    import tvm
+    from tvm import te
+
+    a, b = te.placeholder((batch, inner, rows), name="a"), te.placeholder((batch, inner, columns), name="b")
+    k = te.reduce_axis((0, inner), name="k")
+    c = te.compute((batch, rows, columns), lambda p, i, j: te.sum(a[p, k, i] * b[p, k, j], axis=k), name="products")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c], index_dtype_override="int64")})
+
+
 def transposed() -> Any:
     """A product with the first operand the other way round: TN."""
     import tvm
@@ -136,6 +147,8 @@ def test_others_are_left_to_others() -> None:
     assert matmul_of(dense(dtype="float16")) is None
     assert matmul_of(dense(inner=32)) is None, "a short sum"
     assert matmul_of(dense(4096, 4096)) is None, "more results than were measured"
+    assert matmul_of(batched(36, 64, 25088, 64)) is not None, "36 large products were measured"
+    assert matmul_of(batched(64, 64, 25088, 64)) is None, "more of them were not"
     assert matmul_of(dense(1)) is None, "a product with a vector"
 
 

@@ -19,7 +19,7 @@ from tunehub.relax.schedule.guard import GuardError
 from tunehub.relax.schedule.ladder import schedule_function
 
 from .scheduled import H200
-from .test_split_k import CASES, conv, dense, pointwise
+from .test_split_k import CASES, batched, conv, dense, pointwise, scores
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +70,13 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
     with pytest.raises(NoTileError, match="other tiles should take"):
         by_rule(mod, H200)
     assert by_rule(dense(dtype="float16"), H200) is None
+
+
+def test_costs_of_other_tiles_do_not_count_for_batches_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_k_rule, "others_s", lambda *_: (1e-9, None))
+    assert promised(batched(16, 64, 98, 64), H200) is not None
+    with pytest.raises(NoTileError, match="other tiles should take"):
+        promised(scores(), H200)
 
 
 def test_the_next_tile_is_tried_where_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
