@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.skinny.product import SkinnyExtents
 from tunehub.cuda.skinny.shared_memory import fits
-from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
 
 _ROWS = 8  # of x in an instruction
 _ONE_WAVE = 2 * 16 * MULTIPROCESSORS  # columns of a block of two tiles on each multiprocessor
 _MANY_COLUMNS = 1 << 14
 _DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
+_IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find
+_ANY = 1 << 31  # blocks
 _LAUNCH_S, _BYTES_PER_S = 2e-6, 4e12  # of an H200
 
+_Row = TypeVar("_Row")
 # Tiles, warps along columns and K, stages and depth, by the most rows, for columns of one wave, of two, more, and many;
 # None: a tile without operands in shared memory is faster.
 _Choices: TypeAlias = "dict[int, tuple[tuple[int, int, int, int, int] | None, ...]]"
@@ -37,28 +41,83 @@ _STAGED: dict[int, _Choices] = {
     },
     16: {32: (None,) * 4, 64: ((2, 2, 2, 4, 64),) * 4},
 }
+# Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
+# likewise; None: another tile is faster.
+_Wgmma: TypeAlias = "tuple[int, int, int, int, int, int]"
+_WGMMA: dict[int, dict[int, tuple[_Wgmma | None, ...]]] = {
+    4: {
+        8: (None,) * 4,
+        16: (*[None] * 3, (2, 1, 3, 256, 1, _ANY)),
+        32: (*[None] * 3, (4, 1, 3, 256, 100, MULTIPROCESSORS)),
+        64: (
+            (2, 4, 4, 128, 80, _IN_CLUSTERS),
+            (4, 4, 4, 128, 64, _IN_CLUSTERS),
+            (4, 2, 4, 128, 1, _ANY),
+            (2, 1, 3, 256, 1, _ANY),
+        ),
+    },
+    8: {
+        8: (None,) * 4,
+        16: (*[None] * 3, (2, 1, 4, 128, 200, 2 * MULTIPROCESSORS)),
+        32: (None,) * 4,
+        64: (
+            (2, 4, 4, 128, 80, _IN_CLUSTERS),
+            (2, 2, 4, 128, 1, _ANY),
+            (2, 1, 4, 128, 1, _ANY),
+            (4, 2, 4, 128, 1, 2 * MULTIPROCESSORS),
+        ),
+    },
+}
 
 
-def chosen(extents: SkinnyExtents, asked: int) -> AnyTile:
-    """The tile for a product, where a block can ask for ``asked`` bytes of shared memory."""
+def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyTile:
+    """The tile for a product, where a block can ask for ``asked`` bytes of shared memory; ``warpgroups``: the GPU and
+    TVM have these."""
+    if warpgroups:
+        wgmma = _wgmma(extents)
+        if wgmma is not None and fits(extents, wgmma, asked):
+            return wgmma
     wanted = _staged(extents)
     smaller = () if wanted is None else _from(wanted)
     return next((tile for tile in smaller if fits(extents, tile, asked)), None) or _of_registers(extents)
 
 
 def _staged(extents: SkinnyExtents) -> StagedTile | None:
-    """The tile with operands in shared memory, where it was faster than one without; not where scales of a slice would
-    not start at whole words."""
-    waves = (_ONE_WAVE, 2 * _ONE_WAVE, _MANY_COLUMNS - 1)
-    place = sum(extents.columns > most for most in waves)
-    choices = _STAGED[extents.weights.bits]
-    found = choices[min(most for most in choices if extents.rows <= most)][place]
-    if found is None or extents.depth % (2 * extents.weights.group or 1):
+    """The tile with operands in shared memory, where it was faster than one without."""
+    found = _found(_STAGED, extents)
+    if found is None:
         return None
     tiles, along, deep, stages, depth = found
     if extents.weights.bits == 4 and extents.rows <= _ROWS and extents.depth >= _DEEP:
         depth = _LONG_SLICE
     return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth)
+
+
+def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
+    """The tile for warpgroups, where it was faster than one without."""
+    found = _found(_WGMMA, extents)
+    if found is None:
+        return None
+    groups, cluster, stages, depth, fewest, most = found
+    tile = WgmmaTile(groups=groups, cluster=cluster, stages=stages, depth=depth)
+    slices = math.ceil(extents.depth / depth)
+    each_has_some = (cluster - 1) * math.ceil(slices / cluster) < slices
+    divides = extents.columns % tile.together == 0 and each_has_some
+    suits = fewest <= math.ceil(extents.columns / tile.together) * cluster <= most
+    return tile if suits and (cluster == 1 or divides) else None
+
+
+def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: SkinnyExtents) -> _Row | None:
+    """What ``table`` has by bits, rows and columns; None where it has nothing."""
+    choices = table.get(extents.weights.bits, {})
+    rows = min((most for most in choices if extents.rows <= most), default=None)
+    place = sum(extents.columns > most for most in (_ONE_WAVE, 2 * _ONE_WAVE, _MANY_COLUMNS - 1))
+    return choices[rows][place] if rows is not None and _lies_in_words(extents) else None
+
+
+def _lies_in_words(extents: SkinnyExtents) -> bool:
+    """Whether scales of each row start at whole words; else they are copied one by one."""
+    return not extents.weights.group or extents.depth % (2 * extents.weights.group) == 0
 
 
 def _from(tile: StagedTile) -> Iterator[StagedTile]:

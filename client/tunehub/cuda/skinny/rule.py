@@ -11,10 +11,12 @@ from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.skinny.choice import chosen, seconds
 from tunehub.cuda.skinny.product import NEEDED, SkinnyExtents, find_product
 from tunehub.cuda.skinny.schedule import apply
+from tunehub.cuda.skinny.tile import WgmmaTile
+from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.guard import check_features, check_function
 
 NAME = "skinny"  # in reports
-_FEW = 16  # rows, up to which no kernel for warpgroups is as fast
+_FEW = 8  # rows, up to which no kernel for warpgroups is as fast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +38,12 @@ def by_rule(mod: Any, target: Any) -> tuple[SkinnySchedule, float] | None:
         return None
     check_features(NEEDED, target)
     _check_others(mod, product.extents, target)
-    tile = chosen(product.extents, limits_of(target).asked_shared_memory)
-    scheduled = SkinnySchedule(mod=apply(mod, product, tile))
-    check_function(scheduled.mod["main"], mod["main"], target)
-    return scheduled, seconds(product.extents)
+    tile = chosen(product.extents, limits_of(target).asked_shared_memory, warpgroups.serves(target))
+    scheduled = apply(mod, product, tile)
+    if isinstance(tile, WgmmaTile):
+        scheduled = main_module(warpgroups.for_own_target(scheduled["main"], target))
+    check_function(scheduled["main"], mod["main"], target)
+    return SkinnySchedule(mod=scheduled), seconds(product.extents)
 
 
 def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:

@@ -9,13 +9,14 @@ from tunehub.cuda.matmul import inline_consumers
 from tunehub.cuda.skinny.product import SkinnyProduct
 from tunehub.cuda.skinny.shared_memory import pool_bytes, stride
 from tunehub.cuda.skinny.source import PREFIX, name_of, source
-from tunehub.cuda.skinny.tile import AnyTile, StagedTile
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, WgmmaTile
 from tunehub.relax.index_expressions import operator_name
 from tunehub.relax.nodes import buffer_kind, buffer_of
 from tunehub.relax.open_axes.views import dtype_of
 
 _VECTOR = 4  # results of a thread
 _BANKS = 32
+_BOUND, _THREAD_INDEX = 4, 1  # tvm::tirx::ForKind, IterVarType
 
 
 def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
@@ -38,6 +39,8 @@ def apply(mod: Any, product: SkinnyProduct, tile: AnyTile) -> Any:
     inline_consumers(schedule, result)
     _written(schedule, result, product, tile)
     _replaced(schedule, main, blocks, product, tile)
+    if isinstance(tile, WgmmaTile) and tile.cluster > 1:
+        _clustered(schedule, blocks, tile.cluster)
     return schedule.mod
 
 
@@ -73,6 +76,19 @@ def _replaced(schedule: Any, main: Any, blocks: Any, product: SkinnyProduct, til
     first = schedule.get(blocks).loop_var * tile.columns
     opaque = _opaque(_realize_in(node), product, tile, result, first)
     schedule.state.replace(schedule.get_sref(outermost), opaque)
+
+
+def _clustered(schedule: Any, blocks: Any, count: int) -> None:
+    """Make clusters of ``count`` of the ``blocks``, by a loop inside that no one needs the variable of."""
+    from tvm import tirx
+
+    loop = schedule.get(blocks)
+    tag = "clusterCtaIdx.x"
+    thread = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), dtype_of(loop.loop_var)), _THREAD_INDEX, tag)
+    zero, extent = tirx.const(0, dtype_of(loop.loop_var)), tirx.const(count, dtype_of(loop.loop_var))
+    rank = tirx.For(tirx.Var("rank", dtype_of(loop.loop_var)), zero, extent, _BOUND, loop.body, thread)
+    made = type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, rank, loop.thread_binding, loop.annotations)
+    schedule.state.replace(schedule.get_sref(blocks), made)
 
 
 def _realize_in(loop: Any) -> Any:
@@ -115,7 +131,7 @@ def _opaque(realize: Any, product: SkinnyProduct, tile: AnyTile, result: Any, fi
         return tirx.BufferRegion(buffer, [*whole[: len(whole) - len(last)], *last])
 
     pool = None
-    if isinstance(tile, StagedTile):
+    if not isinstance(tile, SkinnyTile):
         pool = tirx.decl_buffer((pool_bytes(product.extents, tile) // 4,), "float32", "pool", scope="shared.dyn")
     call = _call(product, tile, result, first, pool)
     operands = [product.data, product.weights, *([] if product.scales is None else [product.scales])]

@@ -39,7 +39,7 @@ __device__ __forceinline__ void fetch(unsigned stage, const Operands& from, int 
     copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
   }
   if constexpr (FORMAT < 16) {
-    constexpr int LOWEST = (SCALES | K / GROUP * 2) & -(SCALES | K / GROUP * 2), BYTES = LOWEST < 16 ? LOWEST : 16;
+    constexpr int BOTH = SCALES | K / GROUP * 2 | 16, BYTES = BOTH & -BOTH;
     constexpr int PARTS = SCALES / BYTES;
 #pragma unroll
     for (int i = 0; i < COLUMNS * PARTS; i += TEAM) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tunehub.cuda.hopper.ptx import ROWS, WARPGROUP
 from tunehub.target.gpu_architectures import WARP
 
 _SIDE = 16  # columns of an instruction
@@ -45,4 +46,30 @@ class StagedTile(_TileInBlock):
     depth: int
 
 
-AnyTile = SkinnyTile | StagedTile
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class WgmmaTile:
+    """The blocks of a ``cluster`` have ``groups`` warpgroups each, of 64 columns that all of them share, and a part of
+    K each. ``stages`` slices of ``depth`` of K, 128 or 256, are in shared memory or on their way there."""
+
+    groups: int
+    cluster: int
+    stages: int
+    depth: int
+
+    @property
+    def together(self) -> int:
+        """Columns that the blocks of a cluster share."""
+        return ROWS * self.groups
+
+    @property
+    def columns(self) -> int:
+        """Of a block."""
+        return self.together // self.cluster
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return WARPGROUP * self.groups
+
+
+AnyTile = SkinnyTile | StagedTile | WgmmaTile

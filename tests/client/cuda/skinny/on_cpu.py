@@ -16,6 +16,9 @@ from tunehub.cuda import skinny
 _HEADER = (Path(__file__).parent / "threads.hpp").read_text()
 _INSTRUCTIONS = (Path(skinny.__file__).parent / "instructions.cuh").read_text()
 
+# Instructions of warpgroups alone, and what is made for a number of rows.
+_OF_WARPGROUPS = re.compile(r"// What the kernel for warpgroups asks.*?(?=// A block's part of y)", re.DOTALL)
+
 _DYNAMIC = (227 << 10) // 4  # floats of shared memory that a kernel may ask for
 
 
@@ -23,7 +26,7 @@ def run(source: str, arrays: Mapping[str, Any], grid: tuple[int, int], folder: P
     """Run the only kernel of ``source``, launched with ``grid`` blocks; ``arrays``: its parameters by name."""
     code = source[source.index("namespace tunehub_skinny") :]
     assert _INSTRUCTIONS in code
-    code = code.replace(_INSTRUCTIONS, "")
+    code = _OF_WARPGROUPS.sub("", code.replace(_INSTRUCTIONS, ""))
     signature = re.search(r"void __launch_bounds__\((\d+)\) main_kernel\((.*?)\)( \{|;)", code, re.DOTALL)
     assert signature is not None
     threads, parameters = int(signature[1]), [each.rsplit(" ", 1) for each in signature[2].split(", ")]

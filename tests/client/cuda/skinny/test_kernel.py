@@ -19,11 +19,13 @@ if shutil.which("g++") is None:
 
 import tvm
 
+from tunehub.cuda.hopper.rule import for_own_target
 from tunehub.cuda.nvrtc import source_of
 from tunehub.cuda.skinny.product import find_product
 from tunehub.cuda.skinny.schedule import apply
 from tunehub.cuda.skinny.shared_memory import fits
-from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile
+from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
+from tunehub.relax.nodes import main_module
 
 from ....sweeps import swept
 from ..scheduled import H200
@@ -51,6 +53,10 @@ def _staged(tiles: int, along: int, deep: int, stages: int, depth: int) -> Stage
     return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth)
 
 
+def _wgmma(groups: int, stages: int, depth: int) -> WgmmaTile:
+    return WgmmaTile(groups=groups, cluster=1, stages=stages, depth=depth)
+
+
 FIRST = [
     Case((5,), 100, 264, 16, _registers(1, 1, 4, 1, 3)),  # columns and K that no block divides
     Case((1, 50), 128, 520, 16, _registers(2, 4, 1, 1, 2)),
@@ -63,11 +69,19 @@ FIRST = [
     Case((2, 9), 128, 1088, 8, _staged(2, 1, 2, 3, 128)),
     Case((33,), 40, 96, 8, _staged(2, 2, 2, 1, 64)),
     Case((1, 40), 96, 264, 16, _staged(1, 4, 2, 3, 64)),
+    Case((9,), 128, 512, 4, _wgmma(2, 3, 128)),  # whole slices
+    Case((33,), 100, 352, 4, _wgmma(1, 4, 128)),  # columns that no block divides, an odd number of groups
+    Case((2, 20), 72, 800, 4, _wgmma(1, 3, 256)),
+    Case((17,), 136, 544, 8, _wgmma(2, 3, 128)),
+    Case((24,), 96, 264, 16, _wgmma(1, 3, 128)),
+    Case((40,), 64, 8, 16, _staged(1, 2, 2, 2, 64)),
 ]
 
 
 def _random_tile(chance: random.Random, bits: int) -> AnyTile:
     along, deep = chance.choice([1, 2, 4]), chance.choice([1, 2, 4])
+    if chance.random() < 0.3:
+        return _wgmma(chance.choice([1, 2]), chance.choice([3, 4]), 128 if bits == 16 else chance.choice([128, 256]))
     if chance.random() < 0.3:
         return _registers(chance.choice([1, 2]), along, deep, chance.choice([1, 2]), 2)
     depth = chance.choice([64, 128] if bits == 16 else [64, 128, 256])
@@ -93,7 +107,10 @@ def test_results_are_right(case: Case, tmp_path: Path) -> None:
     tile = case.tile
     if not fits(found.extents, tile, 227 << 10):
         pytest.skip("more shared memory than a block has")
-    source = source_of(tvm.tirx.build(apply(mod, found, tile), target=H200))
+    scheduled = apply(mod, found, tile)
+    if isinstance(tile, WgmmaTile):
+        scheduled = main_module(for_own_target(scheduled["main"], H200))
+    source = source_of(tvm.tirx.build(scheduled, target=H200))
     chance = np.random.default_rng(case.columns)
     x, bias = (chance.standard_normal(shape).astype(np.float16) for shape in ((*case.rows, case.depth), case.columns))
     given, wide = weights(case.bits, case.columns, case.depth, seed=case.depth)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product as product_of
 from typing import Any
 
 import pytest
@@ -14,9 +16,10 @@ from tvm import te
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.skinny import rule
 from tunehub.cuda.skinny.choice import chosen
-from tunehub.cuda.skinny.product import find_product
+from tunehub.cuda.skinny.product import SkinnyExtents, find_product
 from tunehub.cuda.skinny.rule import by_rule
 from tunehub.cuda.skinny.shared_memory import fits
+from tunehub.cuda.skinny.tile import WgmmaTile
 from tunehub.cuda.skinny.weights import QUANTISED, Format
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.schedule.guard import GuardError
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
 def test_few_rows_are_served_by_the_kernel(bits: int) -> None:
-    scheduled, function = schedule_function(product((1, 16), 512, 256, bits)["main"], H200, EmptyLookup())
+    scheduled, function = schedule_function(product((1, 8), 512, 256, bits)["main"], H200, EmptyLookup())
     assert scheduled.served is not None and function is not None
     assert (scheduled.served.rung, scheduled.served.template) == ("template", rule.NAME)
     assert scheduled.served.predicted_s == pytest.approx(2e-6 + 512 * 256 * (bits / 8 + (bits < 16) / 16) / 4e12)
@@ -109,10 +112,34 @@ def test_other_functions_are_none_of_its_business(case: str) -> None:
 
 
 def test_every_tile_that_is_chosen_fits_shared_memory() -> None:
-    for bits in (16, 8, 4):
-        for rows in (1, 5, 16, 17, 32, 64):
-            for columns in (48, 4096, 6144, 28672):
-                found = find_product(product((rows,), columns, 64, bits))
-                assert found is not None
-                for asked in (99 << 10, 227 << 10):
-                    assert fits(found.extents, chosen(found.extents, asked), asked)
+    for bits, rows, columns in product_of((16, 8, 4), (1, 5, 16, 17, 32, 64), (48, 4096, 6144, 12288, 28672)):
+        form = next((each for each in QUANTISED if each.bits == bits), Format(bits=bits))
+        for depth, asked, warpgroups in product_of((64, 3072, 14336), (99 << 10, 227 << 10), (False, True)):
+            extents = SkinnyExtents(rows=rows, columns=columns, depth=depth, weights=form)
+            assert fits(extents, chosen(extents, asked, warpgroups), asked)
+
+
+@pytest.mark.parametrize("rows,columns", [(64, 3584), (64, 6144), (16, 28672), (32, 28672)])
+def test_quantised_weights_are_for_warpgroups_where_these_are_faster(rows: int, columns: int) -> None:
+    extents = SkinnyExtents(rows=rows, columns=columns, depth=4096, weights=QUANTISED[0])
+    asked = 227 << 10
+    assert isinstance(chosen(extents, asked, True), WgmmaTile)
+    assert not isinstance(chosen(extents, asked), WgmmaTile)  # an older GPU
+    for other in (replace(extents, rows=8), replace(extents, columns=4096), replace(extents, depth=96)):
+        assert not isinstance(chosen(other, asked, True), WgmmaTile)
+
+
+def test_blocks_of_a_cluster_all_have_columns_and_a_part_of_k() -> None:
+    extents = SkinnyExtents(rows=64, columns=6144, depth=4096, weights=QUANTISED[0])
+    tile = chosen(extents, 227 << 10, True)
+    assert isinstance(tile, WgmmaTile) and tile.cluster == 4
+    for other in (replace(extents, columns=6144 + 64), replace(extents, depth=512 + 128)):
+        assert not isinstance(chosen(other, 227 << 10, True), WgmmaTile)
+
+
+def test_a_kernel_for_clusters_says_so_and_names_its_architecture() -> None:
+    served = by_rule(product((64,), 6144, 4096, 4), H200)
+    assert served is not None
+    function = served[0].mod["main"]
+    assert 'thread="clusterCtaIdx.x"' in function.script()
+    assert str(function.attrs["target"].attrs["arch"]) == "sm_90a"

@@ -165,3 +165,35 @@ static void load_matrices(unsigned (&found)[4], unsigned from) {
 }
 static uint2 load_two(unsigned from) { uint2 found; std::memcpy(&found, at(from), 8); return found; }
 static uint4 load_four(unsigned from) { return load_once(at(from)); }
+
+// Warpgroups: products happen where they are asked for.
+static void store_one(unsigned to, unsigned value) { std::memcpy(at(to), &value, 4); }
+static void store_two(unsigned to, unsigned x, unsigned y) { store_one(to, x), store_one(to + 4, y); }
+static void store_four(unsigned to, const uint4& value) { std::memcpy(at(to), &value, 16); }
+static void store_four(unsigned to, const float4& value) { std::memcpy(at(to), &value, 16); }
+static void seen_by_products() {}
+static void products_begin() {}
+static void products_end() {}
+template <int LEFT, class Sums> void wait_for_products(Sums&) {}
+static int rank_in_cluster() { return 0; }
+static void cluster_meets() {}
+static float4 cluster_sum(unsigned from) { float4 found; std::memcpy(&found, at(from), 16); return found; }
+static unsigned long long descriptor(unsigned address) { return address; }
+template <int COUNT> void multiply_group(float (&sums)[COUNT], const unsigned (&own)[4], unsigned address, bool bfloat) {
+  const int lane = threadIdx.x % 32, row = lane / 4, number = threads::current / 32;
+  threads::Meeting& warp = threads::warps[number];
+  auto& words = threads::exchanged[number].words[warp.phase % 2];
+  std::memcpy(words[lane], own, sizeof own);
+  threads::meet(warp);
+  for (int i = 0; i < COUNT; ++i)
+    for (int k = 0; k < 16; ++k) {
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const unsigned plain = address + column / 8 * 1024 + column % 8 * 128 + k * 2, turned = plain ^ (plain >> 7 & 7) << 4;
+      uint16_t b;
+      std::memcpy(&b, at(turned), 2);
+      const unsigned a = words[row * 4 + k % 8 / 2][i % 4 / 2 + k / 8 * 2];
+      sums[i] += as_float(a >> k % 2 * 16 & 0xffff, bfloat) * as_float(b, bfloat);
+    }
+}
+#define tunehub_wgmma_from_registers(sums, a, b) multiply_group(sums, a, (unsigned)(b), BFLOAT)
+static void keep(unsigned&) {}

@@ -1,0 +1,229 @@
+// A block's part of y = x · Wᵀ for few rows of x, by warpgroups: rows of weights are the left operand of wgmma (64 × 16),
+// from registers, and rows of x the right one (16 × ROWS), from shared memory.
+//
+// Constants that stand before: M (rows at most), N, K, MT (tiles of 8 rows), WN (warpgroups), STAGES (slices of weights in
+// shared memory), DEPTH (of K in a slice, a multiple of 128), CLUSTER (blocks that divide K), FORMAT (bits of a weight: 16, 8 or 4), BFLOAT
+// (the 16 bits are bfloat16's).
+//
+// cp.async brings weights and scales into shared memory, some slices ahead; ldmatrix gives each lane of four a 32-bit word
+// of a row, of which it makes numbers of 16 bits in registers. x passes registers on its way to shared memory, in the order
+// of K that these words ask for. Blocks of a cluster have K in parts; each adds up what all have for its own columns.
+
+constexpr int GROUP = 32, TOGETHER = 64 * WN, COLUMNS = TOGETHER / CLUSTER, THREADS = 128 * WN, BUFFERS = 3;
+constexpr int ROW = DEPTH * FORMAT / 8, SCALES = FORMAT < 16 ? DEPTH / GROUP * 2 : 0;  // bytes of a row in a stage
+constexpr int FILLED = ROW + (SCALES + 15) / 16 * 16;
+constexpr int STRIDE = FILLED + (FILLED % 32 == 0 ? 16 : 0);  // rows of 16 bytes start at different banks
+constexpr int STAGE = TOGETHER * STRIDE, PANEL = MT * 1024, BUFFER = DEPTH / 64 * PANEL;  // a panel: 128 bytes of K
+constexpr int SLICES = (K + DEPTH - 1) / DEPTH, PART = (SLICES + CLUSTER - 1) / CLUSTER;
+constexpr int ACROSS = FORMAT == 16 ? 8 : 4, VECTORS_X = M * DEPTH / 8, HELD = (VECTORS_X + THREADS - 1) / THREADS;
+constexpr bool WHOLE = K % DEPTH == 0;
+static_assert(DEPTH % 128 == 0, "an even number of turns");
+
+__device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+struct Operands {
+  const char *data, *weights, *scales;
+  int column, rows;
+};
+
+// Begin to bring a slice of weights into shared memory. What is behind the end of K is 0.
+__device__ __forceinline__ void fetch(unsigned stage, const Operands& from, int slice) {
+  const int thread = threadIdx.x;
+  constexpr int VECTORS = ROW / 16;
+#pragma unroll
+  for (int i = 0; i < TOGETHER * VECTORS; i += THREADS) {
+    const int at = i + thread, row = at / VECTORS, v = at % VECTORS, wanted = from.column + row;
+    if (TOGETHER * VECTORS % THREADS && row >= TOGETHER) break;
+    const char* own = from.weights + (long long)(N % TOGETHER == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
+    copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
+  }
+  if constexpr (FORMAT < 16) {
+    constexpr int BOTH = SCALES | K / GROUP * 2 | 16, BYTES = BOTH & -BOTH;
+    constexpr int PARTS = SCALES / BYTES;
+#pragma unroll
+    for (int i = 0; i < TOGETHER * PARTS; i += THREADS) {
+      const int at = i + thread, row = at / PARTS, p = at % PARTS, wanted = from.column + row;
+      if (TOGETHER * PARTS % THREADS && row >= TOGETHER) break;
+      const char* own = from.scales + (long long)(N % TOGETHER == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
+      copy<BYTES>(stage + row * STRIDE + ROW + p * BYTES, own + slice * SCALES + p * BYTES,
+                  WHOLE || slice * (DEPTH / GROUP) + p * (BYTES / 2) < K / GROUP);
+    }
+  }
+}
+
+// A thread's vectors of a slice of x, and their row and place along K.
+struct Place {
+  int row, vector;
+};
+__device__ __forceinline__ Place place_of(int i) {
+  const int at = i * THREADS + threadIdx.x;
+  return {at / ACROSS % M, at / (ACROSS * M) * ACROSS + at % ACROSS};
+}
+
+__device__ __forceinline__ void load_x(uint4 (&held)[HELD], const Operands& from, int slice) {
+#pragma unroll
+  for (int i = 0; i < HELD; ++i) {
+    const Place place = place_of(i);
+    const bool inside = WHOLE || slice * DEPTH + place.vector * 8 < K;
+    if ((VECTORS_X % THREADS == 0 || i * THREADS + threadIdx.x < VECTORS_X))
+      held[i] = inside ? load_often(from.data + (long long)(place.row < from.rows ? place.row : from.rows - 1) * (K * 2) + slice * (DEPTH * 2) + place.vector * 16) : uint4{0, 0, 0, 0};
+  }
+}
+
+// Rows of 128 bytes, swizzled as wgmma asks for. Of 4 bits a word has the pairs (0, 4), (2, 6), (1, 5), (3, 7).
+__device__ __forceinline__ void store_x(unsigned buffer, const uint4 (&held)[HELD]) {
+#pragma unroll
+  for (int i = 0; i < HELD; ++i) {
+    const Place place = place_of(i);
+    const int vector = place.vector % 8, chunk = vector & 4, lane = vector % 4, turned = place.row % 8;
+    const unsigned to = buffer + place.vector / 8 * PANEL + place.row * 128;
+    const uint4& x = held[i];
+    if (VECTORS_X % THREADS && i * THREADS + threadIdx.x >= VECTORS_X) break;
+    if constexpr (FORMAT == 16) {
+      store_four(to + (vector ^ turned) * 16, x);
+    } else if constexpr (FORMAT == 8) {
+      const int first = chunk + lane / 2 * 2, inside = lane % 2 * 8;
+      store_two(to + (first ^ turned) * 16 + inside, x.x, x.z);
+      store_two(to + (first + 1 ^ turned) * 16 + inside, x.y, x.w);
+    } else {
+      store_one(to + (chunk ^ turned) * 16 + lane * 4, bytes(x.x, x.z, 0x5410u));
+      store_one(to + (chunk + 1 ^ turned) * 16 + lane * 4, bytes(x.y, x.w, 0x5410u));
+      store_one(to + (chunk + 2 ^ turned) * 16 + lane * 4, bytes(x.x, x.z, 0x7632u));
+      store_one(to + (chunk + 3 ^ turned) * 16 + lane * 4, bytes(x.y, x.w, 0x7632u));
+    }
+  }
+}
+
+// Numbers of two rows as weights in half precision, of 32 along K: what the first two instructions take, and the others.
+__device__ __forceinline__ void weights_of(unsigned (&a)[2][4], unsigned p, unsigned q, unsigned r, unsigned s, unsigned one, unsigned other) {
+  if constexpr (FORMAT == 8) {
+    a[0][0] = bytes(p, 0x64646464u, 0x4140u), a[0][1] = bytes(q, 0x64646464u, 0x4140u);
+    a[0][2] = bytes(p, 0x64646464u, 0x4342u), a[0][3] = bytes(q, 0x64646464u, 0x4342u);
+    a[1][0] = bytes(r, 0x64646464u, 0x4140u), a[1][1] = bytes(s, 0x64646464u, 0x4140u);
+    a[1][2] = bytes(r, 0x64646464u, 0x4342u), a[1][3] = bytes(s, 0x64646464u, 0x4342u);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[h][i] = multiply(add(a[h][i], 0xe47fe47fu), i % 2 ? other : one);  // 1024 + q, - 1151
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned from = (i % 2 ? q : p) >> i / 2 * 8, scale = i % 2 ? other : one;
+      a[0][i] = multiply(add(and_or(from, 0x000f000fu, 0x64006400u), 0xe407e407u), scale);  // 1024 + q, - 1031
+      a[1][i] = multiply(fma(and_or(from, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd470d470u), scale);  // (1024 + 16 q) / 16 - 71
+    }
+  }
+}
+
+// Products that are under way read their weights from registers, which keep them until those are done: in turns.
+__device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&held)[2][4][4], unsigned stage, unsigned buffer) {
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
+  const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
+  uint4 scales[2][(DEPTH + 255) / 256];
+  if constexpr (FORMAT < 16)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < (DEPTH + 255) / 256; ++i) scales[h][i] = load_four(stage + (first + h * 8 + lane / 4) * STRIDE + ROW + i * 16);
+#pragma unroll
+  for (int pair = 0; pair < DEPTH / 64; ++pair) {
+    unsigned (&a)[4][4] = held[pair % 2];
+    if constexpr (FORMAT == 16) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) load_matrices(a[i], own + pair * 128 + i * 32);
+    } else {
+      const unsigned both = word(scales[0][pair / 4], pair % 4), others = word(scales[1][pair / 4], pair % 4);
+      unsigned words[4], more[4];
+      load_matrices(words, own + pair * (FORMAT == 8 ? 64 : 32));
+      if constexpr (FORMAT == 8) load_matrices(more, own + pair * 64 + 32);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const unsigned place = c ? 0x3232u : 0x1010u, one = bytes(both, 0, place), other = bytes(others, 0, place);
+        unsigned (&to)[2][4] = reinterpret_cast<unsigned (&)[2][4]>(a[2 * c]);
+        if constexpr (FORMAT == 8) {
+          const unsigned (&now)[4] = c ? more : words;
+          weights_of(to, now[0], now[1], now[2], now[3], one, other);
+        } else {
+          weights_of(to, words[2 * c], words[2 * c + 1], 0, 0, one, other);
+        }
+      }
+    }
+    products_begin();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tunehub_wgmma_from_registers(sums, a[i], descriptor(buffer + pair * PANEL + i * 32));
+    products_end();
+    wait_for_products<1>(sums);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) keep(held[(pair + 1) % 2][i / 4][i % 4]);
+  }
+}
+
+// Write the sums of a tile of columns and rows into shared memory: those of a row of x lie beside each other.
+__device__ __forceinline__ void write(float* results, int stride, const Operands& of, int columns, int j, const float4& sum) {
+  const int lane = threadIdx.x % 32, row = 8 * j + lane % 4 * 2, column = columns + lane / 4;
+  float* to = results + row * stride + column;
+  const bool whole = N % COLUMNS == 0, one = whole || of.column + column < N, other = whole || of.column + column + 8 < N;
+  if (row < of.rows && one) to[0] = sum.x;
+  if (row < of.rows && other) to[8] = sum.z;
+  if (row + 1 < of.rows && one) to[stride] = sum.y;
+  if (row + 1 < of.rows && other) to[stride + 8] = sum.w;
+}
+
+// The results from `column` on, in shared memory, for all threads once they have met: at `results` those of the first row,
+// at `second` those of the second. x has `rows` of them, at most M. `pool` to `last`: what operands have, later sums.
+__device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
+                                        const float* second, int column, void* pool, const void* last, int rows) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+  const int stride = int(second - results);
+  const Operands from = {(const char*)data, (const char*)weights, (const char*)scales, column - rank * COLUMNS, rows};
+  const unsigned buffers = (shared_address(pool) + 1023) / 1024 * 1024, stages = buffers + BUFFERS * BUFFER;
+  const int first = rank * PART, end = CLUSTER == 1 || first + PART < SLICES ? first + PART : SLICES;
+  float sums[4 * MT];
+#pragma unroll
+  for (int i = 0; i < 4 * MT; ++i) sums[i] = 0;
+  unsigned numbers[2][4][4] = {};
+  uint4 held[HELD];
+  load_x(held, from, first);
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) {
+    if (first + s < end) fetch(stages + s * STAGE, from, first + s);
+    copies_end();
+  }
+  store_x(buffers, held);
+  if (first + 1 < end) load_x(held, from, first + 1);
+  unsigned at = 0, then = STAGES - 1, now = 0;
+  for (int slice = first; slice < end; ++slice) {
+    wait_for_copies<STAGES - 2>();
+    seen_by_products();
+    __syncthreads();
+    if (slice + STAGES - 1 < end) fetch(stages + then * STAGE, from, slice + STAGES - 1);
+    copies_end();
+    const unsigned next = now + 1 == BUFFERS ? 0 : now + 1;
+    if (slice + 1 < end) store_x(buffers + next * BUFFER, held);
+    if (slice + 2 < end) load_x(held, from, slice + 2);
+    multiply_add(sums, numbers, stages + at * STAGE, buffers + now * BUFFER);
+    at = at + 1 == STAGES ? 0 : at + 1, then = then + 1 == STAGES ? 0 : then + 1, now = next;
+  }
+  wait_for_products<0>(sums);
+#pragma unroll
+  for (int i = 0; i < 32; ++i) keep(numbers[i / 16][i / 4 % 4][i % 4]);
+  wait_for_copies<0>();
+  if constexpr (CLUSTER == 1) {
+#pragma unroll
+    for (int j = 0; j < MT; ++j)
+      write(results, stride, from, warp * 16, j, float4{sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]});
+  } else {
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < MT; ++j)
+      store_four(buffers + ((warp * MT + j) * 32 + lane) * 16, float4{sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]});
+    cluster_meets();
+    constexpr int FRAGMENTS = COLUMNS / 16 * MT;
+    for (int f = warp; f < FRAGMENTS; f += THREADS / 32) {
+      const float4 sum = cluster_sum(buffers + ((rank * FRAGMENTS + f) * 32 + lane) * 16);
+      write(results, stride, Operands{nullptr, nullptr, nullptr, column, rows}, f / MT * 16, f % MT, sum);
+    }
+    cluster_meets();
+  }
+  __syncthreads();
+}
