@@ -21,25 +21,28 @@ _WORTH_OF_IMAGES = math.log(2.0)  # of one more convolution, which takes long to
 
 
 class Grid(NamedTuple):
-    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``kernels`` may
-    be, those that records are often for (``recorded``), and those at which records for other shapes are adapted
-    (``moved``). ``weight``: of size 1, that of others is 1; ``worth``: what a kernel more must gain."""
+    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``ranges`` may be,
+    those that records are often for (``recorded``), and those at which records for other shapes are adapted
+    (``moved``). ``weights``: of some sizes, that of others is 1; ``worth``: what a range more must gain."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
-    kernels: int
+    ranges: int
     recorded: tuple[int, ...]
     moved: tuple[int, ...]
-    weight: float = 1.0
+    weights: tuple[tuple[int, float], ...] = ()
     worth: float = _WORTH
 
+
+_OFTEN = ((16, 3.0), (64, 3.0), (128, 4.0), (256, 3.0), (384, 4.0), (512, 4.0))  # lengths that sequences have
 
 _ROWS = Grid(
     (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
     (1, 4, 16, 33, 64, 96, 128, 200, 256, 384, 512, 1024),
-    2,
+    5,  # of three or four tiles
     (16, 32, 64, 128, 197, 256, 384, 512, 1024),
     (128,),  # what fewer should take is too short
+    _OFTEN,
 )
 _IMAGES = Grid(
     (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 33, 64),  # some just above what tiles make up
@@ -47,7 +50,7 @@ _IMAGES = Grid(
     2,
     (1, 8, 16, 32),
     (),
-    3.0,
+    ((1, 3.0),),
     _WORTH_OF_IMAGES,
 )
 
@@ -151,11 +154,11 @@ def tiles_by_size(
     sizes = [size for size in problem.grid.sizes if size > above]
     times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
     others = [[each.seconds_at(size) for size in sizes] for each in known]
-    weights = np.array([problem.grid.weight if size == 1 else 1.0 for size in sizes])
+    weights = np.array([dict(problem.grid.weights).get(size, 1.0) for size in sizes])
     times = np.concatenate([times, *([others] if others else [])])
     return [
         SizedTile(up_to=sizes[last] if last + 1 < len(sizes) else None, tile=choices[chosen])
-        for chosen, last in ranges(times, problem.grid.kernels, weights, problem.grid.worth)
+        for chosen, last in ranges(times, problem.grid.ranges, weights, problem.grid.worth)
     ]
 
 
