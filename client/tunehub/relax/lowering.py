@@ -63,7 +63,7 @@ def is_scheduled(function: Any) -> bool:
 def _single_buffers_unaliased(mod: Any) -> Any:
     """``mod`` with functions of one buffer marked as those are whose buffers share no memory.
 
-    TVM's LLVM backend (0.25 to 0.27) takes that mark from the last function that it declares, for all of a module. In
+    TVM's LLVM backend (seen in 0.27) takes that mark from the last function that it declares, for all of a module. In
     modules with open dimensions that is the one that computes shapes, which has none: LLVM then reads values again
     after each store, and kernels with buffers of their own take up to twice as long.
     """
