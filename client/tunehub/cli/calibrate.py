@@ -68,6 +68,7 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
             ("peak of a core", "GFLOP/s", 4 * vector / 1e9, found.cautious_flops, built_in.cautious_flops),
             ("wait for a sum", "multiply-adds", 2.0, found.latency, built_in.latency),
             ("weights from memory, a core", "bytes a multiply-add", vector, found.memory_bytes, built_in.memory_bytes),
+            ("products of pairs in bfloat16", "times as fast", 1.0, found.pairs, built_in.pairs),
             ("a parallel region", "multiply-adds", 1.0, found.region, built_in.region),
             ("threads pay from", "µs", 1e6, found.worth_s, built_in.worth_s),
         )

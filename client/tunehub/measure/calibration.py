@@ -41,6 +41,7 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
     parallel region by its median: in networks, too, threads wait for one another. With TVM 0.25 and newer. Raises
     MeasureError where the machine is busy, and what TVM raises.
     """
+    from tunehub.templates import pairs
     from tunehub.templates.base import Machine, machine_of
 
     found = machine_of(target)
@@ -49,6 +50,7 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
         "multiply_add": _product(target, machine, _SMALL, best=True),
         "dependent": _product(target, machine, _LONG, best=False),
         "memory": _product(target, machine, _LARGE, best=True),
+        **({} if pairs.doubt(target) else {"pairs": _product(target, machine, _SMALL, best=True, paired=True)}),
         "region": _empty(target, found.cores),
         "serial": _empty(target, 1),
     }
@@ -69,6 +71,7 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
         multiply_add_s=per["multiply_add"],
         dependent_s=per["dependent"],
         memory_bytes=1 / per["memory"],
+        pairs_s=per.get("pairs"),
         region_s=max(median(times["region"]) - median(times["serial"]), 1e-8),
     )
 
@@ -85,9 +88,9 @@ def _check(times: Sequence[float]) -> None:
         raise MeasureError(reason, remedy="close what else runs, or wait, and run it again")
 
 
-def _product(target: Any, machine: Any, shape: tuple[int, int, int], *, best: bool) -> Kernel:
+def _product(target: Any, machine: Any, shape: tuple[int, int, int], *, best: bool, paired: bool = False) -> Kernel:
     """A product on one core by the template for it. With its best tile, or one sum at a time; counted in multiply-adds
-    of vectors, or for one row, whose weights do not fit any cache, in their bytes."""
+    of vectors, or of pairs, or for one row, whose weights do not fit any cache, in their bytes."""
     import numpy as np
     import tvm
     from msgspec.structs import replace
@@ -95,17 +98,21 @@ def _product(target: Any, machine: Any, shape: tuple[int, int, int], *, best: bo
 
     from tunehub import templates
     from tunehub.relax.layout.blocked import dense_blocked
+    from tunehub.relax.layout.paired import NARROW, PAIR, dense_paired
 
     rows, vectors, depth = shape
-    sizes = ((rows, depth), (vectors, depth, machine.vector))
-    operands = [te.placeholder(size, "float32", name=f"x{at}") for at, size in enumerate(sizes)]
-    mod = tvm.IRModule({"main": te.create_prim_func([*operands, dense_blocked(*operands)])})
+    kind, compute = (NARROW, dense_paired) if paired else ("float32", dense_blocked)
+    weights = (vectors, depth, machine.vector, PAIR) if paired else (vectors, depth, machine.vector)
+    sizes = ((rows, depth * PAIR if paired else depth), weights)
+    operands = [te.placeholder(size, kind, name=f"x{at}") for at, size in enumerate(sizes)]
+    result = compute(*operands, outputs=vectors * machine.vector)
+    mod = tvm.IRModule({"main": te.create_prim_func([*operands, result])})
     match = templates.find(mod)
     assert match is not None
     knobs = match.template.default_knobs(match.workload, machine)
     knobs = replace(knobs, parallel=False) if best else replace(knobs, parallel=False, columns=1, blocks=1)
     run = tvm.compile(match.template.apply(mod, match.workload, knobs).mod, target)
-    arrays = [tvm.runtime.tensor(np.ones(size, "float32")) for size in sizes]
+    arrays = [tvm.runtime.tensor(np.ones(size, kind)) for size in sizes]
     output = tvm.runtime.tensor(np.zeros((rows, vectors * machine.vector), "float32"))
     work = rows * vectors * depth if rows > 1 else 4 * vectors * depth * machine.vector
     return Kernel(run=run, arguments=(*arrays, output), work=work)

@@ -400,11 +400,15 @@ class _ModuleRecords:
             self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
 
     def _why_not_paired(self) -> str:
-        from tunehub.templates.pairs import doubt  # few ask for it
+        from tunehub.relax.layout.narrowing import doubt  # few ask for it
+        from tunehub.relax.schedule.template_fit import machine_for
 
         if self._hub.layout != "auto":
             return "layouts are kept"
-        return doubt(self._target) or "no product or convolution has constant weights of a fitting shape"
+        if self._target.kind.name != "llvm":
+            return "it is for CPUs"
+        found = doubt(self._target, machine_for(self._target))
+        return found or "no product or convolution has constant weights of a fitting shape"
 
     def _tell_of_missing_headers(self) -> None:
         """A module that would be several times as fast should not be left so without a word."""
@@ -650,11 +654,11 @@ def _layout_pass(target: Any, *, narrow: bool, winograd: bool) -> Any:
 
 def _narrowing(target: Any, *, winograd: bool) -> Narrowing | None:
     """What has operands in bfloat16 on ``target``; None where that would not be faster."""
-    from tunehub.relax.layout.narrowing import Narrowing
+    from tunehub.relax.layout.narrowing import Narrowing, doubt
     from tunehub.relax.schedule.template_fit import machine_for
-    from tunehub.templates import pairs
 
-    return None if pairs.doubt(target) else Narrowing(machine=machine_for(target), winograd=winograd)
+    machine = machine_for(target)
+    return None if doubt(target, machine) else Narrowing(machine=machine, winograd=winograd)
 
 
 def _relax_calls(mod: Any) -> list[Any]:

@@ -22,7 +22,8 @@ BytesASecond = Annotated[float, Meta(ge=1e6, le=1e14)]
 class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``multiply_add_s``: of one vector on one core, where many are independent, ``dependent_s``: where each waits for
     the one before. ``memory_bytes``: that one core reads from memory in a second. ``region_s``: what a parallel region
-    of all ``cores`` takes that does nothing.
+    of all ``cores`` takes that does nothing. ``pairs_s``: of one vector of pairs of bfloat16, twice as many
+    multiply-adds; None where the CPU multiplies none.
 
     ``cpu`` and ``mattr`` are those of the target that it is for; ``measured`` is the day.
     """
@@ -35,6 +36,7 @@ class MachineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     dependent_s: Seconds
     memory_bytes: BytesASecond
     region_s: Seconds
+    pairs_s: Seconds | None = None
     version: int = _VERSION
 
 

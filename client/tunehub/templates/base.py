@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
 CAUTIOUS_BYTES = 1e10  # that a core moves in a second at least
+_ATTAINED = 0.9  # of the speed of pairs in a register tile, by whole kernels
 _REGIONS_WORTH = 2.5  # parallel regions that a kernel has to take for threads to pay
 
 
@@ -50,7 +51,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     Of one core: ``cautious_flops``: operations a second of a lane that loops reach at least; ``latency``: pairs of
     multiply-adds that start while a sum waits for the one before; ``memory_bytes``: of weights, from memory, by a lane
     in the time of a multiply-add. ``worth_s``: what a kernel has to take for threads to pay; ``region``: a parallel
-    region, in multiply-adds.
+    region, in multiply-adds; ``pairs``: times as fast as in float32 are products of pairs of bfloat16.
     """
 
     cautious_flops: float = 3e9
@@ -58,6 +59,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float = 0.47
     worth_s: float = 15e-6
     region: float = 40_000 / 3
+    pairs: float = 1.8
 
 
 BUILT_IN = Rates()
@@ -119,6 +121,7 @@ def rates_of(profile: MachineProfile, vector: int) -> Rates:
         memory_bytes=profile.memory_bytes * profile.multiply_add_s / vector,
         worth_s=_REGIONS_WORTH * profile.region_s,
         region=profile.region_s / profile.multiply_add_s,
+        pairs=BUILT_IN.pairs if profile.pairs_s is None else _ATTAINED * 2 * profile.multiply_add_s / profile.pairs_s,
     )
 
 

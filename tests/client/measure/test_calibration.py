@@ -19,6 +19,7 @@ from tunehub.cli.group import cli  # noqa: E402
 from tunehub.exceptions import MeasureError  # noqa: E402
 from tunehub.measure import calibration  # noqa: E402
 from tunehub.target.machine_profile import MachineProfile, write_profile  # noqa: E402
+from tunehub.templates import pairs  # noqa: E402
 from tunehub.templates.base import BUILT_IN, Machine, machine_of, rates_of, worth_threads  # noqa: E402
 from tunehub.templates.register_tile import cost  # noqa: E402
 
@@ -62,6 +63,8 @@ def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) ->
 
 
 def test_what_rules_make_of_a_profile() -> None:
+    assert rates_of(profile(), 16).pairs == BUILT_IN.pairs
+    assert rates_of(profile(pairs_s=5.6e-10), 16).pairs == pytest.approx(0.9)
     slow = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-4), 16))
     quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16))
     assert not worth_threads(1e6, 0, slow)
@@ -80,6 +83,7 @@ def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     found = json.loads(result.stdout)
     assert Path(found["path"]).is_file()
     assert found["dependent_s"] > found["multiply_add_s"]
+    assert (found["pairs_s"] is None) == (pairs.doubt(tunehub.host_target()) is not None)
     assert machine_of(tunehub.host_target()).rates.latency == pytest.approx(found["rates"]["latency"])
     dry = CliRunner().invoke(cli, ["calibrate", "--dry-run"])
     assert "nothing was kept" in dry.output

@@ -19,10 +19,11 @@ from tunehub.relax.layout.costs import ConvWorkload
 from tunehub.relax.layout.paired import NARROW, PAIR, WIDE
 from tunehub.relax.nodes import tensor_type
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
+from tunehub.templates import pairs
 from tunehub.templates.base import Machine
 from tunehub.templates.pairs import LANES
 
-_FASTER = 1.8  # times as fast as in float32 are convolutions of pairs, at least (Zen 4, docs/adr/0040)
+_WORTH = 1.15  # times as fast as in float32 products of pairs must be
 _ELEMENTWISE = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "clip", "nn.relu")
 )
@@ -57,7 +58,15 @@ class Narrowing:
             rows=rows,
             columns=columns,
         )
-        return chosen_tile(convolution, self.machine, _FASTER / GUESS_MARGIN) is not None
+        return chosen_tile(convolution, self.machine, self.machine.rates.pairs / GUESS_MARGIN) is not None
+
+
+def doubt(target: Any, machine: Machine) -> str | None:
+    """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs are faster."""
+    faster = machine.rates.pairs
+    if (lacking := pairs.doubt(target)) is not None or faster >= _WORTH:
+        return lacking
+    return f"the machine's profile says that products of pairs are only {faster:.2g} times as fast"
 
 
 def read_narrow(mod: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax.nodes import integer, main_module, parameters
+from tunehub.relax.nodes import blocks_in, integer, main_module, parameters
 from tunehub.relax.open_axes.axes import OpenAxes
 from tunehub.relax.open_axes.views import Extents, block_of, dtype_of, number, places, product, sequence, view, wide
 from tunehub.relax.schedule.flattening import with_opaque_blocks
@@ -243,7 +243,12 @@ def with_own_data(tile: Any) -> Any:
 
 def opaque(tile: Any) -> Any:
     """``tile`` by TVM's first passes, so that its own memory is as small as its loops of known extents need: TVM takes
-    many times as long to find that inside of a loop of unknown length, and writes it in long expressions."""
+    many times as long to find that inside of a loop of unknown length, and writes it in long expressions.
+
+    As it is where instructions have operands of their own (``match_buffer``): TVM's ``CompactBufferAllocation`` fails on
+    the vectors of indices that ``LowerMatchBuffer`` makes of these."""
+    if any(len(block.match_buffers) for block in blocks_in(tile.body)):
+        return tile
     return with_opaque_blocks(main_module(tile))["main"]
 
 

@@ -13,10 +13,11 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
-from tunehub.relax.layout.narrowing import Narrowing  # noqa: E402
+from tunehub.relax.layout.narrowing import Narrowing, doubt  # noqa: E402
 from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
 from tunehub.relax.pipeline import compile_module, prepare  # noqa: E402
 from tunehub.templates import Machine, pairs  # noqa: E402
+from tunehub.templates.base import Rates  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,13 @@ def test_a_cpu_without_the_instruction_computes_in_float32_and_the_report_says_s
     wide, narrow = (make_hub(layout="auto", precision=precision) for precision in ("float32", "bf16"))
     assert np.array_equal(*(outputs(mod, target, hub, images(1)) for hub in (wide, narrow)))
     assert "nothing is rounded" in " ".join(narrow.notes)
+
+
+@needs_tvm
+def test_a_profile_may_say_that_it_does_not_pay() -> None:
+    slow = Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.5))
+    assert doubt(COOPERLAKE, MACHINE) is None
+    assert "only 0.5 times as fast" in str(doubt(COOPERLAKE, slow))
 
 
 def test_convolutions_that_winograd_makes_faster_stay_in_float32() -> None:
