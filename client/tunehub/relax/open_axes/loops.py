@@ -245,8 +245,9 @@ def opaque(tile: Any) -> Any:
     """``tile`` by TVM's first passes, so that its own memory is as small as its loops of known extents need: TVM takes
     many times as long to find that inside of a loop of unknown length, and writes it in long expressions.
 
-    As it is where instructions have operands of their own (``match_buffer``): TVM's ``CompactBufferAllocation`` fails on
-    the vectors of indices that ``LowerMatchBuffer`` makes of these."""
+    As it is where instructions have operands of their own (``match_buffer``): TVM's ``CompactBufferAllocation`` fails
+    on the vectors of indices that ``LowerMatchBuffer`` makes of these.
+    """
     if any(len(block.match_buffers) for block in blocks_in(tile.body)):
         return tile
     return with_opaque_blocks(main_module(tile))["main"]
