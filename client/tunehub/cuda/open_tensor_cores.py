@@ -165,7 +165,7 @@ def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
         return [(None, None)]
     return [
         (candidates[at], sizes[last] if last + 1 < len(sizes) else None)
-        for at, last in ranges(np.array(times), kernels)
+        for at, last in ranges(np.array(times), kernels, np.array([3.0 if size == 1 else 1.0 for size in sizes]))
     ]
 
 

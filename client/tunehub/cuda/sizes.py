@@ -21,12 +21,14 @@ _WORTH_OF_IMAGES = math.log(2.0)  # of one more convolution, which takes long to
 
 
 class Grid(NamedTuple):
-    """``sizes`` at which tiles are compared, those for which the best ones are ``tried``, how many ``ranges`` may be,
-    those that records are often for (``recorded``), and those at which records for other shapes are adapted
-    (``moved``). ``weights``: of some sizes, that of others is 1; ``worth``: what a range more must gain."""
+    """``sizes`` at which tiles are compared, those for which the best ones are ``tried`` (with divided sums, and
+    ``plain`` ones), how many ``ranges`` may be, those that records are often for (``recorded``), and those at which
+    records for other shapes are adapted (``moved``). ``weights``: of some sizes, that of others is 1; ``worth``: what a
+    range more must gain where sums are divided."""
 
     sizes: tuple[int, ...]
     tried: tuple[int, ...]
+    plain: tuple[int, ...]
     ranges: int
     recorded: tuple[int, ...]
     moved: tuple[int, ...]
@@ -35,10 +37,11 @@ class Grid(NamedTuple):
 
 
 _OFTEN = ((16, 3.0), (64, 3.0), (128, 4.0), (256, 3.0), (384, 4.0), (512, 4.0))  # lengths that sequences have
-
+_TRIED_ROWS = (1, 4, 16, 33, 64, 96, 128, 200, 256, 384, 512, 1024)
 _ROWS = Grid(
     (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 2048),
-    (1, 4, 16, 33, 64, 96, 128, 200, 256, 384, 512, 1024),
+    _TRIED_ROWS,
+    _TRIED_ROWS,
     5,  # of three or four tiles
     (16, 32, 64, 128, 197, 256, 384, 512, 1024),
     (128,),  # what fewer should take is too short
@@ -47,6 +50,7 @@ _ROWS = Grid(
 _IMAGES = Grid(
     (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 33, 64),  # some just above what tiles make up
     (1, 3, 8, 17, 32),
+    (1, 8),  # best tiles of more images were not as good as their costs, of depthwise convolutions above all
     2,
     (1, 8, 16, 32),
     (),
@@ -158,7 +162,7 @@ def tiles_by_size(
     times = np.concatenate([times, *([others] if others else [])])
     return [
         SizedTile(up_to=sizes[last] if last + 1 < len(sizes) else None, tile=choices[chosen])
-        for chosen, last in ranges(times, problem.grid.ranges, weights, problem.grid.worth)
+        for chosen, last in ranges(times, problem.grid.ranges, weights, problem.grid.worth if known else _WORTH)
     ]
 
 
@@ -166,7 +170,7 @@ def tiles_by_size(
 def candidates(problem: OpenProblem, limits: LaunchLimits, *, covering: bool) -> tuple[Tile, ...]:
     """The best tile at each of some sizes. Raises NoTileError when there is none at all."""
     found: dict[object, Tile] = {}
-    for size in problem.grid.tried:
+    for size in problem.grid.plain:
         tile = _best(problem.at(size), problem.open_loop, limits, covering)
         if tile is not None:
             found.setdefault(_row(tile), tile)
