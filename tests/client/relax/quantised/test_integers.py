@@ -282,3 +282,24 @@ def test_a_network_of_integers_may_be_a_step_from_the_plain_one() -> None:
     assert types_of_verified(prepare(mod, cpu("znver4"), layout="auto"))[-1] == "quantised"
     assert "quantised" not in types_of_verified(prepare(mod, cpu("x86-64-v2"), layout="auto"))
     assert tolerance(["float32", "quantised"], "narrow sums") > DATA[0]
+
+
+@newest
+def test_an_open_batch_is_computed_in_the_same_integers() -> None:
+    name = next(each for each in CPUS if runs_here(each))
+    model, batch = Model((1, 32, 28, 28)), tvm.tirx.Var("batch", "int64")
+    model.input = relax.Var("x", tensor_class()((batch, 32, 28, 28), "float32"))
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((32, 32, 3, 3), 0)
+        y = model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight, padding=1))
+        return model.quantised(y, (MIDDLE[0], 128))
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (3, 32, 28, 28)).astype("float32")
+    result, report = run(mod, cpu(name), x)
+    fixed = [run(relax.transform.BindSymbolicVars({"batch": 1})(mod), cpu(name), each[None])[0] for each in x]
+    assert np.array_equal(result, np.concatenate(fixed))
+    assert any(note.startswith("int8: 1 of 1 ") for note in report.notes)
+    (kernel,) = (item for item in report.workloads if "int8" in item.name)
+    assert kernel.rung == "template", kernel.skipped
