@@ -22,7 +22,9 @@ import tvm
 from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tunehub.cuda.hopper.kernel import ROUNDED
 from tunehub.cuda.hopper.rule import serves
+from tunehub.cuda.hopper.tf32 import rounded
 from tunehub.cuda.skinny.dequantisation import Dequantised, dequantised_from
 from tunehub.cuda.skinny.product import MOST_ROWS
 from tunehub.cuda.skinny.weights import Format, dequantised
@@ -46,7 +48,7 @@ def gpu_products(mod: Any, _context: Any) -> Any:
 @tvm.transform.module_pass(opt_level=0, name="tunehub.gpu_products_in_tf32")  # type: ignore[untyped-decorator]
 def gpu_products_in_tf32(mod: Any, _context: Any) -> Any:
     """As :func:`gpu_products`, where operands in single precision may be TF32, which tensor cores read along K alone:
-    constant weights are turned for them."""
+    constant weights are turned for them, and rounded."""
     return relax.transform.DeadCodeElimination()(rewritten(_Products(mod, turning=True), mod))
 
 
@@ -74,9 +76,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         few = name == "relax.matmul" and _has_few_rows(call)
         if own in _NARROW and not half and not few:
             return call
-        weight = self._transposed(call) if name == "relax.matmul" else None
+        weight, kernel = self._transposed(call) if name == "relax.matmul" else None, _NAME
         if weight is None and self._turning and name == "relax.matmul" and own == _SUM:
-            weight = self._turned(call)
+            weight, kernel = self._turned(call), ROUNDED
         made = self._dequantised(call) if few and half else None
         if made is not None and result in (own, _SUM):
             wide = self._kernels.call(
@@ -86,7 +88,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
                 how=(made.format,),
             )
         elif weight is not None and result in (own, _SUM):
-            wide = self._kernels.call(_nt_matmul, call.args[0], weight, name=_NAME)
+            wide = self._kernels.call(partial(_nt_matmul, name=kernel), call.args[0], weight, name=kernel)
         elif half and result == own:
             wide = self._wide(name, call)
         else:
@@ -101,12 +103,12 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
 
     def _turned(self, call: Any) -> Any | None:
-        """The constant that is the second operand of a matmul as [N, K]; None for others."""
+        """The constant that is the second operand of a matmul as [N, K], as TF32 has it; None for others."""
         weight = call.args[1]
         shape, rows = shape_of(weight), static_shape(call.args[0])
         if not is_constant(weight) or shape is None or len(shape) != 2 or rows is None or len(rows) < 2:
             return None
-        return relax.const(np.ascontiguousarray(constant_array(weight).T), _SUM)
+        return relax.const(rounded(np.ascontiguousarray(constant_array(weight).T)), _SUM)
 
     def _dequantised(self, call: Any) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
@@ -168,7 +170,7 @@ def _dequantised_matmul(data: Any, weights: Any, scales: Any, form: Format) -> A
     return _nt_matmul(data, dequantised(weights, scales, form))
 
 
-def _nt_matmul(data: Any, weight: Any) -> Any:
+def _nt_matmul(data: Any, weight: Any, *, name: str = _NAME) -> Any:
     columns, depth = weight.shape
     k = te.reduce_axis((0, depth), name="k")
 
@@ -176,4 +178,4 @@ def _nt_matmul(data: Any, weight: Any) -> Any:
         factors = data(*i[:-1], k), weight(i[-1], k)
         return te.sum(factors[0].astype(_SUM) * factors[1].astype(_SUM), axis=k)
 
-    return te.compute((*data.shape[:-1], columns), product, name=_NAME)
+    return te.compute((*data.shape[:-1], columns), product, name=name)

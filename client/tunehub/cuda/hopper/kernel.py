@@ -22,6 +22,7 @@ from tunehub.relax.nodes import buffer_kind, element_type, integer, symbolic
 from tunehub.relax.open_axes.views import dtype_of, sequence
 from tunehub.relax.schedule.guard import _realized
 
+ROUNDED = "NT_matmul_of_tf32"  # products whose weights are TF32's numbers already begin so
 _INDEX = "int32"
 _ACROSS = ptx.ROW_BYTES // ptx.COPIED_BYTES  # copies of a row
 _VECTOR = 4
@@ -41,6 +42,11 @@ class Product:
     a: Callable[[Any, Any, Any], Any]
     b: Callable[[Any, Any, Any], Any]
     result: Callable[[Any, Any, Any, Any], tuple[Any, list[Any], Any]]
+
+    @property
+    def operands_to_round(self) -> int:
+        """1: only the first, as weights are TF32's numbers already."""
+        return 1 if self.matmul.name.startswith(ROUNDED) else 2
 
     @property
     def copied(self) -> int:
@@ -350,13 +356,15 @@ class _KernelWriter:
         return self._divided(DEPTH * across, one)
 
     def _rounded(self, slot: Any, under_way: int) -> list[Any]:
-        """Each thread rounds what it copied itself, which it need not wait for others to do."""
+        """Each thread rounds what it copied itself, which it need not wait for others to do; no weights that were
+        rounded when the network was compiled."""
         start = slot * self.tile.stage_bytes
 
         def one(i: Any) -> Any:
             return ptx.rounded()(self.base + self.tirx.Cast("uint32", self._place(i, start)[2]))
 
-        return [ptx.landed(under_way)(), self._divided(sum(self.tile.block) * _ACROSS, one)]
+        rows = sum(self.tile.block[: self.product.operands_to_round])
+        return [ptx.landed(under_way)(), self._divided(rows * _ACROSS, one)]
 
     def _divided(self, copies: int, one: Callable[[Any], Any]) -> Any:
         tirx, threads = self.tirx, self.tile.threads

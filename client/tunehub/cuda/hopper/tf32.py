@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.hopper.cost import TF32_COSTS, seconds
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
@@ -17,6 +19,12 @@ from tunehub.verify.precision import PRECISION
 
 NAME = "tensor_cores_tf32"  # in reports
 _HALVES = 2  # of a number
+
+
+def rounded(values: Any) -> Any:
+    """An array in float32 as TF32 has its numbers, to nearest; what is not finite stays."""
+    cut = (values.view("uint32") + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view("float32")
+    return np.where(np.isfinite(values), cut, values)
 
 
 def matmul_in(mod: Any) -> Matmul | None:

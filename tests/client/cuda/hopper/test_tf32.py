@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("tvm.backend.cuda.op", reason="needs TVM 0.27 or newer")
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, te
 from tvm.relax import op
 
 import tunehub
@@ -18,8 +19,9 @@ from tunehub.cuda.check import fault
 from tunehub.cuda.hopper import tf32
 from tunehub.cuda.hopper.kernel import kernel, product_of
 from tunehub.cuda.hopper.tiles import WarpgroupTile, tiles
+from tunehub.cuda.products import _nt_matmul, gpu_products_in_tf32
 from tunehub.records.lookup import EmptyLookup
-from tunehub.relax.nodes import tensor_class
+from tunehub.relax.nodes import constant_array, main_module, tensor_class
 from tunehub.relax.schedule.ladder import Scheduling
 from tunehub.verify.precision import precisions
 
@@ -57,6 +59,41 @@ def test_results_are_those_of_rounded_operands(tile: str) -> None:
     rounded = _rounded(a).astype("float64") @ _rounded(b).astype("float64").transpose(0, 2, 1) + bias
     assert np.abs(out - rounded).max() <= 1e-6 * np.abs(exact).max()
     assert 1e-5 < np.abs(out - exact).max() / np.abs(exact).max() <= 1e-3
+
+
+@pytest.mark.no_cover
+def test_constant_weights_of_a_network_are_rounded_once_and_not_by_the_kernel() -> None:
+    rng = np.random.default_rng(0)
+    given, weight = (rng.standard_normal(shape).astype("float32") for shape in ((100, 140), (140, 72)))
+    x, builder = relax.Var("x", _Tensor((100, 140), "float32")), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(op.matmul(x, relax.const(weight)))
+        builder.emit_func_output(result)
+    with H200:
+        found = gpu_products_in_tf32(builder.get())
+    (call,) = [each.value for block in found["main"].body.blocks for each in block.bindings]
+    turned = constant_array(call.args[1].fields[1])
+    np.testing.assert_array_equal(turned, _rounded(weight.T.copy()))
+    mod = main_module(found[call.args[0]])
+    scheduled = kernel(product_of(mod, tf32.matmul_in(mod)), TILES["one warpgroup"])
+    out = np.full((100, 72), np.nan, "float32")
+    run(scheduled, given, turned, out)
+    exact = _rounded(given).astype("float64") @ turned.T.astype("float64")
+    assert np.abs(out - exact).max() <= 1e-6 * np.abs(exact).max()
+    assert tvm_ffi.structural_equal(mod["main"].body, _nt_of(100, 72, 140).body, map_free_vars=True)  # as records ask
+
+
+def _nt_of(rows: int, columns: int, depth: int) -> Any:
+    shapes = [te.placeholder((extent, depth), "float32", name="given") for extent in (rows, columns)]
+    return te.create_prim_func([*shapes, _nt_matmul(*shapes)], index_dtype_override="int64")
+
+
+def test_numbers_are_rounded_to_nearest_and_those_that_are_not_finite_stay() -> None:
+    values = np.array([1 + 2**-10, 1 + 2**-11, 1 + 2**-12, -1 - 3 * 2**-12, np.inf, -np.inf, np.nan], "float32")
+    values = np.append(values, np.array([0x7FFFFFFF], "uint32").view("float32"))
+    wanted = [1 + 2**-10, 1 + 2**-10, 1, -1 - 2**-10, np.inf, -np.inf, np.nan, np.nan]
+    np.testing.assert_array_equal(tf32.rounded(values), np.array(wanted, "float32"))
 
 
 def test_nothing_is_wrong_with_any_kind_of_tile() -> None:
