@@ -68,8 +68,11 @@ def against_transfer(expected_s: float, rule_s: float) -> str | None:
 
 
 def against_promise(record_s: float, promised_s: float) -> str | None:
-    """Why a record of a package is not used that took ``record_s`` where a rule promises ``promised_s``."""
-    if record_s < GUESS_MARGIN * promised_s:
+    """Why a record of a package is not used that took ``record_s`` where a rule promises ``promised_s``, in seconds.
+
+    Without a margin: of 47 records on an H200 that or the rule served, the promise was right to a tenth, and what this
+    chooses takes 1.006 times as long as the faster one (1.07 with the margin of a guess; docs/adr/0024)."""
+    if record_s <= promised_s:
         return None
     return f"it took {_us(record_s)} µs, and {_us(promised_s)} µs are promised without a record"
 

@@ -13,7 +13,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 from tvm import te, topi
 
 import tunehub
-from tunehub.cuda import split_k_rule
+from tunehub.cuda import split_k_rule, tiles
 from tunehub.cuda.adapted import adapted_s, tile_row, without_record_s
 from tunehub.cuda.cost import as_tiles, seconds
 from tunehub.cuda.rule import tile_for
@@ -45,20 +45,32 @@ def convolution(channels: int, size: int, *, batch: int, kernel: int = 3) -> Any
     return te.create_prim_func([data, weight, bias, result], index_dtype_override="int64")
 
 
-def test_a_tile_that_leaves_multiprocessors_idle_here_gives_way_to_the_rule(lookup: Any) -> None:
+@pytest.fixture
+def without_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules leave everything to TVM, so that transferred records are asked."""
+    for rule in (split_k_rule, tiles):
+        monkeypatch.setattr(rule, "by_rule", lambda *_: None)
+
+
+def test_what_rules_serve_needs_no_record_for_another_shape(lookup: Any) -> None:
+    outcome, _ = schedule_function(convolution(64, 56, batch=3), H200, lookup)
+    assert outcome.served is not None and outcome.served.template == split_k_rule.NAME
+
+
+@pytest.mark.usefixtures("without_rules")
+def test_a_tile_that_leaves_multiprocessors_idle_here_does_not_serve(lookup: Any) -> None:
     outcome, _ = schedule_function(convolution(512, 7, batch=3), H200, lookup)
     against = [str(item.reason) for item in outcome.rejected if item.step == "transfer"]
     assert any("µs without a record" in each for each in against)
-    assert outcome.rung == "template"
+    assert outcome.rung is None
 
 
+@pytest.mark.usefixtures("without_rules")
 def test_a_tile_that_suits_serves_with_the_time_that_it_should_take(
     lookup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function = convolution(64, 56, batch=3)
-    outcome, _ = schedule_function(function, H200, lookup)
-    assert outcome.served is not None and outcome.served.template == split_k_rule.NAME
     monkeypatch.setattr(split_k_rule, "promised_s", lambda _: None)
+    function = convolution(64, 56, batch=3)
     outcome, _ = schedule_function(function, H200, lookup)
     served = outcome.served
     assert served is not None and served.rung == "transfer"
