@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("rows", "label", "served"), [
     (1, "float16", None),
-    (16, "float16", "skinny"),
+    (8, "float16", "skinny"),
+    (9, "float16", "tensor_cores"),
     (1, "q4f16", "skinny"),
     (64, "q8f16", "skinny"),
 ])  # fmt: skip
