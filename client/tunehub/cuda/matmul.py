@@ -65,6 +65,12 @@ class Matmul:
         )
         return batch, rows, columns, k
 
+    @property
+    def is_batch_by_sums(self) -> bool:
+        """Whether it is a batch of products whose operands both have the sum's axis outermost, as Winograd's algorithm
+        has them: what tiles without divided sums cost by count is up to half of what they take (ADR 44)."""
+        return bool(self.batch) and self.rows_first and not self.k_last and self.window == 1
+
 
 def find_matmul(mod: Any, dtype: str) -> Matmul | None:
     """The anchor block of ``mod`` (one PrimFunc ``main``) as a matmul of operands of type ``dtype`` with sums in

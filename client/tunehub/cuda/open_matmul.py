@@ -39,11 +39,13 @@ class OpenMatmul:
         return rows // math.gcd(rows, self.of_one)
 
 
-def open_matmul(whole: OpenFunction, find: Callable[[Any], Matmul | None]) -> OpenMatmul | None:
-    """The product that ``find`` sees in pieces of ``whole``, if the open axis is the first of its rows. Raises
-    NotPiecesError."""
+def open_matmul(
+    whole: OpenFunction, find: Callable[[Any], Matmul | None], *, batched: bool = False
+) -> OpenMatmul | None:
+    """The product that ``find`` sees in pieces of ``whole``, if the open axis is the first of its rows; ``batched``:
+    also a batch of products as Winograd's algorithm has them. Raises NotPiecesError."""
     first, second = (find(whole.piece(length)) for length in _LENGTHS)
-    if first is None or first.batch:
+    if first is None or (first.batch and not (batched and first.is_batch_by_sums)):
         return None
     found = OpenMatmul(first)
     return found if (first, second) == tuple(map(found.at, _LENGTHS)) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,11 +13,13 @@ from tunehub.cuda.cost import matrix_shape
 from tunehub.cuda.default import default_schedule
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.open_function import OpenFunction, open_function
+from tunehub.cuda.open_matmul import open_matmul
 from tunehub.cuda.open_softmax import by_rows
 from tunehub.cuda.open_split_k import DividedRows, divided_rows, over_rows
 from tunehub.cuda.pieces import NotPiecesError, blocks_of
 from tunehub.cuda.rule import NoTileError, Tile
 from tunehub.cuda.sizes import Grid, MeasuredPiece, OpenProblem, SizedPiece, open_problem, tiles_by_size
+from tunehub.cuda.split_k import matmul_of
 from tunehub.cuda.tiles import FEWEST_WINDOWS, WINDOW, Sums, checked_tiles, one_thread_each, sums_of, tiled
 from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.views import product, wide
@@ -193,7 +195,10 @@ def piece_problem(whole: OpenFunction) -> tuple[OpenProblem, Sums] | None:
     """The products that pieces of ``whole`` add up, by their length, and what is read of one of two. None for other
     functions. Raises NotPiecesError."""
     problem, sums = _problem(whole.piece(2), whole.piece(3))
-    return None if problem is None or sums is None else (problem, sums)
+    if problem is None or sums is None:
+        return None
+    matmul = open_matmul(whole, matmul_of, batched=True)
+    return replace(problem, divided=matmul is not None and matmul.two.is_batch_by_sums), sums
 
 
 def _problem(two: Any, three: Any) -> tuple[OpenProblem | None, Sums | None]:

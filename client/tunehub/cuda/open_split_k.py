@@ -50,7 +50,7 @@ class DividedRows:
 
 def divided_rows(whole: OpenFunction, sizes: Sequence[int]) -> tuple[DividedRows, ...]:
     """The likeliest tiles at each of ``sizes``; none where ``whole`` is no such product. Raises NotPiecesError."""
-    product = open_matmul(whole, matmul_of)
+    product = open_matmul(whole, matmul_of, batched=True)
     return () if product is None else _likely(product, tuple(sizes))
 
 

@@ -8,6 +8,7 @@ last row or zeros are loaded, and nothing is written. Where it is known which re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def over_pieces(
     from tvm import s_tir, tirx
 
     piece = s_tir.renew_defs(piece)
-    nest = _kernel(piece)
+    nest, batch = _kernel(piece)
     extents, length = wide(axes.extents), sizes[-1]
     one = product(extents) if axes.are_one else (extents[-1] + (length - 1)) // length
     if not axes.are_one:
@@ -106,6 +107,7 @@ def over_pieces(
     # Names of memory in calls: since 0.27 a buffer is one itself.
     pointers = frozenset(hash(each) for part in parameters(piece) for each in (part, part.data))
     body = _Masking(limits, pointers, rest).statement(body) if limits else body
+    body = _along_z(batch, body)
     inner = block_of(piece.body, _bound(launch, nest, body), "piece", piece.body.block.alloc_buffers)
     x = _thread("blockIdx.x", _INDEX)
     outer = tirx.For(launch.x, number(0), launch.wide, _BOUND, tirx.SeqStmt([*declared, inner]), x)
@@ -149,20 +151,32 @@ def _row_blocks(nest: Any, total: Any, length: int, blocks: RowBlocks) -> _Launc
 def blocks_of(piece: Any) -> int:
     """How many blocks the only kernel of a static function, scheduled for a GPU, has. Raises NotPiecesError as
     :func:`over_pieces` does."""
-    return int(integer(_kernel(piece).extent) or 1)
+    return math.prod(integer(loop.extent) or 1 for loop in _kernel(piece) if loop is not None)
 
 
-def _kernel(piece: Any) -> Any:
-    """The loop over the blocks of the only kernel."""
+def _kernel(piece: Any) -> tuple[Any, Any | None]:
+    """The loop over the blocks of the only kernel, and the one around it over a batch of products."""
     root = piece.body.block
     if any(str(buffer.scope()) == "global" for buffer in root.alloc_buffers):
         raise NotPiecesError("the piece keeps something in memory")
-    tags = list(map(thread_tag, statements_in(root.body)))
-    if thread_tag(root.body) != "blockIdx.x" or sum(tag.startswith("blockIdx") for tag in tags) != 1:
+    batch = root.body if thread_tag(root.body) == "blockIdx.y" else None
+    nest = root.body if batch is None else batch.body
+    tags = list(map(thread_tag, statements_in(nest)))
+    if thread_tag(nest) != "blockIdx.x" or sum(tag.startswith("blockIdx") for tag in tags) != 1:
         raise NotPiecesError("the piece is no kernel with a grid of one dimension")
-    if (integer(root.body.extent) or _MOST_BLOCKS + 1) > _MOST_BLOCKS:
+    if (integer(nest.extent) or _MOST_BLOCKS + 1) > _MOST_BLOCKS:
         raise NotPiecesError(f"the piece has more than {_MOST_BLOCKS} blocks")
-    return root.body
+    return nest, batch
+
+
+def _along_z(batch: Any | None, body: Any) -> Any:
+    """``body`` for each of a batch of products, whose blocks are along y in the piece."""
+    from tvm import tirx
+
+    if batch is None:
+        return body
+    thread = _thread("blockIdx.z", dtype_of(batch.loop_var))
+    return tirx.For(batch.loop_var, batch.min, batch.extent, _BOUND, body, thread, batch.annotations)
 
 
 def _bound(launch: _Launch, nest: Any, body: Any) -> Any:

@@ -57,14 +57,17 @@ _IMAGES = Grid(
     ((1, 3.0),),
     _WORTH_OF_IMAGES,
 )
+_OF_WINOGRAD = _IMAGES._replace(ranges=3, worth=_WORTH)  # products that many convolutions of a network share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenProblem:
-    """Products of unknown extents: ``two`` and ``three`` are the problems of size two and three."""
+    """Products of unknown extents: ``two`` and ``three`` are the problems of size two and three. ``divided``: those
+    of Winograd's algorithm with an open batch, for which tiles with divided sums are taken, whatever others cost."""
 
     two: Problem
     three: Problem
+    divided: bool = False
 
     @property
     def loops(self) -> tuple[int, ...]:
@@ -82,6 +85,8 @@ class OpenProblem:
     @property
     def grid(self) -> Grid:
         """Of rows of a matrix, or of images."""
+        if self.divided:
+            return _OF_WINOGRAD
         return _IMAGES if len(self.two.reduction) > 1 else _ROWS
 
     def at(self, size: int) -> Problem:
@@ -153,16 +158,18 @@ def tiles_by_size(
     """The tiles for sizes larger than ``above``, in rising order, or what else is ``known``, which should take least;
     ``covering``: tiles may go beyond the ends of all loops. One that serves several ranges is the same object in all.
     Raises NoTileError when none is within bounds."""
-    tiles = candidates(problem, limits, covering=covering)
+    tiles = () if problem.divided and known else candidates(problem, limits, covering=covering)
     choices: list[Tile | SizedPiece] = [*tiles, *known]
     sizes = [size for size in problem.grid.sizes if size > above]
-    times = np.stack([seconds(problem.at(size), as_tiles([_row(tile) for tile in tiles])) for size in sizes], axis=1)
-    others = [[each.seconds_at(size) for size in sizes] for each in known]
+    times = [[each.seconds_at(size) for size in sizes] for each in known]
+    if tiles:
+        rows = as_tiles([_row(tile) for tile in tiles])
+        times = [*np.stack([seconds(problem.at(size), rows) for size in sizes], axis=1), *times]
     weights = np.array([dict(problem.grid.weights).get(size, 1.0) for size in sizes])
-    times = np.concatenate([times, *([others] if others else [])])
+    worth = problem.grid.worth if known else _WORTH
     return [
         SizedTile(up_to=sizes[last] if last + 1 < len(sizes) else None, tile=choices[chosen])
-        for chosen, last in ranges(times, problem.grid.ranges, weights, problem.grid.worth if known else _WORTH)
+        for chosen, last in ranges(np.array(times), problem.grid.ranges, weights, worth)
     ]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+JUDGED = 1, 8  # the batches for which an open one is judged
+_VECTOR = 4  # neighbours that are read at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainConv3x3:
-    """``inputs`` and ``outputs``: channels; ``image``: rows and columns of the result."""
+    """``batch``: None where it is open; ``inputs`` and ``outputs``: channels; ``image``: rows and columns of the
+    result."""
 
-    batch: int
+    batch: int | None
     inputs: int
     outputs: int
     image: tuple[int, int]
@@ -20,6 +24,12 @@ class PlainConv3x3:
         return -(-rows // tile), -(-columns // tile)
 
     def tiles(self, tile: int) -> int:
-        """The tiles of all images."""
+        """The tiles of all images; with an open batch of one, and as many more as fill vectors."""
         down, across = self.grid(tile)
+        if self.batch is None:
+            return -(-down * across // _VECTOR) * _VECTOR
         return self.batch * down * across
+
+    def judged(self) -> tuple[PlainConv3x3, ...]:
+        """The fixed ones by which it is judged."""
+        return (self,) if self.batch is not None else tuple(replace(self, batch=batch) for batch in JUDGED)

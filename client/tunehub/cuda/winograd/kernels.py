@@ -1,7 +1,8 @@
 """Winograd's minimal filtering F(m×m, 3×3) of images in NCHW as three functions: tiles of the image are transformed,
 multiplied with the weights at each of their (m+2)² places, and transformed back.
 
-Between the functions values lie as ``[place, channel, tile]``, so that neighbouring threads have neighbouring tiles.
+Between the functions values lie as ``[place, channel, tile]``, so that neighbouring threads have neighbouring tiles;
+with an open batch as ``[image, place, channel, tile]``, so that an image lies in one piece.
 What each transform is, and its source: :mod:`tunehub.relax.winograd.kernel`.
 """
 
@@ -20,32 +21,35 @@ TAKEN, ROWS, TRANSFORMED = (f"tunehub_winograd_{step}" for step in ("taken", "ro
 SUMS, RESULT = (f"tunehub_winograd_{step}" for step in ("sums", "result"))
 
 
-def image_function(convolution: PlainConv3x3, tile: int) -> Any:
-    """A PrimFunc of the image, with its padding, that gives its transformed tiles."""
-    shape = (convolution.batch, convolution.inputs, *(size + KERNEL - 1 for size in convolution.image))
-    image = te.placeholder(_extents(*shape), "float32", name="image")
+def image_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
+    """A PrimFunc of the image, with its padding, that gives its transformed tiles. ``batch``: its first extent."""
+    shape = _extents(convolution.inputs, *(size + KERNEL - 1 for size in convolution.image))
+    image = te.placeholder((batch, *shape), "float32", name="image")
     return _primitive(image, _transformed_tiles(image, convolution, tile))
 
 
 def product_function(convolution: PlainConv3x3, tile: int) -> Any:
     """A PrimFunc of transformed weights ``[place, input, output]`` and tiles."""
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
+    lead = _lead(convolution, tirx.Var("batch", "int64"))
     weight = te.placeholder(_extents(places, convolution.inputs, convolution.outputs), "float32", name="weight")
-    image = te.placeholder(_extents(places, convolution.inputs, tiles), "float32", name="tiles")
+    image = te.placeholder((*lead, *_extents(places, convolution.inputs, tiles)), "float32", name="tiles")
     c = te.reduce_axis((tirx.IntImm("int64", 0), _extents(convolution.inputs)[0]), "c")
-    products = te.compute(
-        _extents(places, convolution.outputs, tiles),
-        lambda p, o, t: te.sum(weight[p, c, o] * image[p, c, t], axis=c),
-        name=PRODUCT,
-    )
+
+    def product(*at: Any) -> Any:
+        *n, p, o, t = at
+        own, other = weight[p, c, o], image(*n, p, c, t)
+        return te.sum(other * own if n else own * other, axis=c)  # the first operand has the rows, which are open
+
+    products = te.compute((*lead, *_extents(places, convolution.outputs, tiles)), product, name=PRODUCT)
     return _primitive(weight, image, products)
 
 
-def result_function(convolution: PlainConv3x3, tile: int) -> Any:
-    """A PrimFunc of products that gives what the direct convolution does."""
-    shape = ((tile + KERNEL - 1) ** 2, convolution.outputs, convolution.tiles(tile))
-    products = te.placeholder(_extents(*shape), "float32", name="products")
-    return _primitive(products, _results(products, convolution, tile))
+def result_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
+    """A PrimFunc of products that gives what the direct convolution does. ``batch``: the first extent of that."""
+    shape = _extents((tile + KERNEL - 1) ** 2, convolution.outputs, convolution.tiles(tile))
+    products = te.placeholder((*_lead(convolution, batch), *shape), "float32", name="products")
+    return _primitive(products, _results(products, convolution, tile, batch))
 
 
 def transformed(constant: Any, tile: int) -> Any:
@@ -65,40 +69,53 @@ def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
     rows_end, columns_end = (
         count * tile != size for count, size in zip((down, across), convolution.image, strict=True)
     )
+    lead, count = _lead(convolution, image.shape[0]), convolution.tiles(tile)
+    rows_end |= bool(lead) and count != down * across
 
-    def taken(c: Any, t: Any, i: Any, j: Any) -> Any:
-        n, y, x = _place(t, down, across)
+    def taken(*at: Any) -> Any:
+        *own, c, t, i, j = at
+        n, y, x = (*own, t // across, t % across) if own else _place(t, down, across)
         h, w = y * tile + i, x * tile + j
         inside = [condition for ends, condition in ((rows_end, h < height), (columns_end, w < width)) if ends]
         value = image[n, c, h, w]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32")) if inside else value
 
-    def of_rows(c: Any, t: Any, i: Any, j: Any) -> Any:
-        return picked(i, of_image([places[c, t, k, j] for k in range(extent)]))
+    def of_rows(*at: Any) -> Any:
+        *own, i, j = at
+        return picked(i, of_image([places(*own, k, j) for k in range(extent)]))
 
-    def of_tile(p: Any, c: Any, t: Any) -> Any:
-        return picked(p % extent, of_image([rows[c, t, p // extent, k] for k in range(extent)]))
+    def of_tile(*at: Any) -> Any:
+        *own, p, c, t = at
+        return picked(p % extent, of_image([rows(*own, c, t, p // extent, k) for k in range(extent)]))
 
-    tiles = _extents(convolution.inputs, convolution.tiles(tile), extent, extent)
+    tiles = (*lead, *_extents(convolution.inputs, count, extent, extent))
     places = te.compute(tiles, taken, name=TAKEN)
     rows = te.compute(tiles, of_rows, name=ROWS)
-    return te.compute(_extents(extent * extent, *map(int, tiles[:2])), of_tile, name=TRANSFORMED)
+    shape = (*lead, *_extents(extent * extent, convolution.inputs, count))
+    return te.compute(shape, of_tile, name=TRANSFORMED)
 
 
-def _results(products: Any, convolution: PlainConv3x3, tile: int) -> Any:
+def _results(products: Any, convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
     """``Aᵀ M A``."""
     extent, (down, across) = tile + KERNEL - 1, convolution.grid(tile)
 
-    def of_sums(o: Any, t: Any, i: Any, j: Any) -> Any:
-        return picked(i, of_products([products[k * extent + j, o, t] for k in range(extent)]))
+    def of_sums(*at: Any) -> Any:
+        *own, o, t, i, j = at
+        return picked(i, of_products([products(*own, k * extent + j, o, t) for k in range(extent)]))
 
     def result(n: Any, o: Any, h: Any, w: Any) -> Any:
-        t = (n * down + h // tile) * across + w // tile
-        return picked(w % tile, of_products([sums[o, t, h % tile, k] for k in range(extent)]))
+        own, row = ((n,), h // tile) if convolution.batch is None else ((), n * down + h // tile)
+        t = row * across + w // tile
+        return picked(w % tile, of_products([sums(*own, o, t, h % tile, k) for k in range(extent)]))
 
     shape = _extents(convolution.outputs, convolution.tiles(tile), tile, extent)
-    sums = te.compute(shape, of_sums, name=SUMS)
-    return te.compute(_extents(convolution.batch, convolution.outputs, *convolution.image), result, name=RESULT)
+    sums = te.compute((*_lead(convolution, batch), *shape), of_sums, name=SUMS)
+    return te.compute((batch, *_extents(convolution.outputs, *convolution.image)), result, name=RESULT)
+
+
+def _lead(convolution: PlainConv3x3, batch: Any) -> tuple[Any, ...]:
+    """The extent of images, where these are an axis of their own between the functions."""
+    return (batch,) if convolution.batch is None else ()
 
 
 def _place(t: Any, down: int, across: int) -> tuple[Any, Any, Any]:

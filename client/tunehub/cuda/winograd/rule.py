@@ -1,9 +1,12 @@
-"""Where Winograd's algorithm should be faster than the direct convolution on a CUDA GPU, by counted costs."""
+"""Where Winograd's algorithm should be faster than the direct convolution on a CUDA GPU, by counted costs; with an open
+batch those of fixed ones."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from statistics import geometric_mean
 from typing import Any
 
 from tunehub.cuda.adapted import without_record_s
@@ -20,21 +23,27 @@ _MOST_INPUTS = 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 
 
-def chosen_tile(convolution: PlainConv3x3, direct_s: float, target: Any) -> int | None:
-    """The tile that promises most, if that is worth a guess beside ``direct_s``, the seconds of the direct convolution.
-    Large tiles are for sums that are short enough to be accurate."""
+def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: Any) -> int | None:
+    """The tile that promises most, if that is worth a guess beside ``direct_s``, the seconds of the direct convolution,
+    and no loss for any batch by which it is judged. Large tiles are for sums that are short enough to be accurate."""
     if convolution.inputs < _FEWEST_INPUTS:
         return None
-    small = winograd_s(convolution, _SMALL, target)
-    large = winograd_s(convolution, _LARGE, target) if convolution.inputs <= _MOST_INPUTS else math.inf
-    tile, best = (_LARGE, large) if _LARGE_TILES * large <= small else (_SMALL, small)
-    return tile if direct_s >= GUESS_MARGIN * best else None
+
+    def times(tile: int) -> list[float]:
+        return [winograd_s(each, tile, target) for each in convolution.judged()]
+
+    small = times(_SMALL)
+    large = times(_LARGE) if convolution.inputs <= _MOST_INPUTS else [math.inf] * len(small)
+    tile, best = (_LARGE, large) if _LARGE_TILES * geometric_mean(large) <= geometric_mean(small) else (_SMALL, small)
+    gains = [direct / own for direct, own in zip(direct_s, best, strict=True)]
+    return tile if min(gains) >= 1 and geometric_mean(gains) >= GUESS_MARGIN else None
 
 
 def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
-    """Seconds that the three functions should take; infinite where the costs do not know the products."""
+    """Seconds that the three functions should take for a fixed batch; infinite where the costs do not know the
+    products."""
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
-    pixels = convolution.batch * math.prod(convolution.image)
+    pixels = (convolution.batch or 1) * math.prod(convolution.image)
     transforms = sum(
         transform_s(channels * (pixels + places * tiles)) for channels in (convolution.inputs, convolution.outputs)
     )

@@ -10,8 +10,10 @@ from typing import Any
 from tvm import tirx
 
 from tunehub.cuda.matmul import find_matmul
-from tunehub.cuda.winograd.convolution import PlainConv3x3
+from tunehub.cuda.open_function import open_function
+from tunehub.cuda.winograd.convolution import JUDGED, PlainConv3x3
 from tunehub.cuda.winograd.kernels import image_function, product_function, result_function
+from tunehub.relax.index_expressions import is_variable
 from tunehub.relax.nodes import (
     blocks_in,
     buffer_kind,
@@ -20,7 +22,6 @@ from tunehub.relax.nodes import (
     is_static,
     main_module,
     parameters,
-    plain_extent,
     symbolic,
 )
 from tunehub.relax.winograd.kernel import IMAGE, KERNEL, SUM
@@ -33,20 +34,29 @@ Parameter = tuple[Any, Any]  # of a function, and its buffer
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainFound:
     """A convolution of 3×3 with unit strides in a function. ``weight``: the number of its parameter; ``image``, with
-    its padding, and ``result``: the buffers that it reads and writes; ``at``: its place among the statements."""
+    its padding, and ``result``: the buffers that it reads and writes; ``at``: its place among the statements.
+    ``judged``: static functions of it with the batches by which an open one is judged, itself where that is fixed."""
 
     convolution: PlainConv3x3
     weight: int
     image: Any
     result: Any
     at: int
+    judged: tuple[Any, ...]
+
+    @property
+    def batch(self) -> Any:
+        """The extent of images."""
+        return buffer_kind(self.result).shape[0]
 
 
 def find_plain(function: Any) -> PlainFound | None:
-    """The convolution of ``function``, a PrimFunc, in float32 that can be taken out of it."""
-    if not is_static(function) or not _may_have(function):
+    """The convolution of ``function``, a PrimFunc, in float32 that can be taken out of it. All but the batch is known;
+    where that is open, it is the first extent of the result."""
+    judged = _judged(function) if _may_have(function) else ()
+    if not judged:
         return None
-    matmul = find_matmul(main_module(function), "float32")
+    matmul = find_matmul(main_module(judged[-1]), "float32")
     if matmul is None or matmul.window != KERNEL * KERNEL:
         return None
     statements, own = statements_of(function), list(map(hash, parameters(function)))
@@ -64,24 +74,41 @@ def find_plain(function: Any) -> PlainFound | None:
         image=buffer_of(image),
         result=result,
         at=at,
+        judged=judged,
     )
+
+
+def _judged(function: Any) -> tuple[Any, ...]:
+    if is_static(function):
+        return (function,)
+    whole = open_function(function)
+    if whole is None or len(function.params) != len(parameters(function)):
+        return ()
+    (extent, *others), first = whole.axes.extents, buffer_kind(parameters(function)[-1]).shape[0]
+    if others or not is_variable(extent) or not extent.same_as(first):
+        return ()
+    return tuple(whole.piece(batch)["main"] for batch in JUDGED)
 
 
 def stages(function: Any, name: str, found: PlainFound, tile: int) -> tuple[WinogradStage, ...]:
     """What takes the place of ``function``, with tiles of ``tile``."""
     own = found.convolution
-    products = ((tile + KERNEL - 1) ** 2, own.outputs, own.tiles(tile))
-    image, taken = _image_stage(function, found, image_function(own, tile))
-    result, used = _result_stage(function, found, result_function(own, tile))
+    places, tiles = (tile + KERNEL - 1) ** 2, own.tiles(tile)
+    lead: tuple[int | None, ...] = (None,) if own.batch is None else ()
+    image, taken = _image_stage(function, found, image_function(own, tile, found.batch))
+    result, used = _result_stage(function, found, result_function(own, tile, found.batch))
     return (
         WinogradStage(
             function=image,
             name=name.replace("conv2d", "winograd_image", 1),
             operands=taken,
-            shape=(products[0], own.inputs, products[2]),
+            shape=(*lead, places, own.inputs, tiles),
         ),
         WinogradStage(
-            function=product_function(own, tile), name="winograd_product", operands=(found.weight, -1), shape=products
+            function=product_function(own, tile),
+            name="winograd_product",
+            operands=(found.weight, -1),
+            shape=(*lead, places, own.outputs, tiles),
         ),
         WinogradStage(function=result, name=name.replace("conv2d", "winograd_result", 1), operands=(-2, *used)),
     )
@@ -159,8 +186,7 @@ def _may_have(function: Any) -> bool:
 def _described(block: Any, image: Any, weight: Any) -> PlainConv3x3 | None:
     """By the indices of ``block``: ``image[n, c, h + i, w + j] * weight[o, c, i, j]`` is added to ``[n, o, h, w]``."""
     shapes = [
-        [plain_extent(extent) for extent in buffer_kind(buffer_of(each)).shape]
-        for each in (image, weight, block.writes[0])
+        [integer(extent) for extent in buffer_kind(buffer_of(each)).shape] for each in (image, weight, block.writes[0])
     ]
     if [len(shape) for shape in shapes] != [4, 4, 4] or shapes[1][2:] != [KERNEL, KERNEL]:
         return None
@@ -171,7 +197,9 @@ def _described(block: Any, image: Any, weight: Any) -> PlainConv3x3 | None:
     given = (*(each.min for each in image.region), filters)
     if not all(analyzer.can_prove_equal(a, b) for a, b in zip(given, expected, strict=True)):
         return None
-    (batch, outputs, *size), inputs = shapes[2], shapes[1][1]
-    if shapes[0] != [batch, inputs, *(extent + KERNEL - 1 for extent in size)]:
+    (batch, outputs, height, width), inputs = shapes[2], shapes[1][1]
+    if outputs is None or height is None or width is None or inputs is None:
         return None
-    return PlainConv3x3(batch=batch, inputs=inputs, outputs=outputs, image=(size[0], size[1]))
+    if shapes[0] != [batch, inputs, height + KERNEL - 1, width + KERNEL - 1]:
+        return None
+    return PlainConv3x3(batch=batch, inputs=inputs, outputs=outputs, image=(height, width))

@@ -7,9 +7,11 @@ from typing import Any
 
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.matmul import inline_producers, own_loops
+from tunehub.cuda.open_function import open_function
+from tunehub.cuda.open_sizes import SizedFunction
 from tunehub.cuda.winograd.cost import transform_s
 from tunehub.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
-from tunehub.relax.nodes import blocks_in, buffer_shapes
+from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
 from tunehub.relax.schedule.guard import check_function, check_tiles
 from tunehub.relax.winograd.rewriting import statements_of
 from tunehub.target.gpu_architectures import WARP
@@ -25,22 +27,39 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
     if TRANSFORMED not in names and RESULT not in names:
         return None
+    schedule = _scheduled(mod, names)
+    check_function(schedule.mod["main"], mod["main"], target)
+    check_tiles(schedule.mod["main"])
+    return schedule, transform_s(sum(math.prod(shape) for shape, _ in buffer_shapes(mod["main"])))
+
+
+def by_images(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
+    """:func:`by_rule` for an open batch: a piece of the grid for each image. Raises NotPiecesError, too."""
+    names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
+    whole = open_function(mod["main"]) if TRANSFORMED in names or RESULT in names else None
+    if whole is None:
+        return None
+    piece = _scheduled(whole.piece(1), names).mod["main"]
+    check_tiles(piece)
+    found = main_module(whole.over(piece, 1))
+    check_function(found["main"], mod["main"], target)
+    return SizedFunction(mod=found), None
+
+
+def _scheduled(mod: Any, names: list[str]) -> Any:
     schedule = open_schedule(mod)
     if TRANSFORMED in names:
         _image(schedule)
     else:
         _result(schedule, names)
-    scheduled = schedule.mod["main"]
-    check_function(scheduled, mod["main"], target)
-    check_tiles(scheduled)
-    return schedule, transform_s(sum(math.prod(shape) for shape, _ in buffer_shapes(mod["main"])))
+    return schedule
 
 
 def _image(schedule: Any) -> None:
     block = schedule.get_sblock(TRANSFORMED)
-    place, channel, tile = schedule.get_loops(block)
-    schedule.reorder(channel, tile, place)
-    thread = _bind(schedule, [channel, tile])
+    *image, place, channel, tile = schedule.get_loops(block)
+    schedule.reorder(*image, channel, tile, place)
+    thread = _bind(schedule, [*image, channel, tile])
     schedule.unroll(place)
     for name in (ROWS, TAKEN):
         _in_registers(schedule, name, thread)
@@ -52,7 +71,7 @@ def _result(schedule: Any, names: list[str]) -> None:
     for name in others:
         if name not in (SUMS, RESULT):
             schedule.compute_inline(schedule.get_sblock(name))
-    block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[2]
+    block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[-2]
     image, channel, row, column = schedule.get_loops(block)
     even = int(schedule.get(column).extent) % tile == 0
     (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))

@@ -307,11 +307,9 @@ def _default_knobs(request: Request) -> _Outcomes:
 
 def _winograd(request: Request) -> _Outcomes:
     """The transforms of Winograd's algorithm."""
-    if request.is_symbolic:
-        return ()
     from tunehub.cuda.winograd import transforms  # CPUs need none of it
 
-    return _by_cuda_rule(request, transforms.NAME, transforms.by_rule)
+    return _by_cuda_rule(request, transforms.NAME, transforms.by_images if request.is_symbolic else transforms.by_rule)
 
 
 def _skinny(request: Request) -> _Outcomes:

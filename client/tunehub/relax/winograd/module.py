@@ -91,7 +91,7 @@ def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:
     if candidate is None:
         anchor = anchor_key(single)
         candidate = next(iter(lookup.by_anchor(anchor) if anchor else ()), None)
-    if candidate is None and _has_ladder(single, exact, lookup):
+    if candidate is None and has_ladder(single, exact, lookup):
         return None
     measured = lookup.measured(TEMPLATE, exact if candidate is None else candidate.record.exact)
     if measured is None:
@@ -103,7 +103,7 @@ def _tuned(function: Any, lookup: RecordLookup) -> _Tuned | None:
     return _Tuned(gain=gain, recorded=candidate is not None)
 
 
-def _has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
+def has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
     """Whether a ladder may serve ``mod``; what it gained over default knobs, nobody says."""
     if not is_symbolic(mod["main"]):
         return bool(lookup.ladders("instance", exact))
