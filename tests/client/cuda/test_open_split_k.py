@@ -19,6 +19,8 @@ from tunehub.cuda.open_function import OpenFunction, open_function
 from tunehub.cuda.open_split_k import DividedRows, divided_rows, over_rows
 from tunehub.cuda.pieces import NotPiecesError, RowBlocks
 from tunehub.cuda.split_k_rule import likeliest
+from tunehub.cuda.winograd.convolution import PlainConv3x3
+from tunehub.cuda.winograd.kernels import product_function
 from tunehub.relax.nodes import main_module
 from tunehub.relax.symbols import instance
 
@@ -66,11 +68,22 @@ def _rows() -> tuple[OpenFunction, Any]:
     return whole, (lambda n: [(n, 96), (96, 40), (40,)], lambda x, w, bias: x @ w + bias)
 
 
+def _places() -> tuple[OpenFunction, Any]:
+    """Products of Winograd's algorithm: 16 of them, of 9 tiles of each image, and 3 that fill vectors."""
+    whole = open_function(product_function(PlainConv3x3(batch=None, inputs=64, outputs=40, image=(5, 6)), 2))
+    assert whole is not None
+    return whole, (
+        lambda n: [(16, 64, 40), (n, 16, 64, 12)],
+        lambda weight, tiles: np.einsum("pco,npct->npot", weight, tiles, optimize=True),
+    )
+
+
 CASES = {
     "images": lambda: _images(1, channels_last=False),
     "every second place": lambda: _images(2, channels_last=False),
     "channels last": lambda: _images(1, channels_last=True),
     "rows": _rows,
+    "a batch of products": _places,
 }
 
 

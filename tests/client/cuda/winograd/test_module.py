@@ -3,6 +3,7 @@ No GPU: threads are run one after the other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tunehub.cuda.winograd.module import with_winograd
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.nodes import main_module
 from tunehub.relax.pipeline import prepare
+from tunehub.relax.symbols import is_symbolic
 
 from ....relax_nets import net
 from ....threads_as_loops import UNOPTIMISED, threads_as_loops
@@ -35,7 +37,7 @@ def array(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype("float32")
 
 
-def layer(shape: tuple[int, ...], outputs: int, padding: tuple[int, int] = (1, 1), *, around: bool = False) -> Any:
+def layer(shape: tuple[Any, ...], outputs: int, padding: tuple[int, int] = (1, 1), *, around: bool = False) -> Any:
     """A convolution with bias; ``around``: what is before it fuses with it, too, and its image is added behind."""
     weight, bias = array(outputs, shape[1], 3, 3), array(1, outputs, 1, 1)
 
@@ -46,6 +48,13 @@ def layer(shape: tuple[int, ...], outputs: int, padding: tuple[int, int] = (1, 1
         return b.emit(op.add(y, image)) if around else y
 
     return net(make, shape)
+
+
+def scheduled(function: Any) -> Any:
+    """``function`` as its rule schedules it; itself for what has none."""
+    mod = main_module(function)
+    found = transforms.by_images(mod, H200) if is_symbolic(function) else transforms.by_rule(mod, H200)
+    return function if found is None else found[0].mod["main"].without_attr("global_symbol")
 
 
 def functions(mod: Any) -> dict[str, Any]:
@@ -59,19 +68,21 @@ def rewritten(mod: Any, tile: int | None, monkeypatch: pytest.MonkeyPatch) -> An
     return with_winograd(prepare(mod, H200), H200, EmptyLookup(), lambda _: None)
 
 
+def compiled(mod: Any) -> Callable[[Array], Array]:
+    own = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target(UNOPTIMISED)), tvm.cpu())["main"]
+    return lambda data: np.asarray(own(tvm.runtime.tensor(data)).numpy())
+
+
 def run(mod: Any, data: Array) -> Array:
-    target = tvm.target.Target(UNOPTIMISED)
-    result = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())["main"](tvm.runtime.tensor(data))
-    return np.asarray(result.numpy())
+    return compiled(mod)(data)
 
 
 def on_a_cpu(mod: Any) -> Any:
     """``mod`` with the transforms as they are scheduled, thread by thread."""
     found = dict(mod.functions.items())
     for variable, function in mod.functions.items():
-        served = isinstance(function, tvm.tirx.PrimFunc) and transforms.by_rule(main_module(function), H200)
-        if served:
-            found[variable] = served[0].mod["main"].without_attr("global_symbol")
+        if isinstance(function, tvm.tirx.PrimFunc):
+            found[variable] = scheduled(function)
     return threads_as_loops(tvm.IRModule(found), all_loops=True)
 
 
@@ -95,3 +106,23 @@ def test_results_are_those_of_the_direct_convolution(
     assert sum("winograd" in name for name in functions(found)) == 3
     expected = run(mod, data)
     assert np.abs(run(on_a_cpu(found), data) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "padding", "around"),
+    [((8, 16, 16), 8, (1, 1), True), ((5, 14, 7), 12, (1, 1), False), ((8, 11, 13), 9, (0, 0), False)],
+    ids=["even", "uneven", "no padding"],
+)
+@pytest.mark.parametrize("tile", [2, 4])
+def test_an_open_batch_has_the_results_of_the_direct_convolution(
+    shape: tuple[int, ...], outputs: int, padding: tuple[int, int], around: bool, tile: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    mod = layer((tvm.tirx.Var("n", "int64"), *shape), outputs, padding, around=around)
+    found = rewritten(mod, tile, monkeypatch)
+    assert sum("winograd" in name for name in functions(found)) == 3
+    served, direct = compiled(on_a_cpu(found)), compiled(mod)
+    for batch in (1, 2, 5):
+        data = array(batch, *shape)
+        expected = direct(data)
+        assert np.abs(served(data) - expected).max() <= 1e-5 * np.abs(expected).max()

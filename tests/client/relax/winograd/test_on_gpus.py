@@ -51,9 +51,23 @@ def test_only_windows_of_3x3_at_every_place_in_float32_are_found(nets: Nets) -> 
     assert len(convolutions(prepared(network(nets)))) == 1
     others = [
         network(nets, strides=2), network(nets, dilation=2), network(nets, strides=(1, 2)), network(nets, groups=2),
-        network(nets, dtype="float16"), network(nets, batch=tvm.tirx.Var("n", "int64")),
+        network(nets, dtype="float16"),
     ]  # fmt: skip
     assert [convolutions(prepared(mod)) for mod in others] == [[]] * len(others)
+
+
+def test_an_open_batch_gets_it_and_every_function_has_a_schedule(nets: Nets, make_hub: Any) -> None:
+    hub = make_hub(winograd=True)
+    hub.host.kind = "cuda"
+    explain_module(network(nets, batch=tvm.tirx.Var("n", "int64"), layers=2), H200, hub)
+    templates = {each.name: each.template for each in hub.workloads if "winograd" in each.name}
+    assert sorted(map(str, templates.values())) == ["cuda_tiles", "winograd", "winograd"] and not hub.failures
+
+
+def test_what_has_more_than_its_batch_open_is_left_alone(nets: Nets) -> None:
+    weight, n, rows = relax.const(nets.array(CHANNELS, CHANNELS, 3, 3)), *(tvm.tirx.Var(s, "int64") for s in "nh")
+    mod = nets.build(lambda b, x: b.emit(op.nn.conv2d(x, weight, padding=1)), (n, CHANNELS, rows, SIZE))
+    assert convolutions(prepared(mod)) == []
 
 
 def test_large_images_get_it_and_the_report_names_it(nets: Nets, make_hub: Any) -> None:
@@ -108,6 +122,13 @@ def test_a_record_stays_unless_the_algorithm_should_be_faster(
     after = with_winograd(before, H200, with_record(mod, run_s, make_hub).lookup, notes.append)
     assert (after is before) == stays
     assert ["winograd=False" in note for note in notes] == ([] if stays else [True])
+
+
+def test_an_open_batch_keeps_a_ladder(nets: Nets, monkeypatch: Any) -> None:
+    mod = prepared(network(nets, batch=tvm.tirx.Var("n", "int64")))
+    assert with_winograd(mod, H200, EmptyLookup(), lambda _: None) is not mod
+    monkeypatch.setattr(EmptyLookup, "ladders", lambda _, kind, key: ["a ladder"] if kind == "exact" else [])
+    assert with_winograd(mod, H200, EmptyLookup(), lambda _: None) is mod
 
 
 def test_without_a_schedule_nothing_is_rewritten(nets: Nets, monkeypatch: Any) -> None:
