@@ -33,8 +33,8 @@ rounds' ratios. The open model is compiled once by tunehub; onnxruntime has one 
 sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have. Products and attention of
 open sizes on an H200 are in [ADR 34](adr/0034-open-axes-on-cuda.md). Where models are compiled side by side, compile
 times are CPU seconds of all threads, of processes that share the cores: their ratios are rough. On the GPU convolutions
-of 3 × 3 of a fixed batch were computed by Winograd's algorithm, those of an open batch were not; without it in both
-ResNet-18 took 0.99 to 1.17 of the fixed one's time ([ADR 43](adr/0043-grids-for-open-rows-on-cuda.md)).
+of 3 × 3 of a fixed batch were computed by Winograd's algorithm, those of an open one not yet. They are since: ResNet-18
+takes 1.02 to 1.06, ResNet-50 0.95 to 1.11 of the fixed one's time ([ADR 44](adr/0044-winograd-on-cuda.md)).
 """
 
 
