@@ -32,9 +32,7 @@ Each runtime has a process of its own, and the processes take turns; times are m
 rounds' ratios. The open model is compiled once by tunehub; onnxruntime has one session of the same open model for all
 sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have. Products and attention of
 open sizes on an H200 are in [ADR 34](adr/0034-open-axes-on-cuda.md). Where models are compiled side by side, compile
-times are CPU seconds of all threads, of processes that share the cores: their ratios are rough. On the GPU convolutions
-of 3 × 3 of a fixed batch were computed by Winograd's algorithm, those of an open one not yet. They are since: ResNet-18
-takes 1.02 to 1.06, ResNet-50 0.95 to 1.11 of the fixed one's time ([ADR 44](adr/0044-winograd-on-cuda.md)).
+times are CPU seconds of all threads, of processes that share the cores: their ratios are rough.
 """
 
 
