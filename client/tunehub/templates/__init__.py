@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 # in the order in which they are asked
-NAMES = ("conv2d", "winograd", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
+NAMES = ("matrix_tiles", "conv2d", "winograd", "depthwise", "dense", "pooling", "last_axis", "elementwise", "loops")
 
 
 # Tiles of the rules for CUDA, whose knobs records hold, too (:mod:`tunehub.cuda.knobs`), with their versions.

@@ -1,0 +1,277 @@
+"""Tiles of AMX: instructions that multiply 16 rows of data with 16 × 16 groups of weights, in a block of loops' place.
+
+Eight registers hold tiles of at most 16 rows of 64 bytes: four have sums, two have rows of data, and two have weights,
+so that each tile is used twice. How many rows each has is configured for each thread, and Linux wants to be asked once
+for each process (``arch_prctl``): both are done by a function of LLVM IR that is imported with the kernel. Where the CPU
+or Linux has no AMX, the kernel raises a TVMError that says so before its first instruction of AMX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.relax.layout.tiled import STEP
+from tunehub.relax.nodes import buffer_of
+from tunehub.target.tvm_generation import find_tvm
+
+_TILE = 16  # rows of a tile, and numbers of 32 bits in a row
+_SUM_BYTES = 4
+_INSTRUCTIONS = {"bfloat16": "llvm.x86.tdpbf16ps", "uint8": "llvm.x86.tdpbusd"}  # by the type of data
+_FEATURES = {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
+_BYTES = {"bfloat16": 2, "uint8": 1}
+_DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; sums have those before
+_BEGIN = "tunehub_amx_begin"
+_REFUSED = "this function was compiled for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl)"
+# 158 is arch_prctl, 4131 ARCH_REQ_XCOMP_PERM, 18 XFEATURE_XTILEDATA. A configuration: 1, the palette, then the bytes of
+# a row of each tile from 16 on (two each), and from 48 on the rows of each (one each).
+_IMPORTED = """
+@tunehub_amx_state = internal global i8 0
+declare i64 @syscall(i64, ...)
+declare void @llvm.x86.ldtilecfg(ptr)
+define i32 @tunehub_amx_begin(i64 %rows) alwaysinline {
+  %configuration = alloca [64 x i8], align 64
+  %known = load atomic i8, ptr @tunehub_amx_state monotonic, align 1
+  %unknown = icmp eq i8 %known, 0
+  br i1 %unknown, label %ask, label %decide
+ask:
+  %answer = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
+  %granted = icmp eq i64 %answer, 0
+  %asked = select i1 %granted, i8 1, i8 2
+  store atomic i8 %asked, ptr @tunehub_amx_state monotonic, align 1
+  br label %decide
+decide:
+  %state = phi i8 [ %known, %0 ], [ %asked, %ask ]
+  %usable = icmp eq i8 %state, 1
+  br i1 %usable, label %configure, label %refuse
+configure:
+  store <8 x i64> <i64 1, i64 0, i64 18014673391583296, i64 18014673391583296, i64 0, i64 0, i64 0, i64 0>, \
+ptr %configuration, align 64
+  %place = getelementptr i8, ptr %configuration, i64 48
+  store i64 %rows, ptr %place, align 8
+  call void @llvm.x86.ldtilecfg(ptr %configuration)
+  ret i32 0
+refuse:
+  ret i32 1
+}
+"""
+
+
+def doubt(target: Any, kind: str) -> str | None:
+    """Why code for ``target`` cannot have the instruction for data of ``kind``, bfloat16 or uint8, or None: LLVM ends
+    the process when it is to generate one that the target has not."""
+    from tvm.target import codegen
+
+    if target.kind.name != "llvm":
+        return "it is for CPUs"
+    installed = find_tvm()
+    if installed is None or installed.release < (0, 27):
+        return "it needs TVM 0.27"
+    lacking = [
+        name for name in ("amx-tile", _FEATURES[kind]) if not codegen.target_has_features([name], target)
+    ]
+    return f"the target lacks {', '.join(lacking)}" if lacking else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrices:
+    """How a block of loops is a product of matrices, once or for each of ``images`` rows of an image.
+
+    ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``reduction``: extents of the loops over steps, the
+    last over what lies side by side. The rest are axes of the buffers and strides of their elements there: ``data_row``
+    and ``data_image`` (axis, elements that a step is apart) of data, ``sums_row``, ``sums_image`` and ``sums_block`` axes
+    of the sums. ``data_steps``: axis and elements for each loop of the reduction but the last.
+    """
+
+    rows: int
+    images: int
+    blocks: int
+    lanes: int
+    reduction: tuple[int, ...]
+    data_row: tuple[int, int]
+    data_image: tuple[int, int]
+    data_steps: tuple[tuple[int, int], ...]
+    sums_row: int
+    sums_image: int
+    sums_block: int
+
+
+def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) -> None:
+    """Let tiles do what is in ``block``, which holds all of a reduction; ``loop`` is one around it."""
+    schedule.annotate(loop, "pragma_import_llvm", _IMPORTED)
+    old = schedule.get(block)
+    written = old.writes[0]
+    data, weights = (each for each in old.reads if not buffer_of(each).same_as(buffer_of(written)))
+    names = ("sums", "data", "weights")
+    matched = [_matched(region, name) for region, name in zip((written, data, weights), names, strict=True)]
+    body = _Body(*(each.buffer for each in matched), matrices).statement()
+    new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
+    schedule.state.replace(schedule.get_sref(block), new, {old: new})
+
+
+def _matched(region: Any, name: str) -> Any:
+    """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
+    from tvm import s_tir, tirx
+
+    shape = [each.extent for each in region.region]
+    strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in range(len(shape))]
+    buffer = tirx.decl_buffer(shape, buffer_of(region).dtype, name, strides=strides, offset_factor=1)
+    return s_tir.MatchBufferRegion(buffer, region)
+
+
+def _pieces(rows: int) -> list[tuple[int, int, int, int]]:
+    """How ``rows`` are cut into pairs of tiles: first row, number of pairs, and rows of each tile of a pair (0: none).
+
+    All alike where that is possible, else whole ones and one for what is left.
+    """
+    pairs = -(-rows // (2 * _TILE))
+    if rows % pairs == 0:
+        return [(0, pairs, *_halves(rows // pairs))]
+    whole, rest = divmod(rows, 2 * _TILE)
+    return [(0, whole, _TILE, _TILE), (whole * 2 * _TILE, 1, *_halves(rest))]
+
+
+def _halves(rows: int) -> tuple[int, int]:
+    return (rows, 0) if rows <= _TILE else (-(-rows // 2), rows // 2)
+
+
+def _configuration(first: int, second: int) -> int:
+    """The rows of the eight tiles, a byte each."""
+    rows = [first, first, second or _TILE, second or _TILE, first, second or _TILE, _TILE, _TILE]
+    return sum(count << 8 * tile for tile, count in enumerate(rows))
+
+
+class _Body:
+    """Writes the statement: for each piece of rows and pair of vectors of sums all of the reduction."""
+
+    def __init__(self, sums: Any, data: Any, weights: Any, matrices: Matrices) -> None:
+        self._sums, self._data, self._weights, self._of = sums, data, weights, matrices
+        kind = str(data.dtype)
+        self._multiply, self._element = _INSTRUCTIONS[kind], _BYTES[kind]
+        self._step = STEP * _SUM_BYTES // self._element  # numbers of data in one step
+        self._vectors = matrices.blocks * matrices.lanes // _TILE
+
+    def statement(self) -> Any:
+        from tvm import tirx
+
+        pieces = [self._piece(*piece) for piece in _pieces(self._of.rows)]
+        return tirx.SeqStmt([*pieces, _call("llvm.x86.tilerelease")])
+
+    def _piece(self, start: int, count: int, first: int, second: int) -> Any:
+        import tvm
+        from tvm import tirx
+
+        began = tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(first, second), "int64"))
+        check = tirx.AssertStmt(began == 0, tvm.ir.StringImm("RuntimeError"), [tvm.ir.StringImm(_REFUSED)])
+        columns = 2 if self._vectors % 2 == 0 else 1
+        tiles = [(0, 0), (1, 0)] if columns == 2 else [(0, 0)]
+        tiles += [(column, 1) for column, _ in tiles] if second else []
+        loops = [("image", self._of.images), ("rows", count), ("vectors", self._vectors // columns)]
+
+        def compute(image: Any, pair: Any, vector: Any) -> Any:
+            row = start + pair * (first + second)
+            place = (image, [row, row + first], [vector * columns, vector * columns + 1])
+            return self._tiles(tiles, *place)
+
+        return tirx.SeqStmt([check, _loops(loops, compute)])
+
+    def _tiles(self, tiles: Sequence[tuple[int, int]], image: Any, rows: list[Any], vectors: list[Any]) -> Any:
+        """The sums of ``tiles``, each of a vector and rows: registers of sums are numbered by both."""
+        from tvm import tirx
+
+        zeros = [_call("llvm.x86.tilezero", _register(column + 2 * row)) for column, row in tiles]
+        extents = [(f"k{at}", extent) for at, extent in enumerate(self._of.reduction)]
+        steps = _loops(extents, lambda *at: self._multiplied(tiles, image, rows, vectors, at))
+        stores = [
+            _call("llvm.x86.tilestored64", _register(column + 2 * row), *self._sums_at(image, rows[row], vectors[column]))
+            for column, row in tiles
+        ]
+        return tirx.SeqStmt([*zeros, steps, *stores])
+
+    def _multiplied(
+        self, tiles: Sequence[tuple[int, int]], image: Any, rows: list[Any], vectors: list[Any], at: Sequence[Any]
+    ) -> Any:
+        from tvm import tirx
+
+        load = "llvm.x86.tileloadd64"
+        columns, halves = (sorted({tile[axis] for tile in tiles}) for axis in (0, 1))
+        return tirx.SeqStmt(
+            [
+                *(_call(load, _register(_WEIGHTS[each]), *self._weights_at(vectors[each], at)) for each in columns),
+                *(_call(load, _register(_DATA[each]), *self._data_at(image, rows[each], at)) for each in halves),
+                *(
+                    _call(self._multiply, *map(_register, (column + 2 * row, _DATA[row], _WEIGHTS[column])))
+                    for column, row in tiles
+                ),
+            ]
+        )
+
+    def _sums_at(self, image: Any, row: Any, vector: Any) -> tuple[Any, Any]:
+        of, strides, (block, lane) = self._of, self._sums.strides, self._lane(vector)
+        place = image * strides[of.sums_image] if of.images > 1 else 0
+        place += row * strides[of.sums_row] + block * strides[of.sums_block] + lane
+        return _pointer(self._sums, place, _SUM_BYTES), _bytes(strides[of.sums_row], _SUM_BYTES)
+
+    def _data_at(self, image: Any, row: Any, at: Sequence[Any]) -> tuple[Any, Any]:
+        strides = self._data.strides
+        (row_axis, row_step), (image_axis, image_step) = self._of.data_row, self._of.data_image
+        place = row * row_step * strides[row_axis] + at[-1] * self._step
+        place += image * image_step * strides[image_axis] if self._of.images > 1 else 0
+        for index, (axis, step) in zip(at, self._of.data_steps, strict=False):
+            place += index * step * strides[axis]
+        return _pointer(self._data, place, self._element), _bytes(row_step * strides[row_axis], self._element)
+
+    def _weights_at(self, vector: Any, at: Sequence[Any]) -> tuple[Any, Any]:
+        """Weights of a block lie in one piece, in the order of the reduction."""
+        block, lane = self._lane(vector)
+        position: Any = 0
+        for index, extent in zip(at, self._of.reduction, strict=True):
+            position = position * extent + index
+        row = self._of.lanes * _SUM_BYTES // self._element
+        place = block * self._weights.strides[0] + position * (STEP * row) + lane * (_SUM_BYTES // self._element)
+        return _pointer(self._weights, place, self._element), _bytes(row, self._element)
+
+    def _lane(self, vector: Any) -> tuple[Any, Any]:
+        """The block of a vector of sums, and its first number in it."""
+        in_block = self._of.lanes // _TILE
+        return (vector, 0) if in_block == 1 else (vector // in_block, vector % in_block * _TILE)
+
+
+def _loops(extents: Sequence[tuple[str, int]], body: Any) -> Any:
+    """``body`` of the loops' variables in loops one in another; there is none for an extent of 1."""
+    from tvm import tirx
+
+    variables = [tirx.Var(name, "int32") if extent > 1 else tirx.const(0, "int32") for name, extent in extents]
+    statement = body(*variables)
+    for variable, (_, extent) in reversed(list(zip(variables, extents, strict=True))):
+        if extent > 1:
+            statement = tirx.For(variable, 0, extent, tirx.ForKind.SERIAL, statement)
+    return statement
+
+
+def _register(number: int) -> Any:
+    from tvm import tirx
+
+    return tirx.const(number, "int8")
+
+
+def _pointer(buffer: Any, elements: Any, size: int) -> Any:
+    """Of ``elements`` behind the first, by the memory itself: of what is reached otherwise TVM makes float32
+    (``BF16ComputeLegalize``)."""
+    from tvm import tirx
+
+    return tirx.handle_add_byte_offset(buffer.data, (buffer.elem_offset + elements) * size)
+
+
+def _bytes(elements: Any, size: int) -> Any:
+    from tvm import tirx
+
+    total = elements * size
+    return tirx.const(total, "int64") if isinstance(total, int) else tirx.Cast("int64", total)
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", name, *arguments))

@@ -1,0 +1,239 @@
+"""Matmuls and convolutions whose weights are packed for AMX (:mod:`tunehub.relax.layout.tiled`).
+
+A task is rows of the result times blocks of outputs with all of the reduction: a product of matrices in place of its
+loops (:mod:`tunehub.templates.amx`), whose sums lie in memory of the thread until the epilogue has read them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from tunehub.relax.layout.tiled import CONV2D_TILES, DENSE_TILES
+from tunehub.relax.nodes import symbolic
+from tunehub.templates.amx import Matrices, multiply_by_tiles
+from tunehub.templates.base import Block, Knobs, Machine, open_schedule, refusing, require, size_of, worth_threads
+from tunehub.templates.divisors import divisors
+from tunehub.templates.fusion import Surroundings, anchored, finish_rest, gather_epilogue, opened, place_pad
+
+_TILE = 16  # rows and vectors of a register
+_SUM_BYTES = 4
+_MOST_SUMS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
+_TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
+_GAIN = 8  # times as fast as products in float32, cautiously
+_MEASURED = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileWorkload:
+    """``lead``: extents before the rows of a task. ``rows``: of the result, or of the image; ``columns`` in each (1 for
+    matmuls). ``outputs``: blocks and lanes. ``row_axis``: of rows. ``reduction``: without the group. ``steps``: per axis
+    of rows and of the kernel, how many rows or columns of data one step is. ``pointwise``: rows of the image follow each
+    other in data as in the result."""
+
+    anchor: str
+    lead: tuple[int, ...]
+    rows: int
+    columns: int
+    outputs: tuple[int, int]
+    row_axis: int
+    reduction: tuple[int, ...]
+    pointwise: bool
+    weight_bytes: int
+    around: Surroundings
+
+    @property
+    def flops(self) -> int:
+        """Two for each group that is multiplied and added."""
+        return 2 * size_of((*self.lead, self.rows, self.columns)) * size_of(self.outputs) * size_of(self.reduction)
+
+
+class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``rows`` of the result, or of the image, times ``blocks`` of outputs: a task. ``order``: whether the loop over
+    blocks is outside that over rows or inside. ``parallel``: use the thread pool."""
+
+    rows: Annotated[int, Meta(ge=1, le=1 << 20)]
+    blocks: Annotated[int, Meta(ge=1, le=256)]
+    order: Literal["outputs", "rows"] = "outputs"
+    parallel: bool = True
+
+
+NAME, VERSION, KNOBS = "matrix_tiles", 1, TileKnobs
+
+
+def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
+    """Describe ``mod`` (one PrimFunc ``main``), or None when its anchor is not such a product."""
+    found = anchored(blocks, (DENSE_TILES, CONV2D_TILES), ("float32", "int32"))
+    if found is None:
+        return None
+    block, around = found
+    reduction = block.reduction[:-1]
+    if block.name == CONV2D_TILES:
+        batch, outer, rows, columns, lanes = block.spatial
+        lead, row_axis = (batch,), 2
+        data = next(shape for shape in block.reads if len(shape) == 5)
+        pointwise = reduction[1:3] == (1, 1) and around.pad is None and data[2:4] == (rows, columns)
+    else:
+        *before, outer, lanes = block.spatial
+        lengths = [axis for axis, extent in enumerate(before) if extent > 1]
+        row_axis = lengths[-1] if lengths else len(before) - 1
+        rows, columns, pointwise = before[row_axis], 1, True
+        lead = (*before[:row_axis], *before[row_axis + 1 :])
+    return TileWorkload(
+        anchor=block.name,
+        lead=lead,
+        rows=rows,
+        columns=columns,
+        outputs=(outer, lanes),
+        row_axis=row_axis,
+        reduction=reduction,
+        pointwise=pointwise,
+        weight_bytes=_SUM_BYTES * outer * lanes * size_of(reduction),
+        around=around,
+    )
+
+
+def knob_space(workload: TileWorkload, machine: Machine) -> list[TileKnobs]:
+    """The choices worth measuring, the default's first."""
+    orders: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
+    parallel = _parallel(workload, machine)
+    choices = _choices(workload, machine)[:_MEASURED]
+    return [TileKnobs(rows=r, blocks=b, order=order, parallel=parallel) for r, b in choices for order in orders]
+
+
+def default_knobs(workload: TileWorkload, machine: Machine) -> TileKnobs:
+    """The choice of a cost model, without measuring."""
+    return knob_space(workload, machine)[0]
+
+
+@refusing
+def apply(mod: Any, workload: TileWorkload, knobs: TileKnobs) -> Any:
+    """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
+    _check(workload, knobs)
+    schedule, anchor = opened(mod, workload.anchor, workload.around)
+    matrices = _matrices(schedule, anchor, workload, knobs)
+    last = gather_epilogue(schedule, workload.around, anchor)
+    head, inside = _tile(schedule, anchor, workload, knobs)
+    block = schedule.blockize(inside)
+    task = schedule.fuse(*head)
+    schedule.reverse_compute_at(last, task, preserve_unit_loops=True)
+    if knobs.parallel:
+        schedule.parallel(task)
+    *_, innermost = schedule.get_loops(last)
+    if int(schedule.get(innermost).extent) % _TILE == 0:
+        schedule.vectorize(schedule.split(innermost, [None, _TILE])[1])
+    multiply_by_tiles(schedule, block, task, matrices)
+    place_pad(schedule, workload.around.pad, "whole", task, parallel=knobs.parallel)
+    finish_rest(schedule, workload.around, parallel=knobs.parallel)
+    return schedule
+
+
+def _check(workload: TileWorkload, knobs: TileKnobs) -> None:
+    outer, lanes = workload.outputs
+    require(workload.rows % knobs.rows == 0, f"rows: {knobs.rows} does not divide {workload.rows}")
+    require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
+    sums = knobs.rows * workload.columns * knobs.blocks * lanes
+    smallest = knobs.rows == 1 and knobs.blocks == 1
+    require(sums <= _MOST_SUMS or smallest, f"rows, blocks: {sums} sums in a task, at most {_MOST_SUMS}")
+    require(lanes % _TILE == 0, f"vectors of {_TILE} do not divide {lanes}")
+    require(not workload.around.producers, "instructions read operands that are in memory")
+
+
+def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) -> tuple[list[Any], Any]:
+    """Split rows and blocks; returns the loops around tasks and the outermost inside one."""
+    loops = list(schedule.get_loops(anchor))
+    spatial, reduction = loops[: -len(workload.reduction) - 1], loops[-len(workload.reduction) - 1 :]
+    block_axis = 1 if workload.anchor == CONV2D_TILES else len(spatial) - 2
+    task, row = schedule.split(spatial[workload.row_axis], [None, knobs.rows])
+    outer, block = schedule.split(spatial[block_axis], [None, knobs.blocks])
+    columns = [spatial[3]] if workload.anchor == CONV2D_TILES else []
+    taken = {workload.row_axis, block_axis, len(spatial) - 1, *([3] if columns else [])}
+    lead = [loop for axis, loop in enumerate(spatial) if axis not in taken]
+    head = [*lead, outer, task] if knobs.order == "outputs" else [*lead, task, outer]
+    schedule.reorder(*head, block, row, *columns, spatial[-1], *reduction)
+    return head, block
+
+
+def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) -> Matrices:
+    """What a task computes; steps come from the indices with which the anchor reads its data."""
+    outputs, lanes = workload.outputs
+    del outputs
+    if workload.anchor == DENSE_TILES:
+        axis = workload.row_axis
+        return Matrices(
+            rows=knobs.rows,
+            images=1,
+            blocks=knobs.blocks,
+            lanes=lanes,
+            reduction=workload.reduction[:-1],
+            data_row=(axis, 1),
+            data_image=(axis, 0),
+            data_steps=(),
+            sums_row=axis,
+            sums_image=axis,
+            sums_block=len(workload.lead) + 1,
+        )
+    (down, by_row), (right, by_column) = (_steps(schedule, anchor, axis) for axis in (2, 3))
+    joined = workload.pointwise
+    return Matrices(
+        rows=knobs.rows * workload.columns if joined else workload.columns,
+        images=1 if joined else knobs.rows,
+        blocks=knobs.blocks,
+        lanes=lanes,
+        reduction=workload.reduction[:-1],
+        data_row=(3, right),
+        data_image=(2, down),
+        data_steps=((1, 1), (2, by_row), (3, by_column)),
+        sums_row=3,
+        sums_image=2,
+        sums_block=1,
+    )
+
+
+def _steps(schedule: Any, anchor: Any, axis: int) -> tuple[int, int]:
+    """How far apart in ``axis`` of the data neighbours of the result are, and of the kernel."""
+    block = schedule.get(anchor)
+    data = next(each for each in block.reads if len(each.region) == 5)
+    variables = [block.iter_vars[place].var for place in (axis, len(block.iter_vars) - 6 + axis - 1)]
+    found = [int(each) for each in symbolic().detect_linear_equation(data.region[axis].min, variables)]
+    require(len(found) > 1, "data are read otherwise than by a convolution")
+    return found[0], found[1]
+
+
+def _choices(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
+    """Rows and blocks of a task, the best by the model first."""
+    outer, lanes = workload.outputs
+    found = [
+        (rows, blocks)
+        for rows in divisors(workload.rows, workload.rows)
+        for blocks in divisors(outer, min(outer, 256))
+        if rows * workload.columns * blocks * lanes <= _MOST_SUMS
+    ]
+    return sorted(found, key=lambda choice: _cost(workload, choice, machine)) or [(1, 1)]
+
+
+def _cost(workload: TileWorkload, choice: tuple[int, int], machine: Machine) -> float:
+    """Cycles of all tasks of the core that has most of them: 16 for each pair of tiles multiplied, 8 for each that is
+    loaded, 200 to begin a task."""
+    rows, blocks = choice
+    outer, lanes = workload.outputs
+    joined = rows * workload.columns
+    length, images = (joined, 1) if workload.pointwise else (workload.columns, rows)
+    tiles = images * -(-length // (2 * _TILE)) * (2 if length > _TILE else 1)
+    vectors = blocks * lanes // _TILE
+    reuse = 2 if vectors % 2 == 0 else 1
+    steps = math.prod(workload.reduction[:-1])
+    paired = 2 if length > _TILE else 1
+    multiply = tiles * vectors * steps * max(16.0, 8 * (1 / reuse + 1 / paired))
+    tasks = size_of(workload.lead) * (workload.rows // rows) * (outer // blocks)
+    most = -(-tasks // machine.cores)
+    crowded = 1.0 if tasks >= _TASKS_A_CORE * machine.cores else 1.1
+    traffic = (joined * steps + vectors * steps * _TILE) * 64 / 32  # bytes of operands, 32 a cycle from L2
+    return most * crowded * (multiply + traffic + joined * vectors * 4 + 200)
+
+
+def _parallel(workload: TileWorkload, machine: Machine) -> bool:
+    return worth_threads(workload.flops / _GAIN, workload.weight_bytes, machine)
