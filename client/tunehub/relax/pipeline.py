@@ -656,9 +656,12 @@ def _narrowing(target: Any, *, winograd: bool) -> Narrowing | None:
     """What has operands in bfloat16 on ``target``; None where that would not be faster."""
     from tunehub.relax.layout.narrowing import Narrowing, doubt
     from tunehub.relax.schedule.template_fit import machine_for
+    from tunehub.templates import amx
 
     machine = machine_for(target)
-    return None if doubt(target, machine) else Narrowing(machine=machine, winograd=winograd)
+    if doubt(target, machine):
+        return None
+    return Narrowing(machine=machine, winograd=winograd, tiles=amx.doubt(target, "bfloat16") is None)
 
 
 def _relax_calls(mod: Any) -> list[Any]:

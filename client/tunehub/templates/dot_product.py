@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.target.tvm_generation import find_tvm
+from tunehub.templates import amx
 from tunehub.templates.instruction import compute_by
 
 _OLDEST_TVM = (0, 27)  # by whose LLVM ``vpdpbusd`` takes vectors of bytes
@@ -30,10 +31,12 @@ _INTRINSICS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DotProduct:
-    """``lanes``: outputs in a vector; ``group``: products that are added up in each."""
+    """``lanes``: outputs in a vector; ``group``: products that are added up in each. ``tiles``: whether there are such
+    instructions for matrices besides (:mod:`tunehub.templates.amx`)."""
 
     lanes: int
     group: int
+    tiles: bool = False
 
 
 def dot_product_of(target: Any) -> DotProduct | None:
@@ -49,7 +52,7 @@ def dot_product_of(target: Any) -> DotProduct | None:
 
     if has("avx512f"):
         if has("avx512vnni"):
-            return DotProduct(lanes=16, group=4)
+            return DotProduct(lanes=16, group=4, tiles=amx.doubt(target, "uint8") is None)
         return DotProduct(lanes=16, group=2) if has("avx512bw") else None
     if has("avxvnni"):
         return DotProduct(lanes=8, group=4)

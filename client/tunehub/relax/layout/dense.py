@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.layout import blocked, paired
+from tunehub.relax.layout import blocked, paired, tiled
 from tunehub.relax.layout.narrowing import Narrowing
 from tunehub.relax.nodes import (
     bound_value,
@@ -73,10 +73,17 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             return self._of_integers(call)
         if not _is_float32(data, call):
             return call
-        weight = self._weight(call.args[1])
+        weight = self._weight(call.args[1], tiles=self._in_tiles(data))
         if weight is None:
             return call
         constant, outputs = weight
+        if self._in_tiles(data):
+            return self._kernels.call(
+                lambda x, w: tiled.dense_tiled(x, w, outputs=outputs),
+                *(self._in_pairs(data), constant),
+                name="dense_amx",
+                how=(outputs,),
+            )
         if self._narrows(shape[-1]):
             return self._kernels.call(
                 lambda x, w: paired.dense_paired(x, w, outputs=outputs),
@@ -95,16 +102,18 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         values = constant_array(constant)
         if values.ndim != 2 or values.shape[0] % dot.group:
             return call
-        key = (constant, False)
+        step = tiled.STEP * tiled.GROUPS["int8"]
+        tiles = dot.tiles and values.shape[0] % step == 0 and static_shape(call.args[0]) is not None
+        key = (constant, False, tiles)
         if key not in self.packed:
-            packed = blocked.pack_dense_int8_weight(values, out_block=dot.lanes, group=dot.group)
-            self.packed[key] = constant_like(packed.shape, str(packed.dtype), lambda own: np.copyto(own, packed))
+            self.packed[key] = _integers_in_tiles(values) if tiles else _integers(values, dot)
         outputs = values.shape[1]
+        kernel = tiled.dense_tiled if tiles else blocked.dense_int8_blocked
         return self._kernels.call(
-            lambda x, w: blocked.dense_int8_blocked(x, w, outputs=outputs),
+            lambda x, w: kernel(x, w, outputs=outputs),
             call.args[0],
             self.packed[key],
-            name="dense_int8",
+            name="dense_int8_amx" if tiles else "dense_int8",
             how=(outputs,),
         )
 
@@ -117,7 +126,11 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
             self._rounded[data] = self.builder_.emit(relax.op.astype(data, paired.NARROW))
         return self._rounded[data]
 
-    def _weight(self, operand: Any) -> tuple[Any, int] | None:
+    def _in_tiles(self, data: Any) -> bool:
+        shape = static_shape(data)
+        return shape is not None and self.narrowing is not None and self.narrowing.dense_in_tiles(shape[-1])
+
+    def _weight(self, operand: Any, *, tiles: bool) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
         value = bound_value(self, operand)
         transposed = getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
@@ -130,12 +143,25 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         depth, outputs = reversed(shape) if transposed else shape
         if outputs < self.block or not depth:
             return None
-        key = (constant, transposed)
+        key = (constant, transposed, tiles)
         if key not in self.packed:
             array = constant_array(constant)
-            pack = paired.pack_dense_pairs if self._narrows(depth) else _packed
+            pack = _in_tiles if tiles else paired.pack_dense_pairs if self._narrows(depth) else _packed
             self.packed[key] = pack(array.T if transposed else array, self.block)
         return self.packed[key], outputs
+
+
+def _integers(values: _Array, dot: DotProduct) -> Any:
+    packed = blocked.pack_dense_int8_weight(values, out_block=dot.lanes, group=dot.group)
+    return constant_like(packed.shape, str(packed.dtype), lambda own: np.copyto(own, packed))
+
+
+def _integers_in_tiles(values: _Array) -> Any:
+    return tiled.pack_dense_tiles(values, tiled.STEP, "int8")
+
+
+def _in_tiles(weight: _Array, block: int) -> Any:
+    return tiled.pack_dense_tiles(weight, block, paired.NARROW)
 
 
 def _packed(weight: _Array, block: int) -> Any:

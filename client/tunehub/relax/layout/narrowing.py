@@ -17,12 +17,14 @@ from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
 from tunehub.relax.layout.paired import NARROW, PAIR, WIDE
+from tunehub.relax.layout.tiled import GROUPS, STEP
 from tunehub.relax.nodes import tensor_type
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
-from tunehub.templates import pairs
+from tunehub.templates import amx, pairs
 from tunehub.templates.base import Machine
 from tunehub.templates.pairs import LANES
 
+_STEP = STEP * GROUPS[NARROW]  # channels that an instruction for matrices adds up
 _WORTH = 1.15  # times as fast as in float32 products of pairs must be
 _ELEMENTWISE = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "clip", "nn.relu")
@@ -32,17 +34,34 @@ _ELEMENTWISE = frozenset(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Narrowing:
     """Which operators ``machine``, which multiplies pairs, computes with operands in bfloat16. ``winograd``: whether
-    others may be computed by that algorithm."""
+    others may be computed by that algorithm. ``tiles``: whether it has instructions for matrices
+    (:mod:`tunehub.templates.amx`)."""
 
     machine: Machine
     winograd: bool
+    tiles: bool = False
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of blocks of channels that instructions for matrices want, beside those of vectors."""
+        return (_STEP,) if self.tiles else ()
+
+    def dense_in_tiles(self, depth: int) -> bool:
+        """A product with sums of ``depth`` and a known number of rows."""
+        return self.tiles and depth % _STEP == 0
+
+    def conv_in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
+        """A convolution in these layouts of images of a known size."""
+        return self.tiles and workload.groups == 1 and source == result == _STEP
 
     def dense(self, depth: int) -> bool:
         """A product with sums of ``depth``."""
-        return depth % PAIR == 0
+        return depth % PAIR == 0 and self.machine.rates.pairs >= _WORTH
 
     def conv(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts."""
+        if self.machine.rates.pairs < _WORTH:
+            return False
         fits = workload.groups == 1 and source > 0 and source % PAIR == 0 and result == LANES
         return fits and not (self.winograd and self._is_faster_by_winograd(workload, source, result))
 
@@ -62,7 +81,10 @@ class Narrowing:
 
 
 def doubt(target: Any, machine: Machine) -> str | None:
-    """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs are faster."""
+    """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs are faster, or of
+    matrices."""
+    if amx.doubt(target, NARROW) is None:
+        return None
     faster = machine.rates.pairs
     if (lacking := pairs.doubt(target)) is not None or faster >= _WORTH:
         return lacking

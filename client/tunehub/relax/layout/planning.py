@@ -25,6 +25,8 @@ from tunehub.relax.layout.images import filled, image_shape, is_view, transform
 from tunehub.relax.layout.narrowing import Narrowing, read_narrow
 from tunehub.relax.layout.rules import ELEMENTWISE, Choice, Operator, Rules
 from tunehub.relax.layout.sequences import as_images
+from tunehub.relax.layout.tiled import GROUPS, STEP
+from tunehub.relax.nodes import tensor_type
 from tunehub.templates.dot_product import DotProduct
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
@@ -54,6 +56,7 @@ def plan_layouts(
     machine, dot = machine_of(target), dot_product_of(target)
     costs = costs or ModelCosts(vector=machine.vector, cores=machine.cores)
     sizes = tuple(blocks or (block for block in (machine.vector, machine.vector // 2) if block >= _SMALLEST_BLOCK))
+    sizes += narrowing.blocks if narrowing is not None else ()
     rewriter: Any = None
     mod = as_images(mod, ELEMENTWISE)
     for variable, function in mod.functions.items():
@@ -61,7 +64,7 @@ def plan_layouts(
             continue
         parts = _dataflow(function)
         known = _values(function.body.blocks) if parts else {}
-        given = _Given(blocks=sizes, dot=dot, narrowing=narrowing)
+        given = _Given(blocks=sizes + _of_integers(function, dot), dot=dot, narrowing=narrowing)
         networks = [_Network(block, known, function.body.body, given, costs) for block in parts]
         chosen = {name: choice for network in networks for name, choice in network.choose().items()}
         if any(choice.source or choice.result for choice in chosen.values()):
@@ -71,6 +74,14 @@ def plan_layouts(
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
     packed = pack_dense(planned, machine.vector, dot, narrowing)
     return join_attention(packed if narrowing is None else read_narrow(packed), machine.vector)
+
+
+def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:
+    """The block of channels that instructions for matrices of integers want, where a convolution has integers."""
+    values = _values(_dataflow(function)).values() if dot is not None and dot.tiles else ()
+    convolutions = [each for each in values if str(getattr(getattr(each, "op", None), "name", "")) == "relax.nn.conv2d"]
+    whole = any(str(tensor_type(each.args[0]).dtype) == "uint8" for each in convolutions)
+    return (STEP * GROUPS["int8"],) if whole else ()
 
 
 def _dataflow(function: Any) -> list[Any]:

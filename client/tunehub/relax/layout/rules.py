@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from tunehub.relax.layout import blocked, paired
+from tunehub.relax.layout import blocked, paired, tiled
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
 from tunehub.relax.layout.images import batch_of, filled, image_shape, open_axes_of, transform, typical_shape
 from tunehub.relax.nodes import (
@@ -79,6 +79,10 @@ class Rules:
             return _RULES[name](self, call)
         return _elementwise(self, call, name) if name in ELEMENTWISE else None
 
+    def in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
+        """Whether a convolution in float32 becomes one by instructions for matrices."""
+        return self.narrowing is not None and self.narrowing.conv_in_tiles(workload, source, result)
+
     def constant(self, expression: Any) -> _Array | None:
         """The value of a constant tensor."""
         value = self.value_of(expression)
@@ -118,7 +122,11 @@ def _conv2d(rules: Rules, call: Any) -> Operator | None:
     shape, values, result = known
     workload = _workload(shape, values, result, int(attrs.groups))
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
-    choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b)) for a, b in pairs)
+    fixed = static_shape(data) is not None
+    choices = tuple(
+        Choice(a, b, rules.costs.conv(workload, a, b) / (_TILES_GAIN if fixed and rules.in_tiles(workload, a, b) else 1))
+        for a, b in pairs
+    )
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
         return _write_conv2d(rules, builder, workload, call, (choice, inputs[0]))
@@ -175,6 +183,20 @@ def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any,
             constant,
             primfunc_name_hint="depthwise",
         )
+    if static_shape(call.args[0]) is not None and rules.in_tiles(workload, choice.source, choice.result):
+        constant = rules.packed(
+            weight,
+            ("tiles", choice.source, choice.result),
+            lambda: tiled.pack_conv2d_tiles(
+                values, in_block=choice.source, out_block=choice.result, kind=paired.NARROW
+            ),
+        )
+        return builder.call_te(
+            lambda x, w: tiled.conv2d_tiled(x, w, strides=strides, padding=padding, dilation=dilation),
+            rules.in_pairs(builder, expression),
+            constant,
+            primfunc_name_hint="conv2d_amx",
+        )
     if rules.narrowing is not None and rules.narrowing.conv(workload, choice.source, choice.result):
         constant = rules.packed(
             weight,
@@ -221,9 +243,11 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
         return None
     few = shape[1] <= dot.group and not workload.depthwise
     pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
-    choices = tuple(
-        Choice(a, b, rules.costs.conv(workload, a, b) / (_INT8_GAIN if b else _PLAIN_INT8)) for a, b in pairs
-    )
+    step = tiled.STEP * tiled.GROUPS["int8"]
+    if dot.tiles and workload.groups == 1 and not few and static_shape(call.args[0]) is not None:
+        pairs.append((step, step))
+    gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
+    choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
         return _write_conv2d_int8(rules, builder, call, values, (choice, inputs[0]))
@@ -231,6 +255,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
     return Operator((call.args[0],), choices, write)
 
 
+_TILES_GAIN = 4.0  # times as fast as in float32, cautiously
 _INT8_GAIN, _PLAIN_INT8 = 3.0, 0.2  # times as fast as float32: blocked, and plain, for which there is no instruction
 
 
@@ -242,6 +267,11 @@ def _write_conv2d_int8(rules: Rules, builder: Any, call: Any, values: _Array, da
 
         def pack() -> _Array:
             return blocked.pack_depthwise_weight(values, block=choice.source)
+    elif choice.result > dot.lanes:
+        kernel, key, name = tiled.conv2d_tiled, ("tiles", choice.source), "conv2d_int8_amx"
+
+        def pack() -> _Array:
+            return tiled.pack_conv2d_tiles(values, in_block=choice.source, out_block=choice.result, kind="int8")
     else:
         kernel, key, name = blocked.conv2d_int8_blocked, ("int8", choice.source), "conv2d_int8"
 
