@@ -2,8 +2,8 @@
 
 Eight registers hold tiles of at most 16 rows of 64 bytes: four have sums, two have rows of data, and two have weights,
 so that each tile is used twice. How many rows each has is configured for each thread, and Linux wants to be asked once
-for each process (``arch_prctl``): both are done by a function of LLVM IR that is imported with the kernel. Where the CPU
-or Linux has no AMX, the kernel raises a TVMError that says so before its first instruction of AMX.
+for each process (``arch_prctl``): both are done by a function of LLVM IR that is imported with the kernel. Where the
+CPU or Linux has no AMX, the kernel raises a TVMError that says so before its first instruction of AMX.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def doubt(target: Any, kind: str) -> str | None:
     installed = find_tvm()
     if installed is None or installed.release < (0, 27):
         return "it needs TVM 0.27"
-    lacking = [
-        name for name in ("amx-tile", _FEATURES[kind]) if not codegen.target_has_features([name], target)
-    ]
+    lacking = [name for name in ("amx-tile", _FEATURES[kind]) if not codegen.target_has_features([name], target)]
     return f"the target lacks {', '.join(lacking)}" if lacking else None
 
 
@@ -78,16 +76,18 @@ def doubt(target: Any, kind: str) -> str | None:
 class Matrices:
     """How a block of loops is a product of matrices, once or for each of ``images`` rows of an image.
 
-    ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``reduction``: extents of the loops over steps, the
-    last over what lies side by side. The rest are axes of the buffers and strides of their elements there: ``data_row``
-    and ``data_image`` (axis, elements that a step is apart) of data, ``sums_row``, ``sums_image`` and ``sums_block`` axes
-    of the sums. ``data_steps``: axis and elements for each loop of the reduction but the last.
+    ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``weights_stay``: those of a pair of vectors of
+    sums, for all rows, else the data of a pair of tiles, for all sums. ``reduction``: extents of loops over steps, the
+    last over what lies side by side. The rest says where neighbours are. ``data_row``, ``data_image``: the axis of data
+    and how many of its elements they are apart; ``data_steps``: the same for the loops of the reduction but the last.
+    ``sums_row``, ``sums_image``, ``sums_block``: axes of the sums.
     """
 
     rows: int
     images: int
     blocks: int
     lanes: int
+    weights_stay: bool
     reduction: tuple[int, ...]
     data_row: tuple[int, int]
     data_image: tuple[int, int]
@@ -105,7 +105,8 @@ def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) 
     data, weights = (each for each in old.reads if not buffer_of(each).same_as(buffer_of(written)))
     names = ("sums", "data", "weights")
     matched = [_matched(region, name) for region, name in zip((written, data, weights), names, strict=True)]
-    body = _Body(*(each.buffer for each in matched), matrices).statement()
+    sums, operand, factors = (each.buffer for each in matched)
+    body = _Body(sums, operand, factors, matrices).statement()
     new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 
@@ -167,9 +168,12 @@ class _Body:
         columns = 2 if self._vectors % 2 == 0 else 1
         tiles = [(0, 0), (1, 0)] if columns == 2 else [(0, 0)]
         tiles += [(column, 1) for column, _ in tiles] if second else []
-        loops = [("image", self._of.images), ("rows", count), ("vectors", self._vectors // columns)]
+        around = [("image", self._of.images), ("rows", count)]
+        over_sums = ("vectors", self._vectors // columns)
+        loops = [over_sums, *around] if self._of.weights_stay else [*around, over_sums]
 
-        def compute(image: Any, pair: Any, vector: Any) -> Any:
+        def compute(*at: Any) -> Any:
+            vector, image, pair = at if self._of.weights_stay else (at[2], *at[:2])
             row = start + pair * (first + second)
             place = (image, [row, row + first], [vector * columns, vector * columns + 1])
             return self._tiles(tiles, *place)
@@ -184,7 +188,9 @@ class _Body:
         extents = [(f"k{at}", extent) for at, extent in enumerate(self._of.reduction)]
         steps = _loops(extents, lambda *at: self._multiplied(tiles, image, rows, vectors, at))
         stores = [
-            _call("llvm.x86.tilestored64", _register(column + 2 * row), *self._sums_at(image, rows[row], vectors[column]))
+            _call(
+                "llvm.x86.tilestored64", _register(column + 2 * row), *self._sums_at(image, rows[row], vectors[column])
+            )
             for column, row in tiles
         ]
         return tirx.SeqStmt([*zeros, steps, *stores])

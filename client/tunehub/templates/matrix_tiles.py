@@ -15,7 +15,7 @@ from msgspec import Meta
 from tunehub.relax.layout.tiled import CONV2D_TILES, DENSE_TILES
 from tunehub.relax.nodes import symbolic
 from tunehub.templates.amx import Matrices, multiply_by_tiles
-from tunehub.templates.base import Block, Knobs, Machine, open_schedule, refusing, require, size_of, worth_threads
+from tunehub.templates.base import Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import Surroundings, anchored, finish_rest, gather_epilogue, opened, place_pad
 
@@ -30,9 +30,8 @@ _MEASURED = 16
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TileWorkload:
     """``lead``: extents before the rows of a task. ``rows``: of the result, or of the image; ``columns`` in each (1 for
-    matmuls). ``outputs``: blocks and lanes. ``row_axis``: of rows. ``reduction``: without the group. ``steps``: per axis
-    of rows and of the kernel, how many rows or columns of data one step is. ``pointwise``: rows of the image follow each
-    other in data as in the result."""
+    matmuls). ``outputs``: blocks and lanes. ``row_axis``: of rows. ``reduction``: without what a group adds up.
+    ``pointwise``: rows of the image follow each other in data as in the result."""
 
     anchor: str
     lead: tuple[int, ...]
@@ -53,11 +52,13 @@ class TileWorkload:
 
 class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``rows`` of the result, or of the image, times ``blocks`` of outputs: a task. ``order``: whether the loop over
-    blocks is outside that over rows or inside. ``parallel``: use the thread pool."""
+    blocks is outside that over rows or inside. ``stays``: in the cache inside a task, while all of the other is read.
+    ``parallel``: use the thread pool."""
 
     rows: Annotated[int, Meta(ge=1, le=1 << 20)]
     blocks: Annotated[int, Meta(ge=1, le=256)]
     order: Literal["outputs", "rows"] = "outputs"
+    stays: Literal["weights", "data"] = "weights"
     parallel: bool = True
 
 
@@ -70,10 +71,10 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
     if found is None:
         return None
     block, around = found
-    reduction = block.reduction[:-1]
+    reduction, lead = block.reduction[:-1], block.spatial[:1]
     if block.name == CONV2D_TILES:
-        batch, outer, rows, columns, lanes = block.spatial
-        lead, row_axis = (batch,), 2
+        _, outer, rows, columns, lanes = block.spatial
+        row_axis = 2
         data = next(shape for shape in block.reads if len(shape) == 5)
         pointwise = reduction[1:3] == (1, 1) and around.pad is None and data[2:4] == (rows, columns)
     else:
@@ -99,9 +100,14 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
 def knob_space(workload: TileWorkload, machine: Machine) -> list[TileKnobs]:
     """The choices worth measuring, the default's first."""
     orders: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
+    operands: tuple[Literal["weights", "data"], ...] = ("weights", "data")
     parallel = _parallel(workload, machine)
-    choices = _choices(workload, machine)[:_MEASURED]
-    return [TileKnobs(rows=r, blocks=b, order=order, parallel=parallel) for r, b in choices for order in orders]
+    return [
+        TileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, parallel=parallel)
+        for rows, blocks in _choices(workload, machine)[:_MEASURED]
+        for stays in operands
+        for order in orders
+    ]
 
 
 def default_knobs(workload: TileWorkload, machine: Machine) -> TileKnobs:
@@ -159,8 +165,7 @@ def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) 
 
 def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) -> Matrices:
     """What a task computes; steps come from the indices with which the anchor reads its data."""
-    outputs, lanes = workload.outputs
-    del outputs
+    _, lanes = workload.outputs
     if workload.anchor == DENSE_TILES:
         axis = workload.row_axis
         return Matrices(
@@ -168,6 +173,7 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKno
             images=1,
             blocks=knobs.blocks,
             lanes=lanes,
+            weights_stay=knobs.stays == "weights",
             reduction=workload.reduction[:-1],
             data_row=(axis, 1),
             data_image=(axis, 0),
@@ -183,6 +189,7 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKno
         images=1 if joined else knobs.rows,
         blocks=knobs.blocks,
         lanes=lanes,
+        weights_stay=knobs.stays == "weights",
         reduction=workload.reduction[:-1],
         data_row=(3, right),
         data_image=(2, down),

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.relax.layout.paired import CONV2D_PAIRS, DENSE_PAIRS, NARROW, PAIR, WIDE
-from tunehub.relax.nodes import blocks_in
+from tunehub.relax.layout.tiled import CONV2D_TILES, DENSE_TILES
+from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of
 from tunehub.target.tvm_generation import find_tvm
 from tunehub.templates.instruction import compute_by
 
@@ -46,8 +47,10 @@ def doubt(target: Any) -> str | None:
 
 
 def is_paired(function: Any) -> bool:
-    """Whether ``function``, a PrimFunc without a schedule, multiplies pairs."""
-    return any(str(block.name_hint) in (DENSE_PAIRS, CONV2D_PAIRS) for block in blocks_in(function.body))
+    """Whether ``function``, a PrimFunc without a schedule, multiplies pairs, or tiles of them."""
+    names = (DENSE_PAIRS, CONV2D_PAIRS, DENSE_TILES, CONV2D_TILES)
+    found = (block for block in blocks_in(function.body) if str(block.name_hint) in names)
+    return any(str(buffer_kind(buffer_of(block.writes[0])).dtype) == WIDE for block in found)
 
 
 def multiply_in_pairs(schedule: Any, block: Any, loop: Any) -> None:

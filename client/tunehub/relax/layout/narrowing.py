@@ -81,8 +81,8 @@ class Narrowing:
 
 
 def doubt(target: Any, machine: Machine) -> str | None:
-    """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs are faster, or of
-    matrices."""
+    """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs, or of matrices,
+    are faster."""
     if amx.doubt(target, NARROW) is None:
         return None
     faster = machine.rates.pairs

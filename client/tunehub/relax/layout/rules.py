@@ -124,7 +124,9 @@ def _conv2d(rules: Rules, call: Any) -> Operator | None:
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
     fixed = static_shape(data) is not None
     choices = tuple(
-        Choice(a, b, rules.costs.conv(workload, a, b) / (_TILES_GAIN if fixed and rules.in_tiles(workload, a, b) else 1))
+        Choice(
+            a, b, rules.costs.conv(workload, a, b) / (_TILES_GAIN if fixed and rules.in_tiles(workload, a, b) else 1)
+        )
         for a, b in pairs
     )
 
@@ -265,17 +267,17 @@ def _write_conv2d_int8(rules: Rules, builder: Any, call: Any, values: _Array, da
     if int(call.attrs.groups) > 1:
         kernel, key, name = blocked.depthwise_blocked, ("depthwise", choice.source), "depthwise_int8"
 
-        def pack() -> _Array:
+        def pack() -> Any:
             return blocked.pack_depthwise_weight(values, block=choice.source)
     elif choice.result > dot.lanes:
         kernel, key, name = tiled.conv2d_tiled, ("tiles", choice.source), "conv2d_int8_amx"
 
-        def pack() -> _Array:
+        def pack() -> Any:
             return tiled.pack_conv2d_tiles(values, in_block=choice.source, out_block=choice.result, kind="int8")
     else:
         kernel, key, name = blocked.conv2d_int8_blocked, ("int8", choice.source), "conv2d_int8"
 
-        def pack() -> _Array:
+        def pack() -> Any:
             return blocked.pack_conv2d_int8_weight(values, in_block=choice.source, out_block=dot.lanes, group=dot.group)
 
     strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
@@ -360,7 +362,7 @@ def _write_phases(
     strides, result, values = (rows.stride, columns.stride), shape_of(call), rules.constant(weight)
     assert values is not None and result is not None
 
-    def pack() -> _Array:
+    def pack() -> Any:
         phases = blocked.phases_of_weight(values, strides=strides, block=choice.result)
         return blocked.pack_conv2d_weight(phases, in_block=choice.source or None, out_block=choice.result)
 

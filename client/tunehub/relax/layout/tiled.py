@@ -2,8 +2,8 @@
 
 As :mod:`tunehub.relax.layout.paired`, but 16 groups of what is summed up are one step: AMX multiplies a tile of 16 rows
 of data with 16 × 16 groups of weights. A group is a pair of bfloat16, summed up in float32, or four of uint8 and int8,
-summed up in int32. Weights are ``[N/o, K/16g, 16, o, g]`` and ``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The layout carries
-the instruction: no record can ask for it where weights were packed otherwise.
+summed up in int32. Weights are ``[N/o, K/16g, 16, o, g]`` and ``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The layout
+carries the instruction: no record can ask for it where weights were packed otherwise.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def pack_conv2d_tiles(weight: _Array, *, in_block: int, out_block: int, kind: st
 
 
 def pack_dense_tiles(weight: _Array, block: int, kind: str) -> Any:
-    """The constant of ``weight`` ``[K, N]`` as ``[ceil(N / block), K/16g, 16, block, g]`` in ``kind``, bfloat16 or int8;
-    zeros where outputs end. 16 groups divide K."""
+    """The constant of ``weight`` ``[K, N]`` as ``[ceil(N / block), K/16g, 16, block, g]`` in ``kind``, bfloat16 or
+    int8; zeros where outputs end. 16 groups divide K."""
     depth, outputs = weight.shape
     group = GROUPS[kind]
     filled = np.zeros((depth, -(-outputs // block) * block), weight.dtype)

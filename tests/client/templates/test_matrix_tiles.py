@@ -1,0 +1,191 @@
+"""Products and convolutions by AMX: by every choice of knobs what numpy computes, the instructions emulated in C; and
+real code of them, which says what is missing where a CPU has none."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import te, tirx  # noqa: E402
+
+import tunehub  # noqa: E402
+from tunehub import templates  # noqa: E402
+from tunehub.relax.layout import tiled  # noqa: E402
+from tunehub.relax.nodes import constant_array, parameters  # noqa: E402
+from tunehub.relax.schedule.guard import check_function, check_tiles, static_extents  # noqa: E402
+from tunehub.templates import amx  # noqa: E402
+
+from ...sweeps import swept  # noqa: E402
+
+SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2}
+_DOUBT = amx.doubt(tvm.target.Target(SAPPHIRE_RAPIDS), "bfloat16")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+MACHINE = templates.Machine(vector=16, registers=32, cores=2)
+Array = Any
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The emulation, whose functions the process has from now on."""
+    cc = pytest.importorskip("tvm.support.cc") if hasattr(tvm, "support") else pytest.importorskip("tvm.contrib.cc")
+    path = tmp_path_factory.mktemp("amx") / "emulated_amx.so"
+    cc.create_shared(str(path), [str(Path(__file__).with_name("emulated_amx.c"))], ["-O2"], cc="cc")
+    return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
+    def call(name: str, *arguments: Any) -> Any:
+        function = f"emulated_{name.rpartition('.')[2]}"
+        assert hasattr(library, function)
+        return tirx.Evaluate(tirx.call_extern("void", function, *arguments))
+
+    monkeypatch.setattr(amx, "_call", call)
+    monkeypatch.setattr(amx, "_IMPORTED", "declare void @tunehub_nothing()\n")
+
+
+def module(make: Any, *arrays: Array) -> Any:
+    """A function with an epilogue: one more than what ``make`` computes of two arrays."""
+    inputs = [te.placeholder(each.shape, str(each.dtype), name=f"x{i}") for i, each in enumerate(arrays)]
+    result = make(*inputs)
+    one = tirx.const(1, str(result.dtype))
+    more = te.compute(result.shape, lambda *i: result[i] + one, name="more")
+    return tvm.IRModule({"main": te.create_prim_func([*inputs, more]).with_attr("global_symbol", "main")})
+
+
+def run(mod: Any, target: Any, arrays: tuple[Array, ...]) -> Array:
+    output = parameters(mod["main"])[-1]
+    result = tvm.runtime.tensor(np.full(static_extents(output), -7, str(output.dtype)))
+    tvm.compile(mod, target=tvm.target.Target(target))["main"](*map(tvm.runtime.tensor, arrays), result)
+    return result.numpy()
+
+
+def check_every_choice(make: Any, arrays: tuple[Array, ...], expected: Array) -> None:
+    mod = module(make, *arrays)
+    match = templates.find(mod)
+    assert match is not None
+    assert match.template.NAME == "matrix_tiles"
+    for choice in match.template.knob_space(match.workload, MACHINE):
+        scheduled = match.template.apply(mod, match.workload, msgspec.structs.replace(choice, parallel=True)).mod
+        check_function(scheduled["main"], mod["main"], tvm.target.Target(SAPPHIRE_RAPIDS))
+        check_tiles(scheduled["main"])
+        found = run(scheduled, tunehub.host_target(), arrays).astype("float64") - 1
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max(), str(choice)
+
+
+def operands(kind: str, data: tuple[int, ...], weights: tuple[int, ...]) -> tuple[Array, Array]:
+    """Numbers that bfloat16 has, or all integers that instructions multiply."""
+    import ml_dtypes
+
+    rng = np.random.default_rng(0)
+    if kind == "int8":
+        return rng.integers(0, 256, data).astype("uint8"), rng.integers(-128, 128, weights).astype("int8")
+    narrow = rng.standard_normal(weights).astype(ml_dtypes.bfloat16)
+    return rng.standard_normal(data).astype(ml_dtypes.bfloat16), narrow.astype("float32")
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("shape", swept([(1,), (1, 45)], [(1, 197), (2, 40), (7,), (3, 1), (1, 128)]))
+def test_products_of_any_number_of_rows(shape: tuple[int, ...], kind: str) -> None:
+    data, weights = operands(kind, (*shape, 128), (128, 88))
+    packed = np.asarray(constant_array(tiled.pack_dense_tiles(weights, 16, kind)))
+    expected = data.astype("float64") @ weights.astype("float64")
+    check_every_choice(lambda x, w: tiled.dense_tiled(x, w, outputs=88), (data, packed), expected)
+
+
+def convolved(data: Array, weights: Array, how: Any) -> Array:
+    (down, right), dilation = how.get("strides", (1, 1)), how.get("dilation", (1, 1))
+    top, left, bottom, beside = how.get("padding", (0, 0, 0, 0))
+    padded = np.pad(data.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, beside)))
+    rows, columns = (
+        (size - by * (kernel - 1) - 1) // stride + 1
+        for size, by, kernel, stride in zip(padded.shape[2:], dilation, weights.shape[2:], (down, right), strict=True)
+    )
+    result: Any = 0.0
+    for y, x in np.ndindex(*weights.shape[2:]):
+        window = padded[:, :, y * dilation[0] :: down, x * dilation[1] :: right][:, :, :rows, :columns]
+        result = result + np.einsum("nchw,oc->nohw", window, weights[:, :, y, x].astype("float64"))
+    return result
+
+
+def in_blocks(image: Array, block: int) -> Array:
+    batch, channels, *size = image.shape
+    return np.ascontiguousarray(image.reshape(batch, channels // block, block, *size).transpose(0, 1, 3, 4, 2))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    "case",
+    swept(
+        [("bfloat16", (7, 9), 3, {"padding": (1, 1, 1, 1)}), ("int8", (7, 5), 1, {})],
+        [("bfloat16", (11, 13), 3, {"padding": (1, 0, 2, 1), "strides": (2, 2)}),
+         ("int8", (8, 8), 1, {"strides": (2, 2)}), ("bfloat16", (9, 5), 1, {}),
+         ("int8", (9, 9), 3, {"padding": (2, 2, 2, 2), "dilation": (2, 2)}),
+         ("int8", (3, 37), 3, {"padding": (1, 1, 1, 1)})],
+    ),
+)  # fmt: skip
+def test_convolutions_of_any_size(case: tuple[str, tuple[int, int], int, Any]) -> None:
+    kind, size, kernel, how = case
+    block = tiled.STEP * tiled.GROUPS[kind]
+    data, weights = operands(kind, (2, 2 * block, *size), (2 * block, 2 * block, kernel, kernel))
+    packed = np.asarray(constant_array(tiled.pack_conv2d_tiles(weights, in_block=block, out_block=block, kind=kind)))
+    expected = in_blocks(convolved(data, weights, how), block)
+    check_every_choice(lambda x, w: tiled.conv2d_tiled(x, w, **how), (in_blocks(data, block), packed), expected)
+
+
+def scheduled_product(kind: str) -> tuple[Any, tuple[Array, Array]]:
+    data, weights = operands(kind, (1, 48, 64), (64, 32))
+    packed = np.asarray(constant_array(tiled.pack_dense_tiles(weights, 16, kind)))
+    mod = module(lambda x, w: tiled.dense_tiled(x, w, outputs=32), data, packed)
+    match = templates.find(mod)
+    assert match is not None
+    knobs = match.template.default_knobs(match.workload, MACHINE)
+    return match.template.apply(mod, match.workload, knobs).mod, (data, packed)
+
+
+@pytest.mark.parametrize(("kind", "instruction"), [("bfloat16", "tdpbf16ps"), ("int8", "tdpbusd")])
+def test_the_instructions_are_in_the_code(kind: str, instruction: str) -> None:
+    mod, _ = scheduled_product(kind)
+    code = tvm.compile(mod, target=tvm.target.Target(SAPPHIRE_RAPIDS)).mod.inspect_source("asm")
+    assert instruction in code
+    assert "ldtilecfg" in code
+    assert "tilerelease" in code
+    assert "tunehub_amx_begin" not in code  # inlined
+
+
+def test_a_library_made_for_amx_says_what_is_missing_elsewhere() -> None:
+    here = tunehub.host_target()
+    if amx.doubt(tvm.target.Target(here), "bfloat16") is None:
+        pytest.skip("this CPU has AMX")
+    mod, arrays = scheduled_product("bfloat16")
+    host = tvm.target.Target(here)
+    features = [*map(str, host.attrs.get("mattr", ())), "+amx-tile", "+amx-bf16"]
+    target = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "mattr": features}
+    with pytest.raises(RuntimeError, match="compiled for AMX, which this CPU lacks or Linux refuses"):
+        run(mod, target, arrays)
+
+
+def test_targets_without_it_say_what_they_lack() -> None:
+    v4 = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4"})
+    assert amx.doubt(v4, "uint8") == "the target lacks amx-tile, amx-int8"
+    assert "CPUs" in str(amx.doubt(tvm.target.Target({"kind": "cuda", "arch": "sm_90"}), "bfloat16"))
+
+
+def test_a_record_for_tasks_that_do_not_fit_is_refused() -> None:
+    data, weights = operands("bfloat16", (1, 48, 64), (64, 32))
+    packed = np.asarray(constant_array(tiled.pack_dense_tiles(weights, 16, "bfloat16")))
+    mod = module(lambda x, w: tiled.dense_tiled(x, w, outputs=32), data, packed)
+    match = templates.find(mod)
+    assert match is not None
+    knobs = match.template.default_knobs(match.workload, MACHINE)
+    for wrong in ({"rows": 47}, {"blocks": 3}):
+        with pytest.raises(templates.KnobError, match="does not divide"):
+            match.template.apply(mod, match.workload, msgspec.structs.replace(knobs, **wrong))
