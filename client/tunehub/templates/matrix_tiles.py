@@ -50,7 +50,7 @@ class TileWorkload:
         return 2 * size_of((*self.lead, self.rows, self.columns)) * size_of(self.outputs) * size_of(self.reduction)
 
 
-class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MatrixTileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``rows`` of the result, or of the image, times ``blocks`` of outputs: a task. ``order``: whether the loop over
     blocks is outside that over rows or inside. ``stays``: in the cache inside a task, while all of the other is read.
     ``parallel``: use the thread pool."""
@@ -62,7 +62,7 @@ class TileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallel: bool = True
 
 
-NAME, VERSION, KNOBS = "matrix_tiles", 1, TileKnobs
+NAME, VERSION, KNOBS = "matrix_tiles", 1, MatrixTileKnobs
 
 
 def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
@@ -97,26 +97,26 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
     )
 
 
-def knob_space(workload: TileWorkload, machine: Machine) -> list[TileKnobs]:
+def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs]:
     """The choices worth measuring, the default's first."""
     orders: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
     operands: tuple[Literal["weights", "data"], ...] = ("weights", "data")
     parallel = _parallel(workload, machine)
     return [
-        TileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, parallel=parallel)
+        MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, parallel=parallel)
         for rows, blocks in _choices(workload, machine)[:_MEASURED]
         for stays in operands
         for order in orders
     ]
 
 
-def default_knobs(workload: TileWorkload, machine: Machine) -> TileKnobs:
+def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
     """The choice of a cost model, without measuring."""
     return knob_space(workload, machine)[0]
 
 
 @refusing
-def apply(mod: Any, workload: TileWorkload, knobs: TileKnobs) -> Any:
+def apply(mod: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
     _check(workload, knobs)
     schedule, anchor = opened(mod, workload.anchor, workload.around)
@@ -137,7 +137,7 @@ def apply(mod: Any, workload: TileWorkload, knobs: TileKnobs) -> Any:
     return schedule
 
 
-def _check(workload: TileWorkload, knobs: TileKnobs) -> None:
+def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     outer, lanes = workload.outputs
     require(workload.rows % knobs.rows == 0, f"rows: {knobs.rows} does not divide {workload.rows}")
     require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
@@ -148,7 +148,7 @@ def _check(workload: TileWorkload, knobs: TileKnobs) -> None:
     require(not workload.around.producers, "instructions read operands that are in memory")
 
 
-def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) -> tuple[list[Any], Any]:
+def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> tuple[list[Any], Any]:
     """Split rows and blocks; returns the loops around tasks and the outermost inside one."""
     loops = list(schedule.get_loops(anchor))
     spatial, reduction = loops[: -len(workload.reduction) - 1], loops[-len(workload.reduction) - 1 :]
@@ -163,7 +163,7 @@ def _tile(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) 
     return head, block
 
 
-def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: TileKnobs) -> Matrices:
+def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Matrices:
     """What a task computes; steps come from the indices with which the anchor reads its data."""
     _, lanes = workload.outputs
     if workload.anchor == DENSE_TILES:
