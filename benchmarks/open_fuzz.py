@@ -32,6 +32,8 @@ _SUMS = frozenset(
     ("reduction", "arg_reduction", "product", "attention", "image_norm", "norm", "softmax", "pool", "convolution",
      "block", "dense", "spread")
 )  # fmt: skip
+_OF_THE_MACHINE = ("TVM_NUM", "rules go by")
+"""What notes say where they tell of the machine, not of a module that tunehub left to TVM."""
 
 
 class OpenTrial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,7 +132,7 @@ def tried(seed: int) -> OpenTrial:
         return msgspec.structs.replace(trial, failed=last_line(error, limit=300))
     report = hub.report()
     rungs = Counter(f"{each.rung} {each.template or ''}".strip() for each in report.workloads if each.symbols)
-    left = [note for note in report.notes if "TVM_NUM" not in note]
+    left = [note for note in report.notes if not any(told in note for told in _OF_THE_MACHINE)]
     return _run(msgspec.structs.replace(trial, rungs=dict(rungs), left=left), module, plain, executable, rng)
 
 

@@ -1,89 +1,46 @@
-"""``python -m benchmarks.quantised NETWORK|FILE.onnx… [--work FOLDER]``: quantised models on this CPU in tunehub, in
+"""``python -m benchmarks.quantised NETWORK|FILE.onnx…``: quantised models on this CPU in tunehub, in
 onnxruntime and, where it is installed, in OpenVINO. Each has a process of its own, and they take turns.
 
-Networks by name and files in float32 are quantised first, by onnxruntime's static quantiser in QDQ form: weights int8
-per channel, data uint8, ranges from a few random inputs. A line of JSON for each model: milliseconds (medians), ratios,
-and how far the outputs are from onnxruntime's.
+Networks by name and files in float32 are quantised first (:mod:`tunehub_builder.networks.precision`). A line of JSON
+for each model: milliseconds (medians), ratios, and how far the outputs are from onnxruntime's.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from benchmarks.zoo.runtimes import OpenVino
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
-from tunehub_builder.bench.runtimes import OnnxRuntime, Runtime, Tunehub
+from tunehub_builder.bench.runtimes import OnnxRuntime, OpenVino, Runtime, Tunehub
 from tunehub_builder.networks.network import Network
 
-_CALIBRATION = 4  # random inputs that ranges of data are taken from
 _SAME = 1e-6  # of the largest output: less apart is rounding in float32
 
 
 @click.command(help=__doc__)
 @click.argument("models", nargs=-1, required=True)
-@click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=Path("work/quantised"))
-def main(models: tuple[str, ...], work: Path) -> None:
+def main(models: tuple[str, ...]) -> None:
     for name in models:
         network = networks.from_onnx_file(name) if name.endswith(".onnx") else networks.get(name)
-        click.echo(json.dumps(facts(measured_quantised(network, work))))
+        click.echo(json.dumps(facts(measured_quantised(network))))
 
 
-def measured_quantised(network: Network, work: Path, plan: MeasuringPlan = PLAN) -> NetworkComparison:
-    """The runtimes side by side on ``network``, quantised into the folder ``work`` if it is not. Raises OSError, and
-    what onnxruntime's quantiser raises."""
+def measured_quantised(network: Network, plan: MeasuringPlan = PLAN) -> NetworkComparison:
+    """The runtimes side by side on ``network``, which is quantised first if it is not. Raises OSError, and what
+    onnxruntime's quantiser raises."""
     runtimes: list[Runtime] = [Tunehub(), OnnxRuntime()]
     if importlib.util.find_spec("openvino"):
         runtimes.append(OpenVino(precision=None))
     with runtime_processes(runtimes, threads=physical_cores()) as workers:
-        return compare(quantised(network, work), workers, plan)
-
-
-def quantised(network: Network, work: Path) -> Network:
-    """``network`` in QDQ form, kept in the folder ``work``; itself if it has quantised tensors."""
-    import onnx
-
-    model = network.onnx_model()
-    if any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv") for node in model.graph.node):
-        return network
-    file = work / f"{network.name}.int8.onnx"
-    if not file.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        source = work / f"{network.name}.onnx"
-        onnx.save(model, source)
-        _quantise(source, file, network)
-    return networks.from_onnx_file(file)
-
-
-def _quantise(source: Path, result: Path, network: Network) -> None:
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._left = iter(range(_CALIBRATION))
-
-        def get_next(self) -> Mapping[str, Any] | None:
-            seed = next(self._left, None)
-            return None if seed is None else network.sample_inputs(seed)
-
-    ready, whole = source.with_suffix(".ready.onnx"), result.with_suffix(".part")
-    quant_pre_process(str(source), str(ready), skip_symbolic_shape=True)
-    quantization.quantize_static(
-        str(ready), str(whole), Samples(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
-        activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
-    )  # fmt: skip
-    whole.rename(result)
+        return compare(networks.in_precision(network, "int8"), workers, plan)
 
 
 def facts(found: NetworkComparison) -> dict[str, Any]:

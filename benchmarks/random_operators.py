@@ -280,6 +280,8 @@ OPERATORS: Mapping[str, _Kind] = {
     "open product": _Kind(make=_product, sizes=_SIZES),
     "open few rows": _Kind(make=_few_rows, dtypes=("float16", "float16", "bfloat16"), sizes=_SIZES[:14]),
     "open convolution": _Kind(make=_convolution, dtypes=("float32", "float16"), sizes=_IMAGES),
+    "open channels last": _Kind(make=_channels_last, dtypes=("float32", "float16"), sizes=_IMAGES),
+    "open grouped convolution": _Kind(make=_grouped, dtypes=("float32", "float16"), sizes=_IMAGES),
     "open attention": _Kind(make=_attention, dtypes=("float32", *_HALVES), sizes=_SIZES),
     "open reduction": _Kind(make=_reduction, dtypes=("float32", *_HALVES), sizes=_SIZES),
 }

@@ -25,7 +25,7 @@ from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format, dequantise
 from tunehub.hub import open_hub
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.nodes import tensor_class
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.pipeline import activate, prepare
 from tunehub.relax.schedule.ladder import schedule_function
 
 PRODUCTS = {  # columns and K of the weights
@@ -93,9 +93,10 @@ def _timed(
     import tvm
 
     target = tvm.target.Target(this_gpu().tvm_config())
-    with target:
+    hub = open_hub(target, offline=True)
+    with target, activate(hub):  # kernels are lowered as in a compile
         (function,) = _functions(prepare(_module(rows, columns, depth, form), target))
-        lookup = open_hub(target, offline=True).lookup if records else EmptyLookup()
+        lookup = hub.lookup if records else EmptyLookup()
         scheduled, made = schedule_function(function, target, lookup)
         made = default_schedule(function, target) if made is None else made
         main = tvm.tirx.build(tvm.IRModule({"main": made.with_attr("global_symbol", "main")}), target=target)["main"]

@@ -267,25 +267,25 @@ def _blocked(layer: Layer, plain: list[Any], vector: int) -> tuple[Any, list[Any
     """The function in blocked layout, its inputs, and the shape of its result. Few channels stay plain."""
     from tvm import topi
 
-    from tunehub.relax.layout import blocked
+    from tunehub.relax.layout import blocked, weights
 
     data, weight, bias = plain
     if layer.kind == "dense":
-        packed = [data, blocked.pack_dense_weight(weight, out_block=vector), bias]
+        packed = [data, weights.pack_dense_weight(weight, out_block=vector), bias]
         return _function(
             lambda x, w, b: topi.nn.relu(topi.add(blocked.dense_blocked(x, w, outputs=layer.outputs), b)), packed
         )
-    bias_block = blocked.pack_channels(bias.reshape(-1, 1, 1), block=vector)
+    bias_block = weights.pack_channels(bias.reshape(-1, 1, 1), block=vector)
     strides, padding = (layer.stride, layer.stride), (*layer.padding, *layer.padding)
     if layer.kind == "depthwise":
-        weight = blocked.pack_depthwise_weight(weight, block=vector)
+        weight = weights.pack_depthwise_weight(weight, block=vector)
         operator: Callable[..., Any] = blocked.depthwise_blocked
     else:
         in_block = vector if layer.channels >= vector else None
-        weight = blocked.pack_conv2d_weight(weight, in_block=in_block, out_block=vector)
+        weight = weights.pack_conv2d_weight(weight, in_block=in_block, out_block=vector)
         operator = blocked.conv2d_blocked
     if layer.channels >= vector:
-        data = blocked.pack_channels(data, block=vector)
+        data = weights.pack_channels(data, block=vector)
     return _function(
         lambda x, w, b: topi.nn.relu(topi.add(operator(x, w, strides=strides, padding=padding), b)),
         [data, weight, bias_block],

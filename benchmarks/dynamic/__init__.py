@@ -11,12 +11,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
 import click
 import onnx
 
-from benchmarks.dynamic.compiling import Ahead, compile_ahead
+from benchmarks.dynamic.compiling import Ahead, CompiledModel, compile_ahead
 from benchmarks.dynamic.document import keep, write_document
 from benchmarks.dynamic.models import NETWORKS, OpenModel, open_model, opened
 from benchmarks.dynamic.results import DynamicSummary, OpenResult, open_result, rows, summarize
@@ -55,8 +54,8 @@ OPTIONS = (
         default=1,
         show_default=True,
         type=click.IntRange(min=1),
-        help="With several, so many models are compiled at a time, before any is measured; compile times are those of "
-        "the CPU then, and schedules are not run to verify them.",
+        help="With several, models are compiled before any is measured, so many at a time, but for those whose compile "
+        "time is said: each open one and one fixed size of it. Schedules are not run to verify them then.",
     ),
     click.Option(
         ["--seconds"],
@@ -91,10 +90,10 @@ def measure(
     ``seconds`` no size is begun, and two thirds of them are for what is compiled ahead."""
     until = time.perf_counter() + seconds
     limit_s = min(seconds * _COMPILING_SHARE, _COMPILING_S)
-    ahead = compile_ahead(models, folder, device, jobs, limit_s) if jobs > 1 else {}
+    first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
+    ahead = compile_ahead(models, folder, device, jobs, limit_s, first) if jobs > 1 else {}
     with runtime_processes(runtimes(device, ahead), threads=physical_cores()) as workers:
         if not ahead:
-            first = opened(tiny_network("warm_up"), folder, {0: "batch"}, (1,)).at(1)
             compare(first, workers, MeasuringPlan(rounds=1, sample_s=0.0))  # imports, so that no compile time has them
         found = [_measured(model, workers, plan, ahead, until) for model in models]
     return summarize(device, machine_of(device), found)
@@ -122,12 +121,19 @@ def _measured(
         ms = ", ".join(f"{name} {found[size].ms(name):.3f} ms" for name in found[size].samples_s)
         click.echo(f"{title}: {ms}; apart {found[size].max_rel_diff('dynamic'):.0e}", err=True)
     weights = sum(len(tensor.raw_data) for tensor in onnx.load(model.path).graph.initializer)
-    return open_result(model.name, symbols, weights, found, _cpu_seconds(model, ahead))
+    alone = _alone(model, ahead)
+    return open_result(
+        model.name,
+        symbols,
+        weights,
+        found,
+        cpu_s={name: each.cpu_s for name, each in alone.items()},
+        alone_s={name: each.compile_s for name, each in alone.items()},
+    )
 
 
-def _cpu_seconds(model: OpenModel, ahead: Ahead) -> dict[str, float]:
-    """Of what was compiled ahead: ``dynamic``, and ``fixed``, the median of all sizes."""
-    made = {key: each.cpu_s for key, each in ahead.items() if not isinstance(each, str)}
-    fixed = [made[name] for name in (f"{model.name}_{size}" for size in model.sizes) if name in made]
-    found = {"dynamic": made.get(model.path.stem), "fixed": median(fixed) if fixed else None}
-    return {name: seconds for name, seconds in found.items() if seconds is not None}
+def _alone(model: OpenModel, ahead: Ahead) -> dict[str, CompiledModel]:
+    """Of what was compiled ahead that which had nothing beside it: ``dynamic``, and ``fixed``, one size."""
+    made = {key: each for key, each in ahead.items() if not isinstance(each, str) and not math.isnan(each.compile_s)}
+    names = {"dynamic": [model.path.stem], "fixed": [f"{model.name}_{size}" for size in model.sizes]}
+    return {kind: made[name] for kind, own in names.items() for name in own if name in made}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tunehub.report.report import Report
 
 _GRAPHS = {"relax.backend.use_cuda_graph": True}
+_WARM_UP = "warm_up"
 
 
 Ahead: TypeAlias = "Mapping[str, CompiledModel | str]"  # by the names of compile_ahead; a text says why there is none
@@ -35,7 +36,7 @@ Ahead: TypeAlias = "Mapping[str, CompiledModel | str]"  # by the names of compil
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompiledModel:
     """``executable``: TVM's, or None when it is in the exported ``library``. ``compile_s`` is NaN where others compiled
-    beside it, ``cpu_s``: of all threads. ``library_bytes``: None when it was not exported."""
+    beside it; ``cpu_s``: of all threads. ``library_bytes``: None when it was not exported."""
 
     executable: Any = None
     compile_s: float
@@ -70,36 +71,56 @@ def compiled(network: Network, device: str, *, measured: bool, verify: Verify = 
     return CompiledModel(executable=executable, compile_s=compile_s, cpu_s=cpu_s, report=report, library_bytes=size)
 
 
-def compile_ahead(models: Sequence[OpenModel], folder: Path, device: str, jobs: int, limit_s: float) -> Ahead:
-    """Libraries in ``folder``, ``jobs`` of them compiled at a time, all within ``limit_s``: of each model with its
-    dimension open, by the name of its file, and of each size, by that of the network. Those that take longest are
-    first."""
+def compile_ahead(
+    models: Sequence[OpenModel], folder: Path, device: str, jobs: int, limit_s: float, warm_up: Network | None = None
+) -> Ahead:
+    """Libraries in ``folder``, all within ``limit_s``: of each model with its dimension open, by the name of its file,
+    and of each size, by that of the network. First each model with its dimension open and at the size in the middle,
+    one after the other, after ``warm_up``, so that no compile time has imports; then all others, ``jobs`` at a time."""
     until = time.perf_counter() + limit_s
-    wanted = {model.path.stem: networks.open_onnx_file(model.path) for model in models}
-    wanted |= {fixed.name: fixed for model in models for fixed in map(model.at, model.sizes)}
+    alone = {} if warm_up is None else {_WARM_UP: warm_up}
+    for model in models:
+        middle = model.at(model.sizes[len(model.sizes) // 2])
+        alone |= {model.path.stem: networks.open_onnx_file(model.path), middle.name: middle}
+    others = {fixed.name: fixed for model in models for fixed in map(model.at, model.sizes)}
+    found = _compiled(alone, folder, device, 1, until)
+    found |= _compiled({key: each for key, each in others.items() if key not in alone}, folder, device, jobs, until)
+    found.pop(_WARM_UP, None)
+    return found
+
+
+def _compiled(
+    wanted: Mapping[str, Network], folder: Path, device: str, jobs: int, until: float
+) -> dict[str, CompiledModel | str]:
+    """``wanted`` by ``jobs`` processes; one has all cores for itself."""
     idle: SimpleQueue[WorkerProcess] = SimpleQueue()
     found: dict[str, CompiledModel | str] = {}
     with ExitStack() as stack:
         for _ in range(min(jobs, len(wanted))):
-            session = partial(CompilingSession, folder, device)
-            idle.put(WorkerProcess(session, threads=1, without=SLOW_OPTIONAL_MODULES))
+            session = partial(CompilingSession, folder, device, jobs == 1)
+            idle.put(WorkerProcess(session, threads=1 if jobs > 1 else None, without=SLOW_OPTIONAL_MODULES))
         stack.callback(_stop, idle)
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
         asked = {pool.submit(_asked, idle, until, key, network): key for key, network in wanted.items()}
         for future in as_completed(asked):
             key, answer = asked[future], future.result()
             found[key] = answer
-            said = answer if isinstance(answer, str) else f"compiled in {answer.cpu_s:.1f} s of CPU time"
-            click.echo(f"{key}: {said}", err=True)
+            click.echo(f"{key}: {answer if isinstance(answer, str) else _said(answer)}", err=True)
     return found
+
+
+def _said(made: CompiledModel) -> str:
+    alone = "" if math.isnan(made.compile_s) else f"{made.compile_s:.1f} s alone, "
+    return f"compiled in {alone}{made.cpu_s:.1f} s of CPU time"
 
 
 @dataclass(frozen=True, slots=True)
 class CompilingSession:
-    """In a worker process that compiles: the libraries are put into ``folder``."""
+    """In a worker process that compiles: the libraries are put into ``folder``. ``alone``: nothing compiles beside."""
 
     folder: Path
     device: str
+    alone: bool = False
 
     def library(self, key: str, network: Network) -> CompiledModel:
         """As :func:`compiled`, in the file of this ``key``. Schedules are not run to verify them: on a GPU each compile
@@ -108,7 +129,8 @@ class CompilingSession:
         library = self.folder / f"{key}.so"
         found.executable.export_library(str(library))
         size = library.stat().st_size
-        return replace(found, executable=None, compile_s=math.nan, library=library, library_bytes=size)
+        compile_s = found.compile_s if self.alone else math.nan
+        return replace(found, executable=None, compile_s=compile_s, library=library, library_bytes=size)
 
 
 def _asked(idle: SimpleQueue[WorkerProcess], until: float, key: str, network: Network) -> CompiledModel | str:

@@ -25,14 +25,14 @@ Written by `python -m benchmarks dynamic`, not by hand.
 
     python -m benchmarks dynamic                          # this CPU: about 8 minutes on 2 quiet cores
     python -m benchmarks dynamic --device cuda            # this machine's first NVIDIA GPU, with PyTorch
-    python -m benchmarks dynamic --device cuda --jobs 16 --seconds 160  # compiled side by side before, cut at 160 s
+    python -m benchmarks dynamic --device cuda --jobs 16 --seconds 300  # compiled before, cut at 300 s
     python -m benchmarks dynamic --network resnet18 --network bert_base --layers 2
 
 Each runtime has a process of its own, and the processes take turns; times are medians in ms, ratios medians of the
 rounds' ratios. The open model is compiled once by tunehub; onnxruntime has one session of the same open model for all
 sizes, and PyTorch a CUDA graph for each size, as the open and the fixed models on a GPU have. Products and attention of
-open sizes on an H200 are in [ADR 34](adr/0034-open-axes-on-cuda.md). Where models are compiled side by side, compile
-times are CPU seconds of all threads, of processes that share the cores: their ratios are rough.
+open sizes on an H200 are in [ADR 34](adr/0034-open-axes-on-cuda.md). With `--jobs` compile times are of the open model
+and of one fixed size (the one in the middle), each alone on the machine, with the CPU seconds of all its threads.
 """
 
 
@@ -58,15 +58,15 @@ def _section(summary: DynamicSummary) -> str:
     title = "On a CPU" if summary.device == "cpu" else "On a GPU"
     other, shown = _OTHERS[summary.device], _TITLES[summary.device]
     times = ["model", "open", "size", "open, ms", "fixed, ms", "÷ fixed", f"{shown}, ms", f"÷ {shown}", "difference"]
-    seconds = "s of CPU time" if any(item.cpu_s for item in summary.models) else "s"
-    compiles = ["model", f"compile open, {seconds}", "÷ fixed", "library, MB", "fixed library, MB"]
-    compiles += ["weights, MB", "rungs"]
+    with_cpu = any(item.cpu_s for item in summary.models)
+    compiles = ["model", "compile open, s", "÷ fixed", *(["of CPU time, s", "÷ fixed"] if with_cpu else [])]
+    compiles += ["library, MB", "fixed library, MB", "weights, MB", "rungs"]
     return "\n".join(
         [
             f"## {title}\n\n{facts}.\n",
             _means(summary),
             _table(times, [_of_size(item, size, other) for item in summary.models for size in item.sizes]),
-            _table(compiles, [_of_model(item) for item in summary.models]),
+            _table(compiles, [_of_model(item, with_cpu) for item in summary.models]),
         ]
     )
 
@@ -92,11 +92,13 @@ def _of_size(item: OpenResult, size: SizeResult, other: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _of_model(item: OpenResult) -> list[str]:
+def _of_model(item: OpenResult, with_cpu: bool) -> list[str]:
+    cpu = [_number(item.cpu_s.get("dynamic")), _number(item.cpu_ratio())] if with_cpu else []
     sizes = [f"{item.library_mb[name]:.1f}" if name in item.library_mb else "" for name in ("dynamic", "fixed")]
     rungs = ", ".join(f"{rung} {count}" for rung, count in item.rungs.items())
     return [
-        item.name, _number(item.compile_s()), _number(item.compile_ratio()), *sizes, f"{item.weights_mb:.1f}", rungs,
+        item.name, _number(item.compile_s()), _number(item.compile_ratio()), *cpu, *sizes, f"{item.weights_mb:.1f}",
+        rungs,
     ]  # fmt: skip
 
 

@@ -36,8 +36,9 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class OpenResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model with the open dimensions ``symbol``. ``library_mb``: of the exported libraries, ``dynamic`` and ``fixed``
-    (one size); ``rungs``: the number of workloads by rung. ``cpu_s``: seconds of CPU time that compiles took which had
-    others beside them, ``dynamic`` and ``fixed`` (the median of all sizes)."""
+    (one size); ``rungs``: the number of workloads by rung. Of models that were compiled before, ``dynamic`` and
+    ``fixed``: ``alone_s``, seconds of a compile alone on the machine (one size), and ``cpu_s``, of CPU time of all its
+    threads."""
 
     name: str
     symbol: str
@@ -46,20 +47,24 @@ class OpenResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     library_mb: dict[str, float] = {}
     rungs: dict[str, int] = {}
     cpu_s: dict[str, float] = {}
+    alone_s: dict[str, float] = {}
 
     def compile_s(self) -> float:
-        """Seconds of compiling with the dimension open, of CPU time where others compiled beside it; NaN when that
-        failed."""
-        if self.cpu_s:
-            return self.cpu_s.get("dynamic", math.nan)
+        """Seconds of compiling with the dimension open; NaN when that failed."""
+        if self.alone_s or self.cpu_s:
+            return (self.alone_s or self.cpu_s).get("dynamic", math.nan)
         return next((item.compile_s["dynamic"] for item in self.sizes if "dynamic" in item.compile_s), math.nan)
 
     def compile_ratio(self) -> float:
         """Those seconds over those with the dimension fixed, the median of all sizes; NaN where one is not known."""
+        if self.alone_s or self.cpu_s:
+            return _ratio(self.alone_s or self.cpu_s)
         fixed = [item.compile_s["fixed"] for item in self.sizes if "fixed" in item.compile_s]
-        if self.cpu_s:
-            return self.compile_s() / self.cpu_s.get("fixed", math.nan)
         return self.compile_s() / median(fixed) if fixed else math.nan
+
+    def cpu_ratio(self) -> float:
+        """The same of CPU time."""
+        return _ratio(self.cpu_s)
 
 
 class DynamicSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,6 +75,10 @@ class DynamicSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     geomeans: dict[str, float]
     worst: dict[str, float]
     models: list[OpenResult]
+
+
+def _ratio(seconds: Mapping[str, float]) -> float:
+    return seconds.get("dynamic", math.nan) / seconds.get("fixed", math.nan)
 
 
 def size_result(size: int, found: NetworkComparison) -> SizeResult:
@@ -99,9 +108,11 @@ def open_result(
     symbol: str,
     weights_bytes: int,
     found: Mapping[int, NetworkComparison],
+    *,
     cpu_s: Mapping[str, float] = {},
+    alone_s: Mapping[str, float] = {},
 ) -> OpenResult:
-    """What the comparisons of all sizes say of a model; ``cpu_s``: see :class:`OpenResult`."""
+    """What the comparisons of all sizes say of a model; ``cpu_s``, ``alone_s``: see :class:`OpenResult`."""
     known = [item.facts["dynamic"] for item in found.values() if "dynamic" in item.facts]
     libraries = {
         runtime: item.facts[runtime].library_bytes
@@ -118,6 +129,7 @@ def open_result(
         library_mb={runtime: (size or 0) / _MB for runtime, size in libraries.items()},
         rungs={rung: count for rung, count in report.rung_counts().items() if count} if report else {},
         cpu_s=dict(cpu_s),
+        alone_s=dict(alone_s),
     )
 
 
@@ -155,7 +167,9 @@ def _rows(name: str, item: OpenResult) -> list[Row]:
     rungs = ", ".join(f"{rung} {count}" for rung, count in item.rungs.items())
     found = [Row(name=f"{name}_{runtime}_library", value=size, unit="MB") for runtime, size in item.library_mb.items()]
     found.append(Row(name=f"{name}_weights", value=item.weights_mb, unit="MB", note=rungs))
-    figures = (("compile_s", item.compile_s(), "s"), ("compile_vs_fixed", item.compile_ratio(), "ratio"))
+    figures = [("compile_s", item.compile_s(), "s"), ("compile_vs_fixed", item.compile_ratio(), "ratio")]
+    if item.alone_s:
+        figures += [("compile_cpu_s", item.cpu_s["dynamic"], "s"), ("compile_cpu_vs_fixed", item.cpu_ratio(), "ratio")]
     found += [
         Row(name=f"{name}_{what}", value=value, unit=unit) for what, value, unit in figures if not math.isnan(value)
     ]

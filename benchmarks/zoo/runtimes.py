@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu_network import GpuRunner, alone, launched_seconds, this_gpu
 from benchmarks.zoo.architectures import architecture
 from benchmarks.zoo.export import seeded_model
-from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, Prepared, Runtime, TvmDefault, tvm_runner
+from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, OpenVino, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 
@@ -62,35 +62,6 @@ class ProfiledTunehub:
             hub.profile(executable, list(inputs.values()), runs=_PROFILED_RUNS)
         report = replace(hub.report(), functions={})  # TVM's functions stay in their process
         return Prepared(run=tvm_runner(executable, inputs), compile_s=compile_s, report=report)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenVino:
-    """OpenVINO on this CPU, in float32 unless ``precision`` is another; None is its own choice, which is bfloat16 where
-    the CPU can, and what a quantised model says."""
-
-    precision: str | None = "f32"
-    name: str = "openvino"
-
-    def prepare(self, network: Network, threads: int) -> Prepared:
-        """See :class:`~tunehub_builder.bench.runtimes.Runtime`. Raises ImportError without OpenVINO."""
-        import openvino
-
-        file = network.onnx_model().SerializeToString()
-        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-        if self.precision is not None:
-            settings["INFERENCE_PRECISION_HINT"] = self.precision
-        began = time.perf_counter()
-        core = openvino.Core()
-        model = core.compile_model(core.read_model(file), "CPU", settings)
-        compile_s = time.perf_counter() - began
-        request, values = model.create_infer_request(), list(network.sample_inputs().values())
-
-        def run() -> Arrays:
-            found = request.infer(values)
-            return [found[output] for output in model.outputs]
-
-        return Prepared(run=run, compile_s=compile_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

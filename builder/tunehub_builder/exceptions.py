@@ -43,6 +43,10 @@ class UnsuitableTargetError(TuningError):
         self.reason = reason
 
 
+class BenchError(BuilderError):
+    """What `tunehub bench` was asked to compare cannot be compared, or its picture not be drawn."""
+
+
 class RecipeError(BuilderError):
     """A recipe file cannot be used. Fields: `path`, `reason`."""
 

@@ -72,6 +72,21 @@ class MissesFileError(UsageError):
         super().__init__(path, reason, place=f"--from-misses, {place}", remedy=remedy)
 
 
+class LibraryError(UsageError):
+    """A compiled library, or what it is to be made from or fed with, is not what it has to be: a missing or foreign
+    file, an array that does not fit an input, an open dimension without a size."""
+
+
+class LinkError(TunehubError):
+    """A compiled module cannot be written as a library. Fields: `path`, `reason`, `remedy`."""
+
+    def __init__(self, path: object, reason: str, *, remedy: str) -> None:
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{path}: {reason} ({remedy})")
+
+
 class ProfileError(UsageError):
     """What `hub.profile` was given is not an executable of this hub, or not the inputs of its `main`."""
 

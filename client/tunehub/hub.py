@@ -30,7 +30,7 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
-from tunehub.report.model import Profile, TunedRatio, WorkloadReport, WrongOperator
+from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
 from tunehub.target.host import small_pool
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tunehub.measure.store import MeasuredRecords
+    from tunehub.records.tuning_evidence import PackageEvidence
     from tunehub.registries.port import Registry
+    from tunehub.target.machine_profile import PublishedProfile
     from tunehub.verify.verification import Verification
 
 
@@ -99,8 +101,10 @@ class Hub:
     are in `lookup` for TVM 0.25 and newer, in `logs` for TVM up to 0.19; the other one is empty. `layout` says whether
     compiling keeps the layouts of a module or chooses them, `precision` what operands in float32 may be rounded to,
     `winograd` whether convolutions may be computed by that algorithm; with `measuring` it measures what has no record,
-    and puts the fastest there. `verification` checks schedules before they serve. Compiling reports by `add`, `failed`,
-    `refused`, `fall_back`, `leaves_wrong` and `lost_vectors`.
+    and puts the fastest there. `verification` checks schedules before they serve. `published_profile` is what the
+    package for this very CPU says of its speed. Compiling reports by `add`, `failed`, `refused`, `fall_back`,
+    `leaves_wrong` and `lost_vectors`; `on_step`, where somebody sets it, is told by `step` what begins: `graph`,
+    `schedule`, `lower` or `code`.
     """
 
     def __init__(
@@ -117,7 +121,8 @@ class Hub:
         measuring: MeasuredRecords | None = None,
         verification: Verification | None = None,
         winograd: bool = False,
-        read_tuning: Callable[[], Mapping[str, TunedRatio]] | None = None,
+        published_profile: PublishedProfile | None = None,
+        read_tuning: Callable[[], PackageEvidence] | None = None,
     ) -> None:
         """Use `open_hub`."""
         self.target = target
@@ -130,19 +135,26 @@ class Hub:
         self.measuring = measuring
         self.verification = verification
         self.winograd = winograd
+        self.published_profile = published_profile
         self._policy = policy
         self._workloads: list[WorkloadReport] = []
         self._functions: dict[str, Any] = {}
         self._read_tuning = read_tuning
-        self._tuning: Mapping[str, TunedRatio] = {}
+        self._evidence: PackageEvidence | None = None
         self._profiles: dict[int, Profile] = {}
         self._wrong_operators: list[WrongOperator] = []
         self._modules = 0
+        self.on_step: Callable[[str], None] | None = None
 
     @property
     def strict(self) -> bool:
         """Whether problems are errors."""
         return self._policy.strict
+
+    def step(self, name: str) -> None:
+        """The next step of a compile begins."""
+        if self.on_step is not None:
+            self.on_step(name)
 
     def begin_module(self) -> int:
         """Begin with the workloads of another module; returns its number, 1 for the first."""
@@ -223,10 +235,11 @@ class Hub:
         return self._report(own)
 
     def read_tuning(self) -> None:
-        """Read what the package's evidence says that tuning is worth; from then on reports have it. Never raises."""
+        """Read what the package's evidence says that tuning is worth, and of the accuracy of networks; from then on
+        reports have it. Never raises."""
         read, self._read_tuning = self._read_tuning, None
         try:
-            self._tuning = read() if read is not None else self._tuning
+            self._evidence = read() if read is not None else self._evidence
         except Exception as error:  # what tuning would gain is then unknown, which the report says
             self.note(f"the package's evidence cannot be read: {error}")
 
@@ -240,7 +253,8 @@ class Hub:
             workloads=tuple(workloads),
             notes=tuple(self._policy.notes),
             profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,
-            tuning=self._tuning,
+            tuning=self._evidence.ratios if self._evidence else {},
+            accuracy=self._evidence.networks if self._evidence else (),
             functions=dict(self._functions),
             wrong_operators=wrong,
         )
@@ -339,7 +353,7 @@ def _open(
     deadline = Deadline(options.budget)
     cache = BlobCache(options.cache, deadline)
     opened = _Layers(relay=is_relay(tvm_version))
-    resolution = Resolution(host=host, chosen=None)
+    resolution, profile = Resolution(host=host, chosen=None), None
     measuring = _measuring(options, host, policy, opened.relay)
     read_tuning = None
     try:
@@ -347,10 +361,11 @@ def _open(
         registries = _open_registries(options, policy, deadline)
         resolution, package = _open_nearest(registries, host, requirement, tvm_version, cache, policy)
         opened.add(package)
+        profile = _published_profile(resolution, package)
         opened.add(_open_behind(resolution, registries, options, requirement, tvm_version, cache, policy))
         if resolution.chosen is not None:
             chosen, registry = resolution.chosen, registries.sources[resolution.chosen.position]
-            read_tuning = partial(_tuned_ratios, chosen, registry, cache)
+            read_tuning = partial(_package_evidence, chosen, registry, cache)
     except TunehubError:
         raise
     except Exception as error:  # a bug of ours must not break a compile
@@ -359,8 +374,16 @@ def _open(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
         logs=opened.logs(), layout=options.layout or opened.layout(), precision=options.precision, measuring=measuring,
         read_tuning=read_tuning, verification=_verification(options, host, resolution.chosen, policy, opened.relay),
-        winograd=options.winograd,
+        winograd=options.winograd, published_profile=profile,
     )  # fmt: skip
+
+
+def _published_profile(resolution: Resolution, package: IndexLookup | IndexLogs | None) -> PublishedProfile | None:
+    """What the package for this very CPU says of its speed."""
+    chosen = resolution.chosen
+    if chosen is None or chosen.match.fit != "exact" or not isinstance(package, IndexLookup):
+        return None
+    return package.profile()
 
 
 def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: bool) -> MeasuredRecords | None:
@@ -392,10 +415,10 @@ def _verification(
     )
 
 
-def _tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> Mapping[str, TunedRatio]:
-    from tunehub.records.tuning_evidence import read_tuned_ratios
+def _package_evidence(chosen: Chosen, registry: Registry, cache: BlobCache) -> PackageEvidence:
+    from tunehub.records.tuning_evidence import read_package_evidence
 
-    return read_tuned_ratios(chosen, registry, cache)
+    return read_package_evidence(chosen, registry, cache)
 
 
 class _Layers:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["keep", "auto"]
 Verify = Literal["auto", "always", "never"]
-Precision = Literal["float32", "tf32", "bf16"]
+Precision = Literal["float32", "tf32", "bf16", "auto"]
 Address = str | os.PathLike[str]
 Sizes = Mapping[str, Sequence[int]]  # of open dimensions, by their names
 
@@ -40,7 +40,8 @@ class HubOptions(TypedDict, total=False):
     algorithm where that should be faster (float32, TVM 0.25 and newer, on CPUs with layouts `auto`; the default);
     off, results round as those of direct convolutions. `precision`: `tf32` lets products and convolutions in float32
     round their operands to TF32, of 11 bits, where tensor cores take these (sm_90, TVM 0.27 and newer); `bf16` to
-    bfloat16, of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, layouts `auto`, TVM 0.27 and newer).
+    bfloat16, of 8 bits, where a CPU multiplies pairs of these (AVX512_BF16, AMX, layouts `auto`, TVM 0.27 and newer);
+    `auto` is `bf16` on CPUs that are known to be faster by it (AMX, or a machine profile says so), else `float32`.
     """
 
     registry: Address | Sequence[Address] | None

@@ -13,6 +13,7 @@ from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
 from tunehub_registry.exceptions import FieldError
 
 __all__ = [
+    "Accuracy",
     "BadLine",
     "Evidence",
     "NetworkEvidence",
@@ -60,6 +61,24 @@ class RecordEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
             raise FieldError("output_max_rel_diff", "is missing, but the record is admitted")
 
 
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """A network's outputs beside onnxruntime's of the same model, which sums up quantised models in integers, too.
+
+    On so many random `inputs`; `max_rel_diff` is relative to the largest output. `rows` are those of the first output
+    along its last axis, classes say, over all inputs, and in `same_class` of them the largest is at the same place.
+    """
+
+    inputs: _fields.Positive
+    rows: _fields.Positive
+    same_class: _fields.Count
+    max_rel_diff: NotNegative
+
+    def __post_init__(self) -> None:
+        _fields.check_finite("max_rel_diff", self.max_rel_diff or None)
+        if self.same_class > self.rows:
+            raise FieldError("same_class", f"is {self.same_class} of {self.rows} rows")
+
+
 class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="network"):
     """End-to-end times of one network in seconds, with the default schedules, with the package, and elsewhere.
 
@@ -67,7 +86,8 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     On a GPU the times of PyTorch, measured in the same run, stand in place of onnxruntime's: `torch_s` eager,
     `torch_graphs_s` recorded as a CUDA graph; `tuned_graphs_s` is the package's with CUDA graphs. `device` is what the
     driver calls the GPU, `driver` its version, `max_clocks_mhz` the highest clocks of its processors and its memory;
-    `conditions` says what else matters, such as where the records lay and which versions ran.
+    `conditions` says what else matters, such as where the records lay and which versions ran. `precision` is `bf16` or
+    `int8` for a network that is not in float32, `accuracy` how near it is.
     """
 
     network: _fields.Label
@@ -84,6 +104,8 @@ class NetworkEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     driver: _fields.Label | UnsetType = UNSET
     max_clocks_mhz: tuple[_fields.Positive, _fields.Positive] | UnsetType = UNSET
     conditions: _fields.Text | UnsetType = UNSET
+    precision: _fields.Label | UnsetType = UNSET
+    accuracy: Accuracy | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         times = ("default_s", "tuned_s", "onnxruntime_s", "tuned_graphs_s", "torch_s", "torch_graphs_s")

@@ -15,9 +15,12 @@ from tests.tiny_networks import tiny_mobilenet
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.tuning.intrinsics import load_cpu_intrinsics
 
+from ..sweeps import swept
+
 pytestmark = pytest.mark.slow
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
+STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
 ELSEWHERE = {"gpu": "test_gpu.py", "skinny": "test_skinny.py", "legacy": "../legacy/test_benchmarks.py"}
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
@@ -110,7 +113,7 @@ def zoo() -> list[Row]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", swept([name for name in RUNS if name not in STUDIES], RUNS))
 def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny.onnx"
     model.write_bytes(tiny_mobilenet().onnx_model().SerializeToString())

@@ -19,6 +19,7 @@ from tunehub_registry.index import (
     parse_index,
     parse_shard,
 )
+from tunehub_registry.machine_profile import PROFILE
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.record import ScheduleRecord, encode_record
@@ -65,6 +66,7 @@ def make_package(
     key_scheme: str = KEY_SCHEME,
     tuner: str = "meta_schedule",
     evidence: str | None = None,
+    profile: str | None = None,
 ) -> bytes:
     manifest = Manifest(
         name=target.name,
@@ -85,7 +87,8 @@ def make_package(
         ),
     )
     files = {RECORDS: lines(make_record()) if data is None else data}
-    return pack(manifest, files if evidence is None else {**files, EVIDENCE: evidence.encode()})
+    beside = {EVIDENCE: evidence, PROFILE: profile}
+    return pack(manifest, files | {name: text.encode() for name, text in beside.items() if text is not None})
 
 
 class RegistryFolder:

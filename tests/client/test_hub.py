@@ -33,6 +33,7 @@ from tunehub.records import index_building, package_records
 from tunehub.records.lookup import EmptyLookup, LayeredLookup
 from tunehub.registries import blob_cache
 from tunehub.report.model import WorkloadReport, WrongOperator
+from tunehub_registry.machine_profile import MachineProfile, encode_profile
 from tunehub_registry.target import TargetDescriptor
 
 from .conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
@@ -454,6 +455,28 @@ def test_user_records_that_are_missing_or_malformed(registry: RegistryFolder, tm
     hub, text = open_with_one_warning(registry.root, user_records=torn)
     assert "1 lines of" in text
     assert serves(hub, 5)
+
+
+def test_a_package_brings_the_profile_of_its_cpu(registry: RegistryFolder) -> None:
+    profile = MachineProfile(
+        cpu="znver5", mattr=(), cores=8, measured="2026-11-23", multiply_add_s=2e-10, dependent_s=8e-10,
+        memory_bytes=3e10, region_s=3e-6,
+    )  # fmt: skip
+    registry.publish(profile=encode_profile(profile).decode())
+    for _ in range(2):  # the second time from the index alone
+        found = open_quietly(registry).published_profile
+        assert found is not None
+        assert (found.profile, found.package) == (profile, "llvm-znver5 0.1.0")
+    related = open_quietly(registry, msgspec.structs.replace(ZNVER5, model="znver6"))
+    assert (serves(related), related.published_profile) == (True, None)
+
+
+def test_a_profile_that_is_none_costs_only_itself(registry: RegistryFolder) -> None:
+    registry.publish(profile='{"cpu": "znver5"}')
+    hub, warning = open_with_one_warning(str(registry.root))
+    assert "llvm-znver5 0.1.0's profile" in warning
+    assert hub.published_profile is None
+    assert serves(hub)
 
 
 def test_unexpected_errors_do_not_break_a_compile(registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch) -> None:

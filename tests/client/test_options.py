@@ -91,7 +91,7 @@ def test_winograd_is_a_flag_that_is_on() -> None:
         read_options({"TUNEHUB_WINOGRAD": "4x4"})
 
 
-def test_precision_is_one_of_three_words() -> None:
+def test_precision_is_one_of_four_words() -> None:
     assert read_options({}).precision == "float32"
     assert read_options({"TUNEHUB_PRECISION": "tf32"}, precision="bf16").precision == "bf16"
     with pytest.raises(SettingError, match=r"TUNEHUB_PRECISION.*float32, tf32, bf16"):

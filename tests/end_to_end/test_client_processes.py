@@ -141,7 +141,7 @@ def test_many_clients_start_cold_on_one_cache(site: Site, count: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kills", swept([KILLS // 10], [KILLS]))
+@pytest.mark.parametrize("kills", swept([KILLS // 20], [KILLS]))
 def test_kills_while_downloading_and_indexing(site: Site, kills: int) -> None:
     generator = random.Random(7)
     healed = 0

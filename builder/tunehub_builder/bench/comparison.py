@@ -70,6 +70,10 @@ class RuntimeSession:
             library_bytes=prepared.library_bytes,
         )
 
+    def latencies(self, runs: int) -> list[float]:
+        """Seconds of each of so many runs, one after the other."""
+        return [self.measurement(1) for _ in range(runs)]
+
     def measurement(self, runs: int) -> float:
         """Mean seconds of so many runs, one after the other."""
         assert self._timer is not None, "preparation comes first"
@@ -167,6 +171,22 @@ def measured(
     return replace(ready, samples_s={**samples, **slow}, errors=errors)
 
 
+def measured_each(
+    ready: NetworkComparison,
+    workers: Mapping[str, WorkerProcess],
+    plan: MeasuringPlan = PLAN,
+    limit_s: float = _LIMIT_S,
+) -> NetworkComparison:
+    """As :func:`measured`, but its samples are the seconds of every run that is not there to warm up."""
+    errors = dict(ready.errors)
+    kept: dict[str, list[float]] = {name: [] for name in ready.facts}
+    rough = {name: _timer(name, workers[name], errors, limit_s) for name in ready.facts}
+    timers = {name: _timer(name, workers[name], errors, limit_s, kept[name]) for name in ready.facts}
+    means = in_turns(timers, plan, rough=rough)
+    samples = {name: tuple(kept[name]) or means[name] for name in means if name not in errors}
+    return replace(ready, samples_s=samples, errors=errors)
+
+
 def asked(worker: WorkerProcess, *request: Any) -> Any:
     """The answer to a request. Raises RuntimeError when there is none."""
     kind, value = worker.ask(request, _LIMIT_S)
@@ -175,16 +195,22 @@ def asked(worker: WorkerProcess, *request: Any) -> Any:
     return value
 
 
-def _timer(name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: float) -> Timer:
-    """Times of a process. One that failed, which ``errors`` then says, is infinitely slow: that ends its turns."""
+def _timer(
+    name: str, worker: WorkerProcess, errors: dict[str, str], limit_s: float, kept: list[float] | None = None
+) -> Timer:
+    """Times of a process. One that failed, which ``errors`` then says, is infinitely slow: that ends its turns.
+    ``kept`` gets the seconds of each run."""
 
     def timed(runs: int) -> float:
         if name in errors:
             return math.inf
-        kind, value = worker.ask(("measurement", runs), limit_s)
-        if kind == "ok":
+        kind, value = worker.ask(("measurement" if kept is None else "latencies", runs), limit_s)
+        if kind != "ok":
+            errors[name] = value
+            return math.inf
+        if kept is None:
             return float(value)
-        errors[name] = value
-        return math.inf
+        kept.extend(value)
+        return sum(value) / len(value)
 
     return timed

@@ -1,14 +1,16 @@
-"""What runs a network: TVM's default, tunehub, onnxruntime. Whatever implements the port can be compared with them."""
+"""What runs a network: TVM's default, tunehub, onnxruntime, OpenVINO; whatever implements the port can be compared."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
+from tunehub.deploy.library import Library
 from tunehub.measure.protocol import Timer
 from tunehub_builder.networks import Network
 
@@ -100,6 +102,77 @@ class OnnxRuntime:
         values = network.sample_inputs().values()
         feeds = {argument.name: value for argument, value in zip(session.get_inputs(), values, strict=True)}
         return Prepared(run=lambda: list(session.run(None, feeds)), compile_s=compile_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenVino:
+    """OpenVINO on this CPU, in float32 unless ``precision`` is another; None is its own choice, which is bfloat16 where
+    the CPU can, and what a quantised model says."""
+
+    precision: str | None = "f32"
+    name: str = "openvino"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`. Raises ImportError without OpenVINO."""
+        import openvino
+
+        file = network.onnx_model().SerializeToString()
+        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        if self.precision is not None:
+            settings["INFERENCE_PRECISION_HINT"] = self.precision
+        began = time.perf_counter()
+        core = openvino.Core()
+        model = core.compile_model(core.read_model(file), "CPU", settings)
+        compile_s = time.perf_counter() - began
+        request, values = model.create_infer_request(), list(network.sample_inputs().values())
+
+        def run() -> Arrays:
+            found = request.infer(values)
+            return [found[output] for output in model.outputs]
+
+        return Prepared(run=run, compile_s=compile_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LibraryRuntime:
+    """A library that ``tunehub compile`` wrote, at the absolute path ``library``."""
+
+    library: Path
+    name: str = "tunehub"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`. Raises LibraryError."""
+        import tvm.runtime.vm  # noqa: F401 - takes seconds that are not the library's
+
+        began = time.perf_counter()
+        library = Library(self.library)
+        load_s = time.perf_counter() - began
+        run = library.runner(network.sample_inputs())
+        return Prepared(run=lambda: list(library.outputs(run()).values()), compile_s=load_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchProgram:
+    """PyTorch on this CPU, as it runs a program of torch.export: operator by operator."""
+
+    name: str = "torch"
+
+    def prepare(self, network: Network, threads: int) -> Prepared:
+        """See :class:`Runtime`; the network's definition has a ``program``. Raises ImportError without PyTorch."""
+        import torch
+
+        torch.set_num_threads(threads)
+        began = time.perf_counter()
+        module = network.definition.program().module()  # type: ignore[attr-defined]
+        load_s = time.perf_counter() - began
+        arguments = [torch.from_numpy(value) for value in network.sample_inputs().values()]
+
+        def run() -> Arrays:
+            with torch.inference_mode():
+                found = module(*arguments)
+            return [each.numpy() for each in torch.utils._pytree.tree_leaves(found)]
+
+        return Prepared(run=run, compile_s=load_s)
 
 
 def onnxruntime_session(model: bytes, threads: int, **options: Any) -> Any:

@@ -69,6 +69,10 @@ def _generation(recipe: Recipe, engine: str | None) -> tuple[Callable[[Job], lis
             raise TuningError("--warm-start needs TVM 0.25 or newer; autotvm learns from logs with --transfer-from")
         if recipe.dims:
             raise TuningError("--dim needs TVM 0.25 or newer: records of older ones are for fixed shapes")
+        if recipe.precision:
+            raise TuningError(
+                "--precision needs TVM 0.27: older ones have no kernels for operands in bfloat16 or 8 bits"
+            )
         if engine is not None:
             raise TuningError("--engine needs TVM 0.25 or newer; with this TVM give --rpc for devices elsewhere")
         relay.tuner_name(recipe)

@@ -19,6 +19,7 @@ from tunehub_builder.cli.options import FILE, FOLDER
 @click.option("--index", type=FILE, help="Add the version to this index; the package goes to `packages` beside it.")
 @click.option("--measured", type=FILE, help="JSON of `tunehub demo --json` with these records, kept as evidence.")
 @click.option("--with", "base", type=FILE, help="A package of the same target: all that it holds goes along.")
+@click.option("--profile", type=FILE, help="What `tunehub calibrate` kept of this CPU.  [that of DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def pack(
     directory: Path,
@@ -28,6 +29,7 @@ def pack(
     index: Path | None,
     measured: Path | None,
     base: Path | None,
+    profile: Path | None,
     as_json: bool,
 ) -> None:
     """Write the admitted records of DIR, with their evidence, as a package."""
@@ -38,7 +40,7 @@ def pack(
 
     with errors(), WorkDirectory(directory).locked() as work:
         networks_measured = read_network_evidence(measured) if measured else ()
-        built = pack_directory(work, version, name=name, measured=networks_measured, base=base)
+        built = pack_directory(work, version, name=name, measured=networks_measured, base=base, profile=profile)
         path = publish_locally(built, output, index)
     summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
     if as_json:

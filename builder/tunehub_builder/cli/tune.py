@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tunehub.cli.options import registry_option
+from tunehub.deploy.sizes import parse_numbers
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.jobs import run_jobs
 from tunehub_builder.cli.options import (
@@ -32,11 +33,11 @@ from tunehub_builder.tuning.recipe import (
     GraphAlgorithm,
     Layout,
     ModelFile,
+    Precision,
     Recipe,
     Tuner,
     jobs,
     parse_dim,
-    parse_shape,
     read_recipe,
 )
 
@@ -91,6 +92,11 @@ def _with_relay_options(command: F) -> F:
     multiple=True,
     metavar="NAME=1,2,4|NAME=16..512",
     help="Leave this dimension open, and tune for these values of it.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    help="On a CPU: tune networks with operands in bfloat16, or in 8 bits.  [their own]",
 )
 @click.option(
     "--from-misses",
@@ -153,7 +159,7 @@ def tune(
             **options,
         )
         recipe = _with_targets_of_misses(recipe)
-        if recipe.dims:  # the only tuner of open dimensions
+        if recipe.dims or recipe.precision:  # the only tuner of open dimensions, and of operands that are rounded
             recipe = recipe.overridden(tuner=recipe.tuner or "template")
         _require(recipe)
         summaries = run_jobs(jobs(recipe, work), resources_of(threads, workers), engine, threads)
@@ -173,7 +179,7 @@ def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int
     if texts and len(models) != 1:
         raise click.UsageError("--input-shape goes with exactly one --model; for several models write a --recipe")
     try:
-        return dict(map(parse_shape, texts))
+        return dict(map(parse_numbers, texts))
     except ValueError as error:
         raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
 

@@ -15,7 +15,7 @@ from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.ladder_gate import LadderVerdict, check_ladders, ladder_reason
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
 from tunehub_builder.backends.relax.target import find_relax_target
-from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, static_reason
+from tunehub_builder.backends.relax.workload_gate import RelaxWorkloads, Verdict, is_beside_rule, static_reason
 from tunehub_builder.exceptions import BuilderError, WorkDirectoryError
 from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, check_networks, judge_networks
@@ -211,7 +211,8 @@ def _entries(
     for record in records:
         if record.exact in tasks and isinstance(record, TemplateRecord) == (run.tuner == TEMPLATE):
             trial = as_trial(record)
-            entries.append(Distilled(task=tasks[record.exact], best=(trial,), trials=1))
+            task, beside_rule = tasks[record.exact], is_beside_rule(run)
+            entries.append(Distilled(task=task, best=(trial,), trials=1, beside_rule=beside_rule))
         else:
             reason = f"{directory.path} has no such workload"
             unknown.append(Rejection(where=record.exact, name=record.op, reason=reason))

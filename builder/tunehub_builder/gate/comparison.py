@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any, Protocol
 
 import msgspec
@@ -69,13 +70,15 @@ class FinalistRunner(Protocol):
 class FinalistRules:
     """What a finalist must show, and how it is timed. ``tolerance`` is the most that its output may differ.
 
-    ``preferred`` is the number of a finalist that wins unless another is ``min_gain`` times as fast.
+    ``preferred`` is the number of a finalist that wins unless another is ``min_gain`` times as fast. ``own`` is the
+    number of what serves without a record: it never wins, and who wins must not be so much slower.
     """
 
     plan: MeasuringPlan
     tolerance: float
     preferred: int | None = None
     min_gain: float = MARGIN
+    own: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,12 +123,19 @@ class FinalistComparison:
     def decide(self, default_s: tuple[float, ...] = (), reason: str | None = None) -> ComparedFinalists:
         """Who wins by the times so far; ``reason`` is why nobody can."""
         timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
+        own_s = timed.pop(self.rules.own, ()) if self.rules.own is not None else ()
         winner = fastest(timed, self.rules.preferred, self.rules.min_gain) if timed else None
         if winner is not None and reason is None:
-            reason = noise_reason(default_s, timed[winner])
+            reason = noise_reason(default_s, timed[winner]) or self._loss_reason(timed[winner], own_s)
         elif reason is None:
             reason = self.finalists[0].reason or "no finalist is left"
         return ComparedFinalists(finalists=tuple(self.finalists), default_s=default_s, winner=winner, reason=reason)
+
+    def _loss_reason(self, run_s: tuple[float, ...], own_s: tuple[float, ...]) -> str | None:
+        """Why a winner that took ``run_s`` is worse than nothing: ``own_s`` is what serves without a record."""
+        if not own_s or median(run_s) <= self.rules.min_gain * median(own_s):
+            return None
+        return f"{median(own_s) / median(run_s):.3g} times as fast as what serves without a record"
 
     def _drop_crashing(self, runner: FinalistRunner) -> None:
         """Try the finalists one by one and reject those that end the process."""

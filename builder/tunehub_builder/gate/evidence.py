@@ -65,4 +65,6 @@ def network_evidence(verdict: NetworkVerdict) -> NetworkEvidence | None:
         repeats=len(verdict.tuned_s),
         threads=verdict.threads,
         output_max_rel_diff=verdict.difference,
+        precision=UNSET if verdict.precision == "float32" else verdict.precision,
+        accuracy=verdict.accuracy or UNSET,
     )

@@ -22,7 +22,8 @@ class Distilled:
     """One workload with its best trials, the fastest first (none when all failed), and how many it has in all.
 
     ``preferred`` is the number of the one with its template's default knobs, which others must beat. ``trials`` are
-    those of the template's newest version, ``trials_of_all_versions`` with those of older ones.
+    those of the template's newest version, ``trials_of_all_versions`` with those of older ones. ``beside_rule``: they
+    are compared with what serves without a record, too.
     """
 
     task: TaskEntry
@@ -30,15 +31,17 @@ class Distilled:
     trials: int
     trials_of_all_versions: int = 0
     preferred: int | None = None
+    beside_rule: bool = False
 
     @property
     def digest(self) -> str:
         """Names this choice of finalists: a verdict on other ones is out of date."""
-        text = json.dumps([msgspec.to_builtins(trial.candidate) for trial in self.best], separators=(",", ":"))
+        candidates = [msgspec.to_builtins(trial.candidate) for trial in self.best]
+        text = json.dumps([*candidates, *(["beside the rule"] if self.beside_rule else [])], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def distill(directory: WorkDirectory, top: int = FINALISTS) -> list[Distilled]:
+def distill(directory: WorkDirectory, top: int = FINALISTS, *, beside_rule: bool = False) -> list[Distilled]:
     """The best ``top`` trials of each static workload of ``directory``, in the order of ``tasks.jsonl``.
 
     A failed trial, or one with a time that is no positive number, is never among them. Of a template's trials only
@@ -47,7 +50,7 @@ def distill(directory: WorkDirectory, top: int = FINALISTS) -> list[Distilled]:
     """
     tasks = {task.exact: task for task in directory.tasks() if not task.points}
     found = best_trials(Journal(directory.path).trials(), top)
-    return [_distilled(task, found.get(key) or BestTrials(top=top)) for key, task in tasks.items()]
+    return [_distilled(task, found.get(key) or BestTrials(top=top), beside_rule) for key, task in tasks.items()]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,7 +100,7 @@ def best_trials(trials: Iterable[Trial], top: int) -> dict[str, BestTrials]:
     return found
 
 
-def _distilled(task: TaskEntry, found: BestTrials) -> Distilled:
+def _distilled(task: TaskEntry, found: BestTrials, beside_rule: bool) -> Distilled:
     best, default, preferred = found.best, found.default, None
     if default is not None and is_measured(default):
         if default not in best:
@@ -109,6 +112,7 @@ def _distilled(task: TaskEntry, found: BestTrials) -> Distilled:
         trials=found.trials,
         trials_of_all_versions=found.all_trials,
         preferred=preferred,
+        beside_rule=beside_rule,
     )
 
 

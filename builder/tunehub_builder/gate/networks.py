@@ -24,6 +24,7 @@ from tunehub_builder.gate.network_session import DEFAULT, NetworkSession
 from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.runner.pool import PoolOptions, Worker
+from tunehub_registry.evidence import Accuracy
 
 TOLERANCE = tolerance()
 
@@ -33,7 +34,8 @@ class NetworkVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     ``variant`` is empty where a network has one set only. ``digest`` names the records, ``keys`` are their workloads
     where that matters. ``default_s``, ``plain_s`` (without records) and ``tuned_s`` are samples in seconds.
-    ``tolerance`` is the most that ``difference`` may be. ``rungs``: the workloads that each rung served.
+    ``tolerance`` is the most that ``difference`` may be. ``rungs``: the workloads that each rung served. ``precision``:
+    ``bf16`` or ``int8``. ``accuracy``: beside another runtime, where there is one.
     """
 
     network: str
@@ -49,6 +51,8 @@ class NetworkVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tolerance: float = TOLERANCE
     keys: tuple[str, ...] = ()
     rungs: dict[str, int] = {}
+    precision: str = "float32"
+    accuracy: Accuracy | None = None
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -73,12 +77,13 @@ class NetworkVariant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VariantTimes:
     """What is known about one variant after measuring; ``reason`` says why it is not measured to the end. ``told`` is
-    what the build returned."""
+    what the build returned, ``accuracy`` what the session said of it."""
 
     run_s: tuple[float, ...] = ()
     difference: float | None = None
     reason: str | None = None
     told: Any = None
+    accuracy: Accuracy | None = None
 
 
 NOT_MEASURED = VariantTimes(reason="was not measured")
@@ -86,12 +91,14 @@ NOT_MEASURED = VariantTimes(reason="was not measured")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkJob:
-    """A network to measure: ``case`` is what a session opens. Without any of ``needed`` the others say nothing."""
+    """A network to measure: ``case`` is what a session opens. Without any of ``needed`` the others say nothing.
+    ``compared``: of these variants the session is asked for their accuracy on so many inputs."""
 
     name: str
     case: str
     variants: Sequence[NetworkVariant]
     needed: frozenset[str] = field(default=frozenset({DEFAULT}))
+    compared: Mapping[str, int] = field(default_factory=dict)
 
 
 _Case = TypeVar("_Case", contravariant=True)
@@ -177,7 +184,20 @@ def measure_variants(
         found, complete = _attempt(worker, job, left, plan, limits)
         failed |= {name: times for name, times in found.items() if times.reason is not None}
         if complete or job.needed & failed.keys() or len(failed) >= len(job.variants) - 1:
-            return {**found, **failed}
+            return _with_accuracy(worker, job, {**found, **failed}, limits)
+
+
+def _with_accuracy(
+    worker: Worker, job: NetworkJob, measured: dict[str, VariantTimes], limits: BuildLimits
+) -> dict[str, VariantTimes]:
+    """``measured`` with the accuracy of what can be published; after all times, since another runtime takes threads."""
+    for name, inputs in job.compared.items():
+        if not worker.alive or measured.get(name, NOT_MEASURED).reason is not None:
+            continue
+        kind, found = worker.ask(("accuracy", name, inputs), limits.run_s)
+        changes = {"accuracy": found} if kind == "ok" else {"reason": f"cannot be compared ({name}): {found}"}
+        measured[name] = replace(measured[name], **changes)
+    return measured
 
 
 def _attempt(

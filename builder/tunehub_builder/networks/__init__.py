@@ -6,20 +6,36 @@ Importing this package imports neither tvm nor onnx; asking a network for a mode
 
 from __future__ import annotations
 
-from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError, UnknownNetworkError
-from tunehub_builder.networks.network import OPEN, Definition, Network
-from tunehub_builder.networks.registry import from_onnx_file, get, get_open, names, open_onnx_file
+from tunehub_builder.networks.exceptions import ModelFileError, NetworkError, OnnxFileError, UnknownNetworkError
+from tunehub_builder.networks.network import OPEN, Definition, ImportedModel, Network, Precision, UserModel
+from tunehub_builder.networks.registry import (
+    from_onnx_file,
+    get,
+    get_open,
+    in_precision,
+    is_known,
+    names,
+    open_model_file,
+    open_onnx_file,
+)
 
 __all__ = [
     "OPEN",
     "Definition",
+    "ImportedModel",
+    "ModelFileError",
     "Network",
     "NetworkError",
     "OnnxFileError",
+    "Precision",
     "UnknownNetworkError",
+    "UserModel",
     "from_onnx_file",
     "get",
     "get_open",
+    "in_precision",
+    "is_known",
     "names",
+    "open_model_file",
     "open_onnx_file",
 ]

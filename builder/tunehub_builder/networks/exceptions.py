@@ -1,4 +1,4 @@
-"""What can go wrong with a network: an unknown name, or an ONNX file that cannot be used."""
+"""What can go wrong with a network: an unknown name, or a file that cannot be used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ class UnknownNetworkError(NetworkError):
         self.known = tuple(known)
 
 
-class OnnxFileError(NetworkError):
-    """An ONNX file cannot be read, or cannot be imported into Relax. Fields: `path`, `reason`, `remedy`."""
+class ModelFileError(NetworkError):
+    """A file with a model cannot be read, or cannot be imported into Relax. Fields: `path`, `reason`, `remedy`."""
 
     def __init__(self, path: str, reason: str, remedy: str) -> None:
         super().__init__(f"{path}: {reason}. {remedy}")
         self.path = path
         self.reason = reason
         self.remedy = remedy
+
+
+class OnnxFileError(ModelFileError):
+    """It is an ONNX file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -12,7 +12,8 @@ import tvm
 from tunehub.relax.identifiers import identifiers
 from tunehub_builder.networks import onnx_model
 from tunehub_builder.networks.exceptions import OnnxFileError
-from tunehub_builder.networks.network import OPEN, Network
+from tunehub_builder.networks.network import OPEN, ImportedModel, Network
+from tunehub_builder.networks.precision import is_quantised
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -21,24 +22,37 @@ Shapes = Mapping[str, tuple[int, ...]]
 class OnnxFile:
     """Reads the file anew for each form, so that no weights stay in memory between uses.
 
-    ``may_be_open``: dimensions that neither the file nor ``shapes`` fixes stay open.
+    ``may_be_open``: dimensions that neither the file, ``shapes`` nor ``sizes``, by name, fixes stay open.
     """
 
     path: Path
     shapes: Shapes
     may_be_open: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def relax_module(self) -> tvm.IRModule:
         """See `Network.relax_module`."""
+        return self.imported().module
+
+    def imported(self) -> ImportedModel:
+        """See `UserModel.imported`."""
         from tunehub_builder.networks.onnx_import import to_relax
 
-        return to_relax(self.onnx_model(), str(self.path))
+        model = self.onnx_model()
+        outputs = tuple(value.name for value in model.graph.output)
+        return ImportedModel(module=to_relax(model, str(self.path)), outputs=outputs)
+
+    def as_exported(self) -> onnx.ModelProto:
+        """The file's model, its shapes fixed: what other runtimes are given. Raises OnnxFileError."""
+        model = onnx_model.load(self.path)
+        onnx_model.drop_initializers_from_inputs(model)
+        _fix_sizes(model, self.sizes, str(self.path))
+        _fix_shapes(model, self.shapes, str(self.path), may_be_open=self.may_be_open)
+        return model
 
     def onnx_model(self) -> onnx.ModelProto:
         """See `Network.onnx_model`."""
-        model = onnx_model.load(self.path)
-        onnx_model.drop_initializers_from_inputs(model)
-        _fix_shapes(model, self.shapes, str(self.path), may_be_open=self.may_be_open)
+        model = self.as_exported()
         onnx_model.simplify(model)
         onnx_model.sanitise_interface(model)
         return model
@@ -47,7 +61,8 @@ class OnnxFile:
 def read(path: Path, shapes: Shapes | None = None, dims: Shapes | None = None) -> Network:
     """The network in an ONNX file; see `tunehub_builder.networks.from_onnx_file`."""
     definition = OnnxFile(path=path, shapes=dict(shapes or {}), may_be_open=bool(dims))
-    graph = definition.onnx_model().graph
+    model = definition.onnx_model()
+    graph = model.graph
     opened = {value.name: onnx_model.shape_of(value) or () for value in graph.input}
     named = {d for shape in opened.values() for d in shape if isinstance(d, str)}
     _check_named(named, dims or {}, str(path))
@@ -62,6 +77,7 @@ def read(path: Path, shapes: Shapes | None = None, dims: Shapes | None = None) -
         dtype=main,
         input_dtypes={name: dtype for name, dtype in dtypes.items() if dtype != main},
         dims=known,
+        precision="int8" if is_quantised(model) else "float32",
         definition=definition,
     )
 
@@ -91,8 +107,23 @@ def _fix_shapes(model: onnx.ModelProto, shapes: Shapes, source: str, *, may_be_o
             _check_fits(value, asked[value.name], source)
             onnx_model.set_shape(value, asked[value.name])
         if not may_be_open or onnx_model.shape_of(value) is None:
-            _check_static(value, names[value.name], source)
+            _check_static(value, names[value.name], source, may_be_open=may_be_open)
     if asked:
+        onnx_model.forget_inferred_shapes(model)
+
+
+def _fix_sizes(model: onnx.ModelProto, sizes: Mapping[str, int], source: str) -> None:
+    """Give the open dimensions of all inputs that ``sizes`` names their sizes. Raises OnnxFileError for others."""
+    dimensions = [d for value in model.graph.input for d in value.type.tensor_type.shape.dim if d.dim_param]
+    named = {d.dim_param for d in dimensions}
+    for name in sizes:
+        if name not in named:
+            remedy = f"Its open dimensions are {', '.join(sorted(named))}" if named else "It has none with a name"
+            raise OnnxFileError(source, f"there is no open dimension {name!r}", remedy)
+    for dimension in dimensions:
+        if dimension.dim_param in sizes:
+            dimension.dim_value = sizes[dimension.dim_param]
+    if sizes:
         onnx_model.forget_inferred_shapes(model)
 
 
@@ -117,7 +148,7 @@ def _check_fits(value: onnx.ValueInfoProto, shape: tuple[int, ...], source: str)
         raise OnnxFileError(source, reason, "Keep the fixed dimensions and set only the open ones")
 
 
-def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str) -> None:
+def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str, *, may_be_open: bool) -> None:
     shape = onnx_model.shape_of(value)
     if shape is not None and all(isinstance(d, int) for d in shape):
         return
@@ -126,7 +157,8 @@ def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str) -> N
     else:
         reason = f"input {value.name!r} has the dynamic shape {_printed(shape)}"
         example = ",".join(str(d) if isinstance(d, int) else "1" for d in shape)
-    remedy = f"Fix it, for example with --input-shape {identifier}:{example}, or tune for some of its values with --dim"
+    remedy = f"Fix it, for example with --input-shape {identifier}:{example}"
+    remedy += "" if may_be_open else ", or tune for some of its values with --dim"
     raise OnnxFileError(source, reason, remedy)
 
 

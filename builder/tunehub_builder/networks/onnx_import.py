@@ -39,8 +39,9 @@ def to_relax(model: onnx.ModelProto, source: str) -> tvm.IRModule:
 def _reason(error: Exception, printed: str, model: onnx.ModelProto) -> str:
     unsupported = re.search(r"not supported for frontend ONNX: (.+)", str(error))
     if unsupported:
-        operators = ", ".join(sorted(unsupported.group(1).strip().split(", ")))
-        return f"TVM {tvm.__version__} cannot import the operators {operators}"
+        operators = sorted(unsupported.group(1).strip().split(", "))
+        named = ", ".join(f"{each}{_nodes(model, each)}" for each in operators)
+        return f"TVM {tvm.__version__} cannot import the operator{'s' if len(operators) > 1 else ''} {named}"
     node = re.search(r"operator (\w+)", printed)
     where = f"the operator {node.group(1)}{_nodes(model, node.group(1))}" if node else "an operator"
     return f"TVM {tvm.__version__} failed to import {where} ({typed_last_line(error)})"

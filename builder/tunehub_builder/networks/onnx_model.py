@@ -19,6 +19,7 @@ from tunehub_builder.networks.onnx_shapes import keep_shapes
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
 FIRST_OPSET_WITH_BROADCASTING_SUM = 8
 FIRST_OPSET_WITH_AXES_AS_INPUTS = 13  # of Unsqueeze
+_ZIP = b"PK\x03\x04"
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -29,11 +30,20 @@ def load(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path)
     except Exception as error:  # protobuf's, onnx's and the system's errors have no common root
-        reason = f"not readable as ONNX ({_first_line(error)})"
-        raise OnnxFileError(str(path), reason, "Export the model again") from error
+        raise OnnxFileError(str(path), f"not readable as ONNX ({_first_line(error)})", _remedy(path, error)) from error
     if not model.graph.node:
         raise OnnxFileError(str(path), "not an ONNX model: it has no nodes", "Export the model again")
     return model
+
+
+def _remedy(path: Path, error: Exception) -> str:
+    """What to do about a file that cannot be read."""
+    if "external data" in str(error).lower() or "should be stored in" in str(error):
+        return "Put the file with its weights where the model names it, beside the model"
+    with path.open("rb") as stream:
+        if stream.read(4) == _ZIP:
+            return "It is an archive, such as PyTorch's: give it the name that it had, or export the model to ONNX"
+    return "It may not be whole: copy or export it again"
 
 
 def _first_line(error: BaseException) -> str:

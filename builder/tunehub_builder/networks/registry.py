@@ -9,11 +9,12 @@ from types import MappingProxyType
 from tunehub_builder.networks.bert import Bert, BertConfig
 from tunehub_builder.networks.exceptions import UnknownNetworkError
 from tunehub_builder.networks.mobilenet_v2 import MobileNetV2, MobileNetV2Config
-from tunehub_builder.networks.network import Definition, Network
+from tunehub_builder.networks.network import Definition, Network, Precision, UserModel
 from tunehub_builder.networks.vit import ViT, ViTConfig
 
 IMAGE = (1, 3, 224, 224)
 _WHOLE_ONLY = frozenset({"mobilenet_v2"})  # TVM 0.27 cannot convert its clip (ToMixedPrecision)
+_PRECISIONS: tuple[Precision, ...] = ("bf16", "int8")
 _HALF = "_fp16"  # behind the name of a network: in half precision, with sums in float32
 
 # Network -> (stem after "light_" of the file in the onnx package, name of the data input as an identifier).
@@ -38,9 +39,16 @@ def names() -> tuple[str, ...]:
     return (*LIGHT, *_DEFINED, f"bert_base{_HALF}", f"resnet50{_HALF}")
 
 
+def is_known(name: str) -> bool:
+    """Whether `get` has a network of this name."""
+    wholes = {name, *(name.removesuffix(f"_{each}") for each in _PRECISIONS)}
+    return name in names() or not wholes.isdisjoint((*LIGHT, *_DEFINED))
+
+
 def get(name: str, *, seed: int = 0) -> Network:
     """The standard network `name`, with weights made from `seed`; most of them also in half precision, with `_fp16`
-    behind the name. Raises UnknownNetworkError, which lists the names."""
+    behind the name, and all in bfloat16 and 8 bits, with `_bf16` and `_int8`. Raises UnknownNetworkError, which lists
+    the names."""
     if name in LIGHT:
         return _light(name, seed)
     if name in _DEFINED:
@@ -50,18 +58,36 @@ def get(name: str, *, seed: int = 0) -> Network:
         from tunehub_builder.networks.half import half
 
         return half(get(whole, seed=seed), name)
+    for precision in _PRECISIONS:
+        whole = name.removesuffix(f"_{precision}")
+        if whole != name and (whole in LIGHT or whole in _DEFINED):
+            return in_precision(get(whole, seed=seed), precision)
     raise UnknownNetworkError(name, names())
 
 
-def get_open(name: str, dims: Mapping[str, tuple[int, ...]]) -> Network:
+def get_open(name: str, dims: Mapping[str, tuple[int, ...]], precision: Precision | None = None) -> Network:
     """The standard network `name` with the dimensions that `dims` names open, to be tuned for the values there.
 
-    These are `batch`, and of encoders `sequence`. It is called `name`_open. Raises UnknownNetworkError; OnnxFileError
-    where it has no such dimension.
+    These are `batch`, and of encoders `sequence`; without any it is the network itself. It is called `name`_open.
+    `precision`: see `in_precision`; None: its own. Raises UnknownNetworkError; OnnxFileError where it has no such
+    dimension, NetworkError where it has another precision.
     """
+    network = in_precision(get(name), precision)
+    if not dims:
+        return network
     from tunehub_builder.networks.opened import opened
 
-    return opened(get(name), dims)
+    return opened(network, dims)
+
+
+def in_precision(network: Network, precision: Precision | None) -> Network:
+    """`network` in another precision, under another name: with operands in bfloat16, or as a model in 8 bits; None: as
+    it is. Raises NetworkError where it has a precision already."""
+    if precision in (None, network.precision):
+        return network
+    from tunehub_builder.networks import precision as made
+
+    return made.in_precision(network, precision)
 
 
 def from_onnx_file(
@@ -80,6 +106,22 @@ def from_onnx_file(
     from tunehub_builder.networks.onnx_file import read
 
     return read(Path(path), shapes, dims or {})
+
+
+def open_model_file(
+    path: str | Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> UserModel:
+    """The model in a file of any form that can be read: ONNX, torch.export's `.pt2`, Relax as TVM's JSON.
+
+    `shapes` fixes inputs, `sizes` open dimensions by name; what neither fixes stays open. Raises ModelFileError for a
+    file of another form. The file is read by the methods of what is returned, which raise it, too.
+    """
+    from tunehub_builder.networks.model_file import reader_of
+
+    return reader_of(Path(path))(Path(path), dict(shapes or {}), dict(sizes or {}))
 
 
 def open_onnx_file(path: str | Path, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Definition:

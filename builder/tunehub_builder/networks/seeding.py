@@ -7,9 +7,10 @@ are made, or in which order.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from tunehub.deploy.arrays import generator as generator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
 BIAS_SPREAD = 0.05
 SCALE_SPREAD = 0.1
-
-
-def generator(seed: int, name: str) -> np.random.Generator:
-    """The random stream of the array `name`."""
-    import numpy as np
-
-    return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
 def normal(seed: int, name: str, shape: Sequence[int], deviation: float) -> Array:

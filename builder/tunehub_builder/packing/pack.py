@@ -12,8 +12,10 @@ from tunehub_builder.backends.relay.contents import relay_contents
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.publish import BuiltPackage
+from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence
+from tunehub_registry.machine_profile import PROFILE, encode_profile
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, pack
 
@@ -25,14 +27,16 @@ def pack_directory(
     name: str | None = None,
     measured: Sequence[NetworkEvidence] = (),
     base: Path | None = None,
+    profile: Path | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
     ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
-    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged.
+    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged. The machine's
+    profile is that in the file ``profile``, else that of ``directory``, else that of ``base``.
 
-    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` that does not go with it;
-    WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``.
+    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` or ``profile`` that does not
+    go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``.
     """
     run = directory.existing_run()
     contents_of = relax_contents if run.relay_target is None else relay_contents
@@ -49,7 +53,9 @@ def pack_directory(
         networks=contents.networks,
         provenance=contents.provenance,
     )
-    data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence})
+    own = profile_to_pack(directory, profile, contents.target)
+    profiles = {} if own is None else {PROFILE: encode_profile(own)}
+    data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles})
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
 
 

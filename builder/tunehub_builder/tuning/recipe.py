@@ -9,7 +9,8 @@ search_trials = 64
 path = "model.onnx"              # relative to the recipe
 input_shapes = { input = [1, 3, 224, 224] }
 
-Networks with open dimensions, with the tuner template: dims = { batch = [1, 2, 4, 8], sequence = "16..512" }.
+Networks with open dimensions, with the tuner template: dims = { batch = [1, 2, 4, 8], sequence = "16..512" }. In
+bfloat16 or 8 bits, with the same tuner: precision = "bf16" or "int8".
 
 For boards also rpc and rpc_key. With TVM 0.19 and older also: tuner, algorithm, early_stopping, transfer_from (logs,
 relative to the recipe), template, template_args, layout, graph_algorithm, cache_flush, local_runner; see
@@ -33,6 +34,7 @@ from tunehub_builder.exceptions import RecipeError
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 Tuner = Literal["meta_schedule", "template", "autotvm", "auto_scheduler", "graph_tuner"]
 Algorithm = Literal["xgb", "ga", "random", "gridsearch"]
+Precision = Literal["float32", "bf16", "int8"]
 GraphAlgorithm = Literal["auto", "dp", "pbqp"]
 Layout = Literal["NCHW", "NHWC"]
 TRIALS = 64
@@ -59,6 +61,7 @@ class _RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     registry: tuple[str, ...] = ()
     models: tuple[ModelFile, ...] = msgspec.field(default=(), name="model")
     dims: dict[str, Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31)], ...], Meta(min_length=1)] | str] = {}
+    precision: Precision | None = None
     tuner: Tuner | None = None
     algorithm: Algorithm | None = None
     early_stopping: Annotated[int, Meta(ge=1)] | None = None
@@ -85,7 +88,8 @@ class Recipe:
     ``HOST:PORT`` of a tracker where the devices ``rpc_key`` are. ``minutes``: when a run on a GPU ends.
     ``warm_start``: measure first what the records of a package propose (see ``search.warm_start``), None where one is
     found for the target; ``registry``: where to look, as for compiling. ``dims``: the names of open dimensions, and the
-    values at which their workloads are tuned.
+    values at which their workloads are tuned. ``precision``: that of the networks, see ``networks.precision``; None:
+    their own.
     """
 
     targets: tuple[str, ...] = ()
@@ -99,6 +103,7 @@ class Recipe:
     warm_start: bool | None = None
     registry: tuple[str, ...] = ()
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    precision: Precision | None = None
     tuner: Tuner | None = None
     algorithm: Algorithm = "xgb"
     early_stopping: int | None = None
@@ -164,15 +169,6 @@ def jobs(recipe: Recipe, directory: Path) -> list[Job]:
 def folder_name(target: str) -> str:
     """A name for the folder of ``target``, which may be TVM's text of a target: ``cuda_-model_titanx``."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", target).strip("_.") or "target"
-
-
-def parse_shape(text: str) -> tuple[str, Shape]:
-    """Read ``NAME=1,3,224,224`` or ``NAME:1,3,224,224``. Raises ValueError."""
-    name, equals, numbers = text.rpartition("=" if "=" in text else ":")
-    shape = tuple(int(number) for number in numbers.replace("x", ",").split(","))
-    if not equals or not name or min(shape) < 1:
-        raise ValueError(text)
-    return name, shape
 
 
 def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:

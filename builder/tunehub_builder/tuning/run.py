@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tunehub_builder.tuning.progress import Progress, TrialTotals
 
 
+_NUMBERS = {"bf16": "bfloat16", "int8": "int8"}  # the type of a network's numbers, by its precision
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
     """``threads`` measure, ``workers`` build; with a ``fleet``, ``threads`` of its devices."""
@@ -143,7 +146,11 @@ def _with_run(run: RunFile, this: TuningRun, networks: Iterable[NetworkEntry]) -
 
 
 def _entry(network: Network | MissedWorkloads | RelayNetwork) -> NetworkEntry:
-    return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=network.dtype)
+    from tunehub_builder.networks import Network
+
+    precision = network.precision if isinstance(network, Network) else "float32"
+    dtype = _NUMBERS.get(precision, network.dtype)
+    return NetworkEntry(name=network.name, source=network.source, inputs=dict(network.inputs), dtype=dtype)
 
 
 def tune_recorded(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from tunehub.options import Layout
+from tunehub.options import Layout, Precision
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import is_static, main_module
 from tunehub.relax.pipeline import call_counts, prepare
@@ -48,16 +48,22 @@ def extract_tasks(
     layout: Layout = "keep",
     dims: Dims | None = None,
     turned: bool = False,
+    precision: Precision = "float32",
+    note: Callable[[str], None] | None = None,
 ) -> list[TuningTask]:
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
     dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.pipeline.prepare`. ``turned``: with
-    channels last, as clients have modules that this serves.
+    channels last, as clients have modules that this serves. ``precision``, ``note``: as there; what Winograd's
+    algorithm makes faster stays in float32, as clients have it unless they say otherwise.
     """
     tasks: dict[str, TuningTask] = {}
     for network, module in modules:
-        prepared = prepare(module, target, layout=layout, turned=turned and _turns(module, target))
+        prepared = prepare(
+            module, target, layout=layout, turned=turned and _turns(module, target), precision=precision, winograd=True,
+            note=note,
+        )  # fmt: skip
         counts = call_counts(prepared)
         for variable, function in prepared.functions.items():
             name = str(variable.name_hint)
@@ -65,6 +71,17 @@ def extract_tasks(
             if task is not None:
                 tasks[task.exact] = _merged(tasks.get(task.exact), task)
     return list(tasks.values())
+
+
+def without_other_numbers(tasks: Iterable[TuningTask]) -> list[TuningTask]:
+    """The last of all ``tasks`` that have one heavy block and differ in numbers around it alone, with the calls of
+    all: its record serves the others by the key of that block. Zero points are such numbers, others in each layer."""
+    found: dict[Any, TuningTask] = {}
+    for task in tasks:
+        shape = task.anchor, task.classes.get("op_class"), task.classes.get("extents")
+        key = shape if all(shape) else task.exact
+        found[key] = _merged(task, found[key]) if key in found else task
+    return list(found.values())
 
 
 def _turns(module: Any, target: Any) -> bool:

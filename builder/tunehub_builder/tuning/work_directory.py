@@ -1,8 +1,8 @@
 """The work directory of one target: what is tuned, how, and every trial, so that any command can go on from it.
 
 ``run.json`` says what was run, ``tasks.jsonl`` holds the workloads, ``trials.jsonl`` is the journal of measurements,
-``verdicts.jsonl`` that of the publish gate, ``native.log`` what TVM's C++ code printed. For what TVM <= 0.19 adds see
-``relay.work``. Nothing here imports tvm.
+``verdicts.jsonl`` that of the publish gate, ``machine_profile.json`` holds what was measured of the CPU that tunes,
+``native.log`` what TVM's C++ code printed. For what TVM <= 0.19 adds see ``relay.work``. Nothing here imports tvm.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from filelock import FileLock, Timeout
 
 from tunehub_builder.exceptions import WorkDirectoryError
 from tunehub_builder.tuning.journal import write_atomically
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.machine_profile import PROFILE, MachineProfile, encode_profile, parse_profile
 from tunehub_registry.manifest import NetworkEntry
 
 FORMAT_VERSION = 1
@@ -73,7 +75,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One workload: its keys, how often each network calls it, and its IRModule as TVM's JSON.
 
     What follows are its classes, as records have them; entries written before there were classes have none. A symbolic
-    workload has ``points``, the values of its symbols at which it is tuned.
+    workload has ``points``, the values of its symbols at which it is tuned. ``types`` are the element types that it
+    writes; none in entries from before networks had precisions, which are in float32 or float16.
     """
 
     name: str
@@ -86,6 +89,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     anchor_class: str | None = None
     anchor_extents: tuple[int, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
+    types: tuple[str, ...] = ()
 
 
 class WorkDirectory:
@@ -143,6 +147,18 @@ class WorkDirectory:
     def save_run(self, run: RunFile) -> None:
         """Replace ``run.json``. Raises WorkDirectoryError when the disk refuses."""
         write_atomically(self.path / _RUN, [msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"])
+
+    def profile(self) -> MachineProfile | None:
+        """The profile of the machine that tuned, if it was measured. Raises WorkDirectoryError for a damaged file."""
+        path = self.path / PROFILE
+        try:
+            return parse_profile(path.read_bytes(), str(path)) if path.exists() else None
+        except (OSError, FormatError) as error:
+            raise WorkDirectoryError(path, str(error), "delete it: the next `tunehub tune` measures again") from error
+
+    def save_profile(self, profile: MachineProfile) -> None:
+        """Keep the profile of the machine that tunes. Raises WorkDirectoryError when the disk refuses."""
+        write_atomically(self.path / PROFILE, [encode_profile(profile)])
 
     def tasks(self) -> Iterator[TaskEntry]:
         """The workloads, one at a time. Raises WorkDirectoryError for a line that is none."""

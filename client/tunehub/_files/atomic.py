@@ -30,3 +30,13 @@ def fill_file(path: Path, fill: Callable[[Path], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def create_file(path: Path, create: Callable[[Path], object]) -> None:
+    """As `fill_file`, but `create` makes the temporary file, with the rights of any new file. Raises OSError."""
+
+    def fill(temporary: Path) -> None:
+        temporary.unlink()  # mkstemp's is for its owner alone
+        create(temporary)
+
+    fill_file(path, fill)

@@ -11,7 +11,10 @@ from tunehub.cli.delayed_bar import DelayedBar
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
 from tunehub.options import read_options
-from tunehub.target.machine_profile import MachineProfile, MachineProfileError, read_profile, write_profile
+from tunehub.target.machine_profile import MachineProfileError, read_profile, write_profile
+from tunehub_registry.machine_profile import MachineProfile
+
+_BY_TILES = "vectors a multiply-add"
 
 
 @click.command()
@@ -53,6 +56,31 @@ def profile_state() -> dict[str, str]:
     return {} if found is None else {"measured": found.measured}
 
 
+def rules_state() -> dict[str, str | None]:
+    """For `tunehub doctor`: whose rates rules go by in compiles for this CPU, None for built-in ones, and why
+    `precision="auto"` rounds nothing, None where it does. Nothing with TVM ≤ 0.19. Warns as opening a hub does."""
+    from tunehub.target.tvm_generation import find_tvm, is_relay
+
+    installed = find_tvm()
+    if installed is None or is_relay(installed.version):
+        return {}
+    from tunehub.exceptions import TunehubError
+    from tunehub.hub import open_hub
+    from tunehub.relax.layout.narrowing import doubt
+    from tunehub.target.host import host_target
+    from tunehub.templates.base import machine_of
+
+    target, published = host_target(), None
+    try:
+        hub = open_hub(target, strict=False)
+        published = hub.published_profile
+        hub.close()
+    except TunehubError:
+        pass  # a wrong setting, of which the doctor tells elsewhere
+    machine = machine_of(target, published=published)
+    return {"profile": machine.profile, "float32": doubt(target, machine, asked=False)}
+
+
 def _rows(profile: MachineProfile) -> dict[str, Any]:
     """The profile for programs, and beside what rules have without one for people."""
     from msgspec import to_builtins
@@ -61,7 +89,7 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
     from tunehub.templates.base import BUILT_IN, machine_of, rates_of
 
     built_in, vector = BUILT_IN, machine_of(host_target()).vector
-    found = rates_of(profile, vector)
+    found = rates_of(profile, vector, profile.cores)
     table = [
         (f"{what} ({unit})", f"{scale * value:.3g}", f"{scale * other:.3g}")
         for what, unit, scale, value, other in (
@@ -69,8 +97,11 @@ def _rows(profile: MachineProfile) -> dict[str, Any]:
             ("wait for a sum", "multiply-adds", 2.0, found.latency, built_in.latency),
             ("weights from memory, a core", "bytes a multiply-add", vector, found.memory_bytes, built_in.memory_bytes),
             ("products of pairs in bfloat16", "times as fast", 1.0, found.pairs, built_in.pairs),
+            ("pairs of bfloat16 by AMX", _BY_TILES, 1.0, found.tiles, built_in.tiles),
+            ("groups of four bytes by AMX", _BY_TILES, 1.0, found.byte_tiles, built_in.byte_tiles),
             ("a parallel region", "multiply-adds", 1.0, found.region, built_in.region),
             ("threads pay from", "µs", 1e6, found.worth_s, built_in.worth_s),
         )
+        if unit != _BY_TILES or profile.tiles_s is not None
     ]
     return {"profile": to_builtins(profile), "rates": to_builtins(found), "table": table}

@@ -41,11 +41,13 @@ gpu = host.gpu_descriptor()
 cpu = host.host_descriptor(use_tvm=True)
 describe = lambda item: None if item is None else {
     "name": item.name, "arch": item.arch, "features": list(item.features), "cores": item.num_cores}
-from tunehub.cli.calibrate import profile_state
+from tunehub.cli.calibrate import profile_state, rules_state
+import warnings
+warnings.simplefilter("ignore")
 named = host.host_cpu()
 print(json.dumps({"threads": int(tvm.get_global_func("runtime.NumThreads")()), "version": tvm.__version__,
                   "cpu": describe(cpu), "gpu": describe(gpu), "mattr": list(named.mattr) if named else [],
-                  "profile": profile_state()}))
+                  "profile": profile_state(), "rules": rules_state()}))
 """
 
 
@@ -105,7 +107,8 @@ def _examine_tvm() -> list[Finding]:
     return [
         Finding(name="tvm", state="ok", text=text),
         *_describe_cpu(probe["cpu"], "by LLVM", probe["mattr"]),
-        _describe_profile(probe["profile"]),
+        _describe_profile(probe["profile"], probe["rules"]),
+        *_describe_precision(probe["rules"]),
         _describe_gpu(probe["gpu"]),
         *([] if probe["gpu"] is None else [_describe_headers()]),
         _describe_threads(probe["threads"], probe["cpu"]["cores"]),
@@ -154,13 +157,22 @@ def _describe_cpu(cpu: dict[str, Any], source: str, mattr: Sequence[str] = ()) -
     return [found, Finding(name="cpu features", state="warning", text=text, remedy=remedy)]
 
 
-def _describe_profile(profile: dict[str, str]) -> Finding:
+def _describe_profile(profile: dict[str, str], rules: dict[str, str | None]) -> Finding:
+    source = rules.get("profile") or "built-in rates"
     if "problem" in profile:
-        remedy = "run `tunehub calibrate` again, or delete the file; until then built-in rates hold"
+        remedy = f"run `tunehub calibrate` again, or delete the file; until then rules go by {source}"
         return Finding(name="machine profile", state="warning", text=profile["problem"], remedy=remedy)
     measured = profile.get("measured")
-    text = "none: rules go by built-in rates (`tunehub calibrate` measures this CPU)"
+    text = f"none of your own: rules go by {source} (`tunehub calibrate` measures this CPU)"
     return Finding(name="machine profile", state="ok", text=text if measured is None else f"measured {measured}")
+
+
+def _describe_precision(rules: dict[str, str | None]) -> list[Finding]:
+    if "float32" not in rules:
+        return []
+    reason = rules["float32"]
+    text = "auto is bf16 on this CPU" if reason is None else f"auto is float32 on this CPU: {reason}"
+    return [Finding(name="precision", state="ok", text=text)]
 
 
 def _describe_gpu(gpu: dict[str, Any] | None) -> Finding:

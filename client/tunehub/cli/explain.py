@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
+from tunehub.cli.model_files import (
+    dim_option,
+    imported,
+    named_numbers,
+    opened,
+    require_relax_for,
+    shape_option,
+    specialize_option,
+)
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
-from tunehub.options import Layout, Verify
+from tunehub.options import Layout, Precision, Verify
 
 if TYPE_CHECKING:
     from tunehub.report.report import Report
 
-_REMEDY = "install what reads models: pip install 'tunehub[builder]'"
-
 
 @click.command()
-@click.argument("model", metavar="MODEL.onnx", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
-@click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an open input.")
-@click.option("--specialize", multiple=True, metavar="SYMBOL=1,8", help="Functions for sizes of an open dimension.")
+@shape_option
+@dim_option
+@specialize_option
 @click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
 @click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
+@click.option("--precision", type=click.Choice(get_args(Precision)), help="What products may round to.  [float32]")
 @click.option("--no-winograd", is_flag=True, help="Convolutions of 3×3 are computed directly.")
 @click.option(
     "--misses",
@@ -38,10 +47,12 @@ def explain(
     model: Path,
     target: str | None,
     shapes: Sequence[str],
+    dims: Sequence[str],
     specialize: Sequence[str],
     require: str | None,
     layout: Layout | None,
     verify: Verify | None,
+    precision: Precision | None,
     no_winograd: bool,
     misses: Path | None,
     registry: Sequence[str],
@@ -53,10 +64,12 @@ def explain(
     """
     from tunehub import api
 
-    sizes, mod = _read("--specialize", specialize, "SYMBOL=1,8"), _module(model, shapes)
+    sizes = named_numbers("--specialize", specialize, "NAME=1,8")
+    require_relax_for("explain")
+    mod = imported(opened(model, shapes, dims)).module
     report = api.explain(
         mod, target, specialize=sizes or None, registry=registry or None, require=require, layout=layout, verify=verify,
-        winograd=False if no_winograd else None,
+        winograd=False if no_winograd else None, precision=precision,
     )  # fmt: skip
     if misses is not None:
         _save(report, misses)
@@ -64,41 +77,6 @@ def explain(
         print_json(report.to_json())
     else:
         report.print()
-
-
-def _module(model: Path, shapes: Sequence[str]) -> Any:
-    """The model as a Relax module. Exit code 1 for a file that is no model, 2 for a wrong shape."""
-    fixed = _read("--input-shape", shapes, "INPUT=1,3,224,224")
-    try:
-        from tunehub_builder import networks
-        from tunehub_builder.networks import NetworkError
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    from tunehub.target.tvm_generation import require_relax
-
-    require_relax()
-    try:
-        return networks.open_onnx_file(model, shapes=fixed).relax_module()
-    except NetworkError as error:
-        raise click.ClickException(str(error)) from None
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-
-
-def _read(option: str, given: Sequence[str], form: str) -> dict[str, tuple[int, ...]]:
-    """Numbers by name. Exit code 1 without the builder, 2 for another form."""
-    try:
-        from tunehub_builder.tuning.recipe import parse_shape
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    try:
-        return dict(map(parse_shape, given))
-    except ValueError as error:
-        raise click.UsageError(f"{option}: expected {form}, got {error}") from None
-
-
-def _missing(error: ModuleNotFoundError) -> click.ClickException:
-    return click.ClickException(f"reading models needs the module {error.name}: {_REMEDY}")
 
 
 def _save(report: Report, misses: Path) -> None:

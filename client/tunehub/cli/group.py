@@ -10,11 +10,14 @@ from typing import TextIO
 import click
 
 from tunehub import __version__
+from tunehub.cli.examples import with_examples
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 
 COMMANDS = {
+    "bench": "tunehub.cli.bench:bench",
     "cache": "tunehub.cli.cache:cache",
     "calibrate": "tunehub.cli.calibrate:calibrate",
+    "compile": "tunehub.cli.compile:compile_model",
     "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",
     "doctor": "tunehub.cli.doctor:doctor",
@@ -30,6 +33,7 @@ COMMANDS = {
     "refresh": "tunehub.cli.delegations:refresh",
     "resolve": "tunehub.cli.resolve:resolve",
     "rotate": "tunehub.cli.delegations:rotate",
+    "run": "tunehub.cli.run:run",
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
     "trust": "tunehub.cli.trust:trust",
@@ -52,7 +56,9 @@ class LazyGroup(click.Group):
             place = _builder_commands().get(cmd_name)
             if place is None:
                 raise click.ClickException(f"`tunehub {cmd_name}` belongs to the builder: {BUILDER_REMEDY}")
-        return super().get_command(ctx, cmd_name) if place is None else load_command(cmd_name, place)
+        if place is None:
+            return super().get_command(ctx, cmd_name)
+        return with_examples(load_command(cmd_name, place), (cmd_name,))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

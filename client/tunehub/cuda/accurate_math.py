@@ -23,7 +23,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.fast_math import tanh_within
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, tensor_type
+from tunehub.relax.nodes import bound_value, constant_array, is_constant, operator_of, tensor_type
 
 _IN_DOUBLE = ("relax.sin", "relax.cos", "relax.tan", "relax.power", "relax.floor_divide", "relax.floor_mod")
 _ROUNDING = ("relax.floor", "relax.ceil", "relax.round", "relax.trunc", "relax.astype")
@@ -68,7 +68,7 @@ class _AccurateMathRewriter(PyExprMutator):  # type: ignore[misc]
     def _rounded_division(self, call: Any) -> Any:
         """Rounding of a quotient: with the quotient that IEEE 754 asks for, which a division in float64 gives, too."""
         quotient = bound_value(self, call.args[0])
-        if getattr(getattr(quotient, "op", None), "name", "") != "relax.divide":
+        if operator_of(quotient) != "relax.divide":
             return call
         whole = str(tensor_type(call).dtype).startswith(("int", "uint"))
         dtype = str(tensor_type(quotient).dtype)

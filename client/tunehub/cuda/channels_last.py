@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.cuda.hopper.ptx import COPIED_BYTES, SIZES
 from tunehub.relax.kernels import rewritten
-from tunehub.relax.nodes import bound_value, shape_of, tensor_type
+from tunehub.relax.nodes import bound_value, calls_in, operator_of, shape_of, tensor_type
 
 if TYPE_CHECKING:
     from tunehub.options import Precision
@@ -73,14 +73,14 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
     def _turned_once(self, call: Any) -> Any:
         """Of what was turned before: nothing where both together change nothing."""
         inner = bound_value(self, call.args[0])
-        if _name(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
+        if operator_of(inner) != _TURN or [_axes(inner)[axis] for axis in _axes(call)] != [*range(len(_axes(call)))]:
             return call
         return inner.args[0]
 
     def _mean(self, call: Any) -> Any:
         """Of an image that is turned: over the same places as they lie."""
         turned = bound_value(self, call.args[0])
-        if _name(turned) != _TURN or call.attrs.axis is None:
+        if operator_of(turned) != _TURN or call.attrs.axis is None:
             return call
         axes, over = _axes(turned), {int(axis) % len(_axes(turned)) for axis in call.attrs.axis}
         kept = [axis for place, axis in enumerate(axes) if place not in over]
@@ -92,14 +92,10 @@ class _ChannelsLast(PyExprMutator):  # type: ignore[misc]
         """Of an image that is turned and numbers: first computed, then turned."""
         image, *numbers = call.args
         turned = bound_value(self, image)
-        if _name(turned) != _TURN or any(int(getattr(tensor_type(number), "ndim", 0)) for number in numbers):
+        if operator_of(turned) != _TURN or any(int(getattr(tensor_type(number), "ndim", 0)) for number in numbers):
             return call
         first = self.builder_.emit(relax.Call(call.op, [turned.args[0], *numbers], call.attrs))
         return relax.op.permute_dims(first, _axes(turned))
-
-
-def _name(call: Any) -> str:
-    return str(getattr(getattr(call, "op", None), "name", ""))
 
 
 def _axes(turn: Any) -> list[int]:
@@ -129,13 +125,4 @@ def _gains(call: Any, types: Container[str]) -> bool:
 
 
 def _convolutions(mod: Any) -> Iterator[Any]:
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and str(getattr(node.op, "name", "")) == _CONVOLUTION:
-            found.append(node)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    yield from found
+    return (call for call in calls_in(mod) if operator_of(call) == _CONVOLUTION)

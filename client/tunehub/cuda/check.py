@@ -6,6 +6,7 @@ schedules on a GPU; each is a :data:`tunehub.cuda.fault.Rule`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -22,13 +23,13 @@ from tunehub.exceptions import last_line, typed_last_line
 from tunehub.relax.nodes import is_static
 from tunehub.relax.schedule.flattened_indices import may_misread, misread_in
 from tunehub.relax.schedule.flattening import flattening
-from tunehub.relax.symbols import PROBES, elements_at, first_probes, instance, probes
+from tunehub.relax.symbols import PROBES, branches_at, elements_at, instance, probes
 
 Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 5
+CHECK_VERSION = 6
 """Changes whenever a schedule could be judged otherwise than before."""
 
 
@@ -53,11 +54,17 @@ def _fault(scheduled: Any, target: Any) -> Fault | NotSimulated | None:
 
 
 def _probed(scheduled: Any) -> list[tuple[int, ...]]:
-    """Of the probes that lead into each branch the first, and the last of all that is not large: what larger ones have
-    more of are blocks of threads that do the same. Without branches all that are not large, and the first."""
+    """Of the probes that lead into each branch the largest that is not large: what larger ones have more of are blocks
+    of threads that do the same. An odd one if there is any, as blocks seldom divide it. Without branches all that are
+    not large, and the first."""
     found = probes(scheduled)
     small = [values for values in found if elements_at(scheduled, values) <= _MOST_ELEMENTS]
-    kept = {*first_probes(scheduled), *(small[-1:] if PROBES in (scheduled.attrs or {}) else small)}
+    kept = {*found[:1], *small}
+    if PROBES in (scheduled.attrs or {}):
+        rising = sorted(found, key=math.prod)
+        ran = {values: branches_at(scheduled, values) for values in rising}
+        preferred = sorted(small, key=lambda values: (math.prod(values) % 2, math.prod(values)))
+        kept = set({ran[values]: values for values in (*reversed(rising), *preferred)}.values())
     return [values for values in found if values in kept]
 
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from tunehub.cuda import split_k, tensor_core
+from tunehub.cuda.attention.spec import attention_of
 from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
@@ -133,11 +134,13 @@ def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | WarpgroupTil
 
 
 def knob_space(mod: Any, target: Any) -> list[TileChoice]:
-    """The knobs worth measuring for ``mod``, the rule's first; none for a function that no tile serves. Those of
-    functions with open axes are for pieces."""
+    """The knobs worth measuring for ``mod``, the rule's first; none for a function that no tile serves, as attention,
+    whose kernel has none. Those of functions with open axes are for pieces."""
     if is_symbolic(mod["main"]):
         whole = open_function(mod["main"])
         return [] if whole is None else _open_space(whole, target)
+    if attention_of(mod["main"]) is not None:
+        return []
     matmul = matmul_of(mod)
     if matmul is not None:
         return _half_space(matmul, target)

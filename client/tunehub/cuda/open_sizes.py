@@ -25,7 +25,7 @@ from tunehub.relax.nodes import blocks_in, is_reduction, main_module
 from tunehub.relax.open_axes.views import product, wide
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_exact, check_function
-from tunehub.relax.symbols import instance, symbols_of
+from tunehub.relax.symbols import instance, largest_probes, symbols_of
 
 _OF_WINDOWS = 2  # axes along which windows of images are reduced
 
@@ -71,7 +71,8 @@ def by_size(function: Any, target: Any, static: Static, *, divides: bool = True)
         found = _of_images(whole, target, static)
     if found is not None:
         try:
-            check_function(found.mod["main"], function, target)
+            scheduled = found.mod["main"]  # of a branch, other sizes are other numbers of the same statements
+            check_function(scheduled, function, target, largest_probes(scheduled))
         except GuardError:
             if not found.divided:
                 raise

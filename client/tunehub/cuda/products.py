@@ -29,7 +29,15 @@ from tunehub.cuda.skinny.dequantisation import Dequantised, dequantised_from
 from tunehub.cuda.skinny.product import MOST_ROWS
 from tunehub.cuda.skinny.weights import Format, dequantised
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, shape_of, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 
 _HALF = ("float16",)
 _NARROW = (*_HALF, "bfloat16")
@@ -103,12 +111,15 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         return source if isinstance(source, relax.Var) and self.lookup_binding(source) is None else None
 
     def _turned(self, call: Any) -> Any | None:
-        """The constant that is the second operand of a matmul as [N, K], as TF32 has it; None for others."""
-        weight = call.args[1]
+        """The constant that is the second operand of a matmul, or is transposed for it, as [N, K], as TF32 has it; None
+        for others."""
+        source = self._untransposed(call)
+        weight = call.args[1] if source is None else source
         shape, rows = shape_of(weight), static_shape(call.args[0])
         if not is_constant(weight) or shape is None or len(shape) != 2 or rows is None or len(rows) < 2:
             return None
-        return relax.const(rounded(np.ascontiguousarray(constant_array(weight).T)), _SUM)
+        values = constant_array(weight)
+        return relax.const(rounded(np.ascontiguousarray(values.T if source is None else values)), _SUM)
 
     def _dequantised(self, call: Any) -> Dequantised | None:
         """What the second operand of a matmul is the transpose of, where it is made of quantised weights."""
@@ -123,7 +134,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         """What the second operand of a matmul is the transpose of, two-dimensional, or None."""
         data, weight = call.args
         permuted = bound_value(self, weight)
-        if str(getattr(getattr(permuted, "op", None), "name", "")) != "relax.permute_dims":
+        if operator_of(permuted) != "relax.permute_dims":
             return None
         source, axes = permuted.args[0], permuted.attrs.axes
         shapes = [shape_of(data), shape_of(source)]

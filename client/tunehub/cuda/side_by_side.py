@@ -17,6 +17,7 @@ from contextlib import suppress
 from threading import local
 from typing import Any
 
+from tunehub.cuda.kept_loops import with_kept_loops
 from tunehub.cuda.nvrtc import CALLBACK, asked_for, build_plain, own_architecture, split_source, without_header
 from tunehub.target.host import usable_threads
 
@@ -54,6 +55,8 @@ class SideBySide:
 
             @tvm.transform.module_pass(opt_level=0, name="tunehub.DealKernels")  # type: ignore[untyped-decorator]
             def deal(mod: Any, context: Any) -> Any:
+                if not context.instruments:
+                    mod = _with_kept_loops(mod)
                 return dealt(lowered_apart(lower, mod, context, self._threads), self._threads)
 
             def finalize() -> Any:
@@ -132,29 +135,34 @@ class SideBySide:
         return self._original(*arguments) if made is None else made.result()
 
 
-def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: int) -> Any:
-    """``mod`` after the pass ``lower``, under the PassContext ``context``: each function on its own where all are for
-    CUDA, as TVM's passes for one function take no note of others. MetaSchedule lowers in threads as well."""
+def _with_kept_loops(mod: Any) -> Any:
     import tvm
 
-    functions = list(mod.functions.items())
-    if (
-        min(threads, len(functions)) < _FEWEST_KERNELS
-        or context.instruments
-        or not all(_is_kernel(function) for _, function in functions)
-    ):
-        return lower(mod)
+    functions = {v: with_kept_loops(f) if _is_kernel(f) else f for v, f in mod.functions.items()}
+    return tvm.IRModule(functions, attrs=mod.attrs)
 
-    def alone(item: tuple[Any, Any]) -> list[tuple[Any, Any]]:
+
+def lowered_apart(lower: Callable[[Any], Any], mod: Any, context: Any, threads: int) -> Any:
+    """``mod`` after the pass ``lower``, under the PassContext ``context``: each function for CUDA on its own, as TVM's
+    passes for one function take no note of others, and what is for a host, such as shapes of open dimensions, in one
+    module. MetaSchedule lowers in threads as well."""
+    import tvm
+
+    parts = [[item] for item in mod.functions.items() if _is_kernel(item[1])]
+    if min(threads, len(parts)) < _FEWEST_KERNELS or context.instruments:
+        return lower(mod)
+    others = [item for item in mod.functions.items() if not _is_kernel(item[1])]
+
+    def alone(items: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         with context:
-            part = lower(tvm.IRModule(dict([item]), attrs=mod.attrs))
+            part = lower(tvm.IRModule(dict(items), attrs=mod.attrs))
         return [(variable, function.without_attr(_ENTRY)) for variable, function in part.functions.items()]
 
     with ThreadPoolExecutor(threads) as pool:
-        parts = [each for part in pool.map(alone, functions) for each in part]
-    if len({str(variable.name_hint) for variable, _ in parts}) < len(parts):
+        found = [each for part in pool.map(alone, [*parts, others] if others else parts) for each in part]
+    if len({str(variable.name_hint) for variable, _ in found}) < len(found):
         return lower(mod)  # a kernel's name is that of another function
-    return tvm.IRModule(dict(parts), attrs=mod.attrs)
+    return tvm.IRModule(dict(found), attrs=mod.attrs)
 
 
 def dealt(mod: Any, modules: int) -> Any:

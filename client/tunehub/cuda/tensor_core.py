@@ -42,6 +42,7 @@ _SKEW = 8  # elements that a row is longer, so that rows start at different bank
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
+_MOST_AT_ONCE = 8  # elements of 16 bits that a thread loads
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
 _WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_windows at a time
 
@@ -343,12 +344,19 @@ def _vectorised(matmul: Matmul, tile: TensorTile) -> TensorTile | None:
         return None
     lengths = (depth, depth if matmul.k_last else columns)
     found = []
-    for size, along, single in zip((rows * depth, columns * depth), lengths, (matmul.rows_first, False), strict=True):
-        fitting = [v for v in ((1,) if single else (8, 4, 2, 1)) if along % v == 0 and size % (tile.threads * v) == 0]
+    for size, along, most in zip((rows * depth, columns * depth), lengths, _longest(matmul, tile), strict=True):
+        fitting = [v for v in (8, 4, 2, 1) if v <= most and along % v == 0 and size % (tile.threads * v) == 0]
         if not fitting:
             return None
         found.append(fitting[0])
     return replace(tile, vectors=(found[0], found[1]))
+
+
+def _longest(matmul: Matmul, tile: TensorTile) -> tuple[int, int]:
+    """The most elements of A and of B that a thread may load at once. Of windows that are loaded ahead TVM may not see
+    that they lie behind each other in B, and it writes no code that compiles for eight indices at once."""
+    apart = tile.pipelined and matmul.k_last and matmul.window % _MOST_AT_ONCE != 0 and matmul.window > 1
+    return 1 if matmul.rows_first else _MOST_AT_ONCE, _MOST_AT_ONCE // 2 if apart else _MOST_AT_ONCE
 
 
 def _suits(tile: TensorTile, rows: int, columns: int, k: int) -> bool:

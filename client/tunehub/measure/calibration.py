@@ -1,4 +1,4 @@
-"""Measuring a CPU for its profile: four small kernels by the templates whose rules read it, in a few seconds."""
+"""Measuring a CPU for its profile: small kernels by the templates whose rules read it, in a few seconds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import MeasureError
 from tunehub.measure.quiet import clear_of_the_pool
-from tunehub.target.machine_profile import MachineProfile
+from tunehub_registry.machine_profile import MachineProfile
+
+if TYPE_CHECKING:
+    from tunehub.relax.layout.grouped import Groups
 
 _ROUNDS, _LEAST_MS = 50, 3  # of each kernel, milliseconds of a round
 _DISTURBED = 1.3  # times the best round that the median is, from which on something else ran
 _SMALL, _LONG, _LARGE = (96, 2, 128), (8, 1, 1024), (1, 2048, 1024)  # rows, vectors of outputs, steps
+_TILED = (96, 4, 256)  # so much work that beginning a task takes a few hundredths of the time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +45,29 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
     parallel region by its median: in networks, too, threads wait for one another. With TVM 0.25 and newer. Raises
     MeasureError where the machine is busy, and what TVM raises.
     """
-    from tunehub.templates import pairs
+    from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8
+    from tunehub.templates import amx, pairs
     from tunehub.templates.base import Machine, machine_of
 
     found = machine_of(target)
     machine = Machine(vector=found.vector, registers=found.registers, cores=1)  # choices do not depend on a profile
+    instructions = {
+        name: groups
+        for name, groups, doubt in (
+            ("pairs", PAIRS, pairs.doubt(target)),
+            ("tiles", TILES, amx.doubt(target, "bfloat16")),
+            ("byte_tiles", TILES_INT8, amx.doubt(target, "uint8")),
+        )
+        if doubt is None
+    }
     kernels = {
         "multiply_add": _product(target, machine, _SMALL, best=True),
         "dependent": _product(target, machine, _LONG, best=False),
         "memory": _product(target, machine, _LARGE, best=True),
-        **({} if pairs.doubt(target) else {"pairs": _product(target, machine, _SMALL, best=True, paired=True)}),
+        **{
+            name: _product(target, machine, _TILED if each.steps > 1 else _SMALL, best=True, groups=each)
+            for name, each in instructions.items()
+        },
         "region": _empty(target, found.cores),
         "serial": _empty(target, 1),
     }
@@ -72,6 +89,8 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
         dependent_s=per["dependent"],
         memory_bytes=1 / per["memory"],
         pairs_s=per.get("pairs"),
+        tiles_s=per.get("tiles"),
+        byte_tiles_s=per.get("byte_tiles"),
         region_s=max(median(times["region"]) - median(times["serial"]), 1e-8),
     )
 
@@ -88,34 +107,47 @@ def _check(times: Sequence[float]) -> None:
         raise MeasureError(reason, remedy="close what else runs, or wait, and run it again")
 
 
-def _product(target: Any, machine: Any, shape: tuple[int, int, int], *, best: bool, paired: bool = False) -> Kernel:
+def _product(
+    target: Any, machine: Any, shape: tuple[int, int, int], *, best: bool, groups: Groups | None = None
+) -> Kernel:
     """A product on one core by the template for it. With its best tile, or one sum at a time; counted in multiply-adds
-    of vectors, or of pairs, or for one row, whose weights do not fit any cache, in their bytes."""
+    of vectors, or of ``groups``, or for one row, whose weights do not fit any cache, in their bytes."""
     import numpy as np
     import tvm
     from msgspec.structs import replace
     from tvm import te
 
     from tunehub import templates
-    from tunehub.relax.layout.blocked import dense_blocked
-    from tunehub.relax.layout.paired import NARROW, PAIR, dense_paired
 
     rows, vectors, depth = shape
-    kind, compute = (NARROW, dense_paired) if paired else ("float32", dense_blocked)
-    weights = (vectors, depth, machine.vector, PAIR) if paired else (vectors, depth, machine.vector)
-    sizes = ((rows, depth * PAIR if paired else depth), weights)
-    operands = [te.placeholder(size, kind, name=f"x{at}") for at, size in enumerate(sizes)]
-    result = compute(*operands, outputs=vectors * machine.vector)
-    mod = tvm.IRModule({"main": te.create_prim_func([*operands, result])})
+    compute, operands = _operands(shape, machine.vector, groups)
+    inputs = [te.placeholder(each.shape, str(each.dtype), name=f"x{at}") for at, each in enumerate(operands)]
+    result = compute(*inputs, outputs=vectors * machine.vector)
+    mod = tvm.IRModule({"main": te.create_prim_func([*inputs, result])})
     match = templates.find(mod)
     assert match is not None
-    knobs = match.template.default_knobs(match.workload, machine)
-    knobs = replace(knobs, parallel=False) if best else replace(knobs, parallel=False, columns=1, blocks=1)
+    knobs = replace(match.template.default_knobs(match.workload, machine), parallel=False)
+    knobs = knobs if best else replace(knobs, columns=1, blocks=1)
     run = tvm.compile(match.template.apply(mod, match.workload, knobs).mod, target)
-    arrays = [tvm.runtime.tensor(np.ones(size, kind)) for size in sizes]
-    output = tvm.runtime.tensor(np.zeros((rows, vectors * machine.vector), "float32"))
+    output = tvm.runtime.tensor(np.zeros((rows, vectors * machine.vector), str(result.dtype)))
     work = rows * vectors * depth if rows > 1 else 4 * vectors * depth * machine.vector
-    return Kernel(run=run, arguments=(*arrays, output), work=work)
+    return Kernel(run=run, arguments=(*map(tvm.runtime.tensor, operands), output), work=work)
+
+
+def _operands(shape: tuple[int, int, int], vector: int, groups: Groups | None) -> tuple[Any, list[Any]]:
+    """The product of ``shape`` in TE, and its data and weights: ones."""
+    import numpy as np
+
+    from tunehub.relax.layout import blocked, grouped
+    from tunehub.relax.nodes import constant_array
+
+    rows, vectors, depth = shape
+    if groups is None:
+        return blocked.dense_blocked, [np.ones(size, "float32") for size in ((rows, depth), (vectors, depth, vector))]
+    inputs, outputs, kind = depth * groups.size, vectors * vector, "int8" if groups.kind == "int8" else "float32"
+    weight = np.asarray(constant_array(grouped.pack_dense(np.ones((inputs, outputs), kind), groups, out_block=vector)))
+    data = np.ones((rows, inputs), "uint8" if kind == "int8" else weight.dtype)
+    return grouped.dense_grouped, [data, weight]
 
 
 def _empty(target: Any, tasks: int) -> Kernel:

@@ -21,7 +21,7 @@ import msgspec
 from tunehub.records.key_scheme import KEY_SCHEMES
 from tunehub_registry.evidence import RecordEvidence
 
-INDEX_FORMAT = 9
+INDEX_FORMAT = 10
 MEASURED = "measured"  # the source of records that a compile of the user's has measured
 MAX_CANDIDATES = 8
 MAX_MEMBERS = 256
@@ -105,6 +105,10 @@ class RecordIndex:
             raise IndexDamagedError(f"the stamp is {stamps}, not {stamp}")
         names = columns.split(", ")
         self.sets = tuple(SetInfo(**dict(zip(names, row, strict=True))) for row in rows)
+
+    def profiles(self) -> list[bytes]:
+        """The machine profile of the package, unread, if it has one. Raises IndexDamagedError."""
+        return [bytes(row[0]) for row in self._ask("SELECT body FROM profile", ())]
 
     def exact(self, key: str, sets: Iterable[int]) -> list[bytes]:
         """The lines with this exact key, fastest first. A malformed key has none. Raises IndexDamagedError."""

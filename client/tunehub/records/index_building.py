@@ -36,6 +36,7 @@ CREATE TABLE records(line INTEGER PRIMARY KEY, record_set INTEGER, exact TEXT, a
                      anchor_class TEXT, anchor_extents TEXT);
 CREATE TABLE instances(exact TEXT, record_set INTEGER, symbolic TEXT);
 CREATE TABLE evidence(exact TEXT, tuner TEXT, body BLOB, PRIMARY KEY (exact, tuner)) WITHOUT ROWID;
+CREATE TABLE profile(body BLOB);
 """
 _INDEXES = """
 CREATE INDEX by_exact ON records(exact, run_s);
@@ -134,32 +135,43 @@ def evidence_of(package: Package) -> list[RecordEvidence]:
 
 
 def write_index(
-    path: Path, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
+    path: Path,
+    stamp: str,
+    sources: Iterable[RecordStream],
+    evidence: Iterable[RecordEvidence] = (),
+    profile: bytes | None = None,
 ) -> None:
     """Fill the empty file at `path`, streaming the record files. Raises OSError (also for a full disk).
 
-    What the streams raise goes through.
+    `profile`: that of the machine, unread. What the streams raise goes through.
     """
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = OFF")
             connection.execute("PRAGMA synchronous = OFF")
-            _fill(connection, stamp, sources, evidence)
+            _fill(connection, stamp, sources, evidence, profile)
     except sqlite3.Error as error:
         raise OSError(f"{path}: {error}") from error
 
 
 def index_in_memory(
-    stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence] = ()
+    stamp: str,
+    sources: Iterable[RecordStream],
+    evidence: Iterable[RecordEvidence] = (),
+    profile: bytes | None = None,
 ) -> RecordIndex:
     """The same index without a file, for machines where nothing can be written."""
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    _fill(connection, stamp, sources, evidence)
+    _fill(connection, stamp, sources, evidence, profile)
     return RecordIndex(connection, stamp)
 
 
 def _fill(
-    connection: sqlite3.Connection, stamp: str, sources: Iterable[RecordStream], evidence: Iterable[RecordEvidence]
+    connection: sqlite3.Connection,
+    stamp: str,
+    sources: Iterable[RecordStream],
+    evidence: Iterable[RecordEvidence],
+    profile: bytes | None,
 ) -> None:
     connection.executescript(_SCHEMA)
     connection.execute("BEGIN")
@@ -180,6 +192,7 @@ def _fill(
         "INSERT OR REPLACE INTO evidence VALUES (?,?,?)",
         ((item.exact, item.tuner or META_SCHEDULE, msgspec.json.encode(item)) for item in evidence),
     )
+    connection.executemany("INSERT INTO profile VALUES (?)", [(profile,)] if profile is not None else [])
     connection.execute("COMMIT")
     connection.executescript(_INDEXES)
     # The stamp comes last: a file without it was never finished.

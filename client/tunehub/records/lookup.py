@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from tunehub.exceptions import HubError, RecordUnusableError
+from tunehub.exceptions import HubError, PackageUnusableError, RecordUnusableError
 from tunehub.records.index import ClassMember, RecordIndex
 from tunehub.records.key_scheme import LADDER, TEMPLATE
 from tunehub.records.reopening_index import ReopeningIndex
+from tunehub.target.machine_profile import PublishedProfile
 from tunehub.templates import KnobError, version_of
 from tunehub_registry.any_record import AnyRecord, parse_any_record
 from tunehub_registry.evidence import RecordEvidence
-from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.exceptions import FormatError, RegistryError
+from tunehub_registry.machine_profile import PROFILE, parse_profile
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
@@ -169,6 +171,17 @@ class IndexLookup:
         self._package = package
         self._on_problem = on_problem
         self._user = user
+
+    def profile(self) -> PublishedProfile | None:
+        """The machine profile that the package has; one that is none is given to `on_problem`, and counts as none."""
+        found = self._index.ask(lambda index: index.profiles())
+        try:
+            parsed = [parse_profile(data, f"{self._package}!{PROFILE}") for data in found]
+        except FormatError as error:
+            remedy = "report it to the publisher; until then built-in rates hold, or those of `tunehub calibrate`"
+            self._on_problem(PackageUnusableError(f"{self._package}'s profile: {error.reason}", remedy=remedy))
+            return None
+        return PublishedProfile(profile=parsed[0], package=self._package) if parsed else None
 
     def by_exact(self, key: str) -> Candidate | None:
         """As the port says."""

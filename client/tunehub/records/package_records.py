@@ -22,6 +22,7 @@ from tunehub.records.lookup import IndexLookup
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.resolution import Chosen, tvm_allowed
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
+from tunehub_registry.machine_profile import profile_in
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 
 if TYPE_CHECKING:  # what is indexed already needs none of these
@@ -221,8 +222,8 @@ class _PackageOpener:
         from tunehub.records.index_building import evidence_of, record_sets, write_index
 
         with self._opened(blob) as package, record_sets(package) as sources:
-            evidence = evidence_of(package)
-            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, evidence))
+            beside = evidence_of(package), profile_in(package)
+            self._cache.write(path, lambda temporary: write_index(temporary, self._stamp, sources, *beside))
         try:
             return open_index(path, self._stamp)
         except IndexDamagedError as error:
@@ -238,7 +239,7 @@ class _PackageOpener:
         from tunehub.records.index_building import evidence_of, index_in_memory, record_sets
 
         with self._opened(data) as package, record_sets(package) as sources:
-            return index_in_memory(self._stamp, sources, evidence_of(package))
+            return index_in_memory(self._stamp, sources, evidence_of(package), profile_in(package))
 
     def _fetch(self) -> bytes:
         return self._registry.fetch_package(self._chosen.entry)

@@ -1,18 +1,20 @@
-"""What a package's evidence says that tuning is worth, by template: how much faster tuned knobs are than its own.
+"""What a package's evidence says that tuning is worth, by template: how much faster tuned knobs are than its own; and
+how near networks with its records are to another runtime.
 
-It is read only when somebody asks what tuning would gain: compiling needs none of it.
+It is read only when somebody asks for a report with that: compiling needs none of it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunehub.registries.blob_cache import BlobCache, fetch_verified, is_sound
-from tunehub.report.model import TunedRatio
-from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub.report.model import NetworkAccuracy, TunedRatio
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
 from tunehub_registry.package import EVIDENCE, open_package
 
 if TYPE_CHECKING:
@@ -22,17 +24,42 @@ if TYPE_CHECKING:
 MIN_WORKLOADS = 5  # fewer say little about another one
 
 
-def read_tuned_ratios(chosen: Chosen, registry: Registry, cache: BlobCache) -> dict[str, TunedRatio]:
-    """The ratios of a package. Raises RegistryUnreadableError, RegistryError or HashMismatchError."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageEvidence:
+    """By template what tuned knobs are worth, and what is known of the accuracy of networks."""
+
+    ratios: Mapping[str, TunedRatio] = field(default_factory=dict)
+    networks: tuple[NetworkAccuracy, ...] = ()
+
+
+def read_package_evidence(chosen: Chosen, registry: Registry, cache: BlobCache) -> PackageEvidence:
+    """What a package's evidence says. Raises RegistryUnreadableError, RegistryError or HashMismatchError."""
     sha256 = chosen.entry.sha256
     blob = cache.blob_path(sha256)
     data = blob if is_sound(blob, sha256) else fetch_verified(sha256, lambda: registry.fetch_package(chosen.entry))
     with open_package(data, source=chosen.entry.file) as package:
         if EVIDENCE not in package.names:
-            return {}
+            return PackageEvidence()
         with package.open(EVIDENCE) as stream:
-            lines = read_evidence(stream, EVIDENCE)
-            return tuned_ratios(line for line in lines if isinstance(line, RecordEvidence))
+            lines = list(read_evidence(stream, EVIDENCE))
+    ratios = tuned_ratios(line for line in lines if isinstance(line, RecordEvidence))
+    networks = filter(None, (network_accuracy(line) for line in lines if isinstance(line, NetworkEvidence)))
+    return PackageEvidence(ratios=ratios, networks=tuple(networks))
+
+
+def network_accuracy(line: NetworkEvidence) -> NetworkAccuracy | None:
+    """What a line of evidence says of a network's accuracy; None where that was not measured."""
+    found = line.accuracy or None
+    if found is None:
+        return None
+    return NetworkAccuracy(
+        network=line.network,
+        precision=line.precision or "float32",
+        inputs=found.inputs,
+        rows=found.rows,
+        same_class=found.same_class,
+        difference=found.max_rel_diff,
+    )
 
 
 def tuned_ratios(evidence: Iterable[RecordEvidence]) -> dict[str, TunedRatio]:

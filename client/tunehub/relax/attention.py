@@ -15,9 +15,18 @@ import numpy as np
 from tvm import tirx
 
 from tunehub.relax.expressions import replaced
-from tunehub.relax.nodes import constant_array, has_floats, integer, is_constant, same_extent, shape_of, tensor_type
+from tunehub.relax.nodes import (
+    constant_array,
+    has_floats,
+    integer,
+    is_constant,
+    operator_of,
+    same_extent,
+    shape_of,
+    tensor_type,
+)
 from tunehub.relax.open_axes.views import dtype_of
-from tunehub.relax.tensor_views import INDEX, TensorViews, broadcast, name_of, wide
+from tunehub.relax.tensor_views import INDEX, TensorViews, broadcast, wide
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "relax.add": lambda a, b: a + b,
@@ -77,9 +86,9 @@ def found_attention(mutator: Any, call: Any) -> FoundAttention | None:
     """The attention whose last product is ``call``, a matmul of the graph that ``mutator`` (a PyExprMutator) rewrites,
     or which is Relax's own operator; None when it is none."""
     try:
-        if name_of(call) in _OPERATORS:
+        if operator_of(call) in _OPERATORS:
             return _AttentionSearch(TensorViews(mutator)).operator(call)
-        return _AttentionSearch(TensorViews(mutator)).product(call) if name_of(call) == "relax.matmul" else None
+        return _AttentionSearch(TensorViews(mutator)).product(call) if operator_of(call) == "relax.matmul" else None
     except ValueError:  # of shapes that are not those of attention, too
         return None
 
@@ -178,13 +187,13 @@ class _AttentionSearch:
     def softmax(self, weights: Any, at: Sequence[Any]) -> tuple[Any, bool, list[Any]]:
         """The softmax that weights are, whether a query without keys gets zeros behind it, and the place in it."""
         value, safe, place = self.views.value(weights), False, list(at)
-        while name_of(value) != "relax.nn.softmax":
+        while operator_of(value) != "relax.nn.softmax":
             inner = self.views.inside(value, place)
             if inner is not None:
                 source, place = inner
-            elif name_of(value) == "relax.astype" and str(tensor_type(value).dtype) in _FLOATS:
+            elif operator_of(value) == "relax.astype" and str(tensor_type(value).dtype) in _FLOATS:
                 source = value.args[0]
-            elif name_of(value) == "relax.where" and self.is_safe(*value.args):
+            elif operator_of(value) == "relax.where" and self.is_safe(*value.args):
                 source, safe = value.args[2], True
             else:
                 raise NotAttentionError("no softmax")
@@ -198,13 +207,14 @@ class _AttentionSearch:
         condition, weights = self.views.value(condition), self.views.value(weights)
         if self.views.number(zero) != 0:
             return False
-        if name_of(condition) == "relax.isnan":
+        if operator_of(condition) == "relax.isnan":
             return bool(self.views.value(condition.args[0]).same_as(weights))
         names = []
-        while name_of(condition) in ("relax.logical_not", "relax.astype", "relax.max"):
-            names.append(name_of(condition).rpartition(".")[2])
+        while operator_of(condition) in ("relax.logical_not", "relax.astype", "relax.max"):
+            names.append(operator_of(condition).rpartition(".")[2])
             condition = self.views.value(condition.args[0])
-        if names != ["logical_not", "astype", "max", "astype", "logical_not"] or name_of(condition) != "relax.equal":
+        expected = ["logical_not", "astype", "max", "astype", "logical_not"]
+        if names != expected or operator_of(condition) != "relax.equal":
             return False
         scores, least = condition.args
         same = self.views.value(scores).same_as(self.views.value(weights.args[0]))
@@ -214,7 +224,7 @@ class _AttentionSearch:
         """What an expression has at a place: scores times a number, or an expression of TIR."""
         self.steps += 1
         value = self.views.value(expression)
-        name, number = name_of(value), self.views.number(value)
+        name, number = operator_of(value), self.views.number(value)
         if number is not None:
             return _constant(number)
         triangle = _triangle(value, at)
@@ -285,7 +295,7 @@ class _AttentionSearch:
                 best = (value, place, factor)
             bound = self.views.value(value)
             inner = self.views.inside(bound, place)
-            if inner is None and name_of(bound) in _SCALES:
+            if inner is None and operator_of(bound) in _SCALES:
                 inner, own = self.scaled(bound, place)
                 factor *= own
             if inner is None:
@@ -304,8 +314,8 @@ class _AttentionSearch:
         """The tensor that is multiplied by a number, the place in it, and the number."""
         first, second = map(self.views.number, value.args)
         if second is not None:
-            return (value.args[0], list(at)), second if name_of(value) == "relax.multiply" else 1 / second
-        if first is not None and name_of(value) == "relax.multiply":
+            return (value.args[0], list(at)), second if operator_of(value) == "relax.multiply" else 1 / second
+        if first is not None and operator_of(value) == "relax.multiply":
             return (value.args[1], list(at)), first
         return None, 1.0
 

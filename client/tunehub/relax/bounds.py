@@ -25,7 +25,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
 from tunehub.relax.index_expressions import operator_name, parts_of
-from tunehub.relax.nodes import integer, shape_of, symbolic, tensor_class, tensor_type
+from tunehub.relax.nodes import integer, operator_of, shape_of, symbolic, tensor_class, tensor_type
 from tunehub.relax.symbols import symbol_name, variables_in
 
 _LOWER, _UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # attributes of functions: numbers by names of symbols
@@ -91,7 +91,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
     def _extents(self, binding: Any) -> tuple[tuple[Any, Any], ...]:
         """The extents with conditions of a slice, each with what is written for it."""
         call, extents = binding.value, shape_of(binding.var) or ()
-        if _name(call) != _SLICE or not any(map(_has_condition, extents)):
+        if operator_of(call) != _SLICE or not any(map(_has_condition, extents)):
             return ()
         data = call.args[0]
         shape = [self._simple(extent) for extent in shape_of(data) or ()]
@@ -121,7 +121,7 @@ class _BoundedWriter(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if _rounds_up(call):
             return _with_more_padding(call)
-        inside = self._inside_slice(call) if _name(call) == _SLICE else None
+        inside = self._inside_slice(call) if operator_of(call) == _SLICE else None
         return call if inside is None else inside
 
     def _inside_slice(self, call: Any) -> Any | None:
@@ -237,7 +237,7 @@ def _is_conditional(binding: Any) -> bool:
 
 def _is_unordered(value: Any) -> bool:
     """Whether ``value`` concatenates tensors and TVM would write the extent otherwise once it is simplified."""
-    if _name(value) != _CONCAT or not isinstance(value.args[0], relax.Tuple) or value.attrs.axis is None:
+    if operator_of(value) != _CONCAT or not isinstance(value.args[0], relax.Tuple) or value.attrs.axis is None:
         return False
     return any(map(_is_written_otherwise, shape_of(value) or ()))
 
@@ -249,10 +249,10 @@ def _is_written_otherwise(extent: Any) -> bool:
 
 def _rounds_up(call: Any) -> bool:
     """Whether ``call`` is pooling that rounds up, and no window of it can be all outside of the image."""
-    if _name(call) not in _POOLING or not call.attrs.ceil_mode:
+    if operator_of(call) not in _POOLING or not call.attrs.ceil_mode:
         return False
     attrs = call.attrs
-    if _name(call) != _POOLING[0] and attrs.count_include_pad:
+    if operator_of(call) != _POOLING[0] and attrs.count_include_pad:
         return False  # what is added behind would be counted
     rows = zip(attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding[2:], strict=True)
     return all((size - 1) * dilation + 1 >= stride + behind for size, stride, dilation, behind in rows)
@@ -262,7 +262,7 @@ def _with_more_padding(call: Any) -> Any:
     attrs = call.attrs
     top, left, bottom, right = map(int, attrs.padding)
     rows, columns = (int(stride) - 1 for stride in attrs.strides)
-    make = relax.op.nn.max_pool2d if _name(call) == _POOLING[0] else relax.op.nn.avg_pool2d
+    make = relax.op.nn.max_pool2d if operator_of(call) == _POOLING[0] else relax.op.nn.avg_pool2d
     return make(
         call.args[0],
         pool_size=list(map(int, attrs.pool_size)),
@@ -273,10 +273,6 @@ def _with_more_padding(call: Any) -> Any:
         layout=str(attrs.layout),
         out_layout=str(attrs.out_layout),
     )
-
-
-def _name(value: Any) -> str:
-    return str(getattr(getattr(value, "op", None), "name", ""))
 
 
 def _bounds(function: Any) -> _Bounds:

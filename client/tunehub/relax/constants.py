@@ -14,7 +14,7 @@ from tvm import relax
 
 from tunehub.relax.index_expressions import Array
 from tunehub.relax.kernel_values import result_of
-from tunehub.relax.nodes import constant_array, is_constant
+from tunehub.relax.nodes import constant_array, is_constant, operator_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunehub.evaluate_constants")  # type: ignore[untyped-decorator]
@@ -40,7 +40,7 @@ def _known(function: Any, kernels: dict[Any, Any]) -> dict[int, Any]:
         if is_constant(value):
             arrays[variable] = constant_array(value)
             continue
-        if getattr(getattr(value, "op", None), "name", "") != "relax.call_tir" or len(value.args) != 2:
+        if operator_of(value) != "relax.call_tir" or len(value.args) != 2:
             continue
         arguments = [_array(argument, arrays) for argument in getattr(value.args[1], "fields", (None,))]
         known = [argument for argument in arguments if argument is not None]

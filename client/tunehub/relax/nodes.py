@@ -204,6 +204,34 @@ def constant_like(shape: tuple[int, ...], dtype: str, fill: Callable[[npt.NDArra
     return relax.const(tvm.runtime.from_dlpack(array) if size else array)
 
 
+def operator_of(expression: Any) -> str:
+    """The name of the operator that an expression of Relax is a call of; empty for other expressions."""
+    return str(getattr(getattr(expression, "op", None), "name", ""))
+
+
+def calls_in(mod: Any) -> list[Any]:
+    """The calls in the Relax functions of ``mod``."""
+    from tvm import relax
+
+    functions = (each for each in mod.functions.values() if isinstance(each, relax.Function))
+    return [each for function in functions for each in _found(function, relax.Call)]
+
+
+def variables_in(expression: Any) -> list[Any]:
+    """The variables that an expression of Relax reads, each as often as it does."""
+    from tvm import relax
+
+    return _found(expression, relax.Var)
+
+
+def _found(expression: Any, kind: type[Any]) -> list[Any]:
+    from tvm import relax
+
+    found: list[Any] = []
+    relax.analysis.post_order_visit(expression, lambda node: found.append(node) if isinstance(node, kind) else None)
+    return found
+
+
 def bound_value(mutator: Any, expression: Any) -> Any:
     """What a variable is bound to in what ``mutator`` (a PyExprMutator) writes, followed to the end; other expressions,
     and parameters, are themselves."""

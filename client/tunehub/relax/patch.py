@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from tunehub.cuda.dependent_launch import with_dependent_launches
 from tunehub.cuda.side_by_side import SideBySide
 from tunehub.relax.lowering import PIPELINE, Factory, without_cleaning
 
@@ -97,7 +98,9 @@ class DefaultPipelinePatch:
 
         default, by_target = relax.pipeline.PIPELINE_MAP["default"], relax.get_default_pipeline
         self._originals, self._lowering = (default, by_target), PIPELINE_MAP[PIPELINE]
-        PIPELINE_MAP[PIPELINE] = self._kernels.lowering(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
+        PIPELINE_MAP[PIPELINE] = self._kernels.lowering(
+            with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE], _lost_vectors))
+        )
 
         def hub_or_default() -> Any:
             @tvm.transform.module_pass(opt_level=0, name="tunehub.default")  # type: ignore[untyped-decorator]

@@ -17,11 +17,13 @@ from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.exceptions import CompileStepError
 from tunehub.records.ladder import StepRejected
 from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.relax.element_types import product_types
 from tunehub.relax.known_mistakes import wrong_operators
 from tunehub.relax.lowering import IS_SCHEDULED, is_scheduled
-from tunehub.relax.nodes import buffer_kind, parameters, plain_extent, same_extent, tensor_type
+from tunehub.relax.nodes import buffer_kind, calls_in, operator_of, parameters, plain_extent, same_extent, tensor_type
 from tunehub.relax.patch import DefaultPipelinePatch
 from tunehub.relax.schedule.ladder import Scheduled, Scheduling
+from tunehub.relax.schedule.template_fit import machine_for, published_rates
 from tunehub.relax.schedule.verified import VerifiedFunctions, VerifiedScheduling
 from tunehub.relax.symbols import symbol_name, symbols_of
 from tunehub.report.model import WorkloadReport
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tunehub.relax.layout.narrowing import Narrowing
 
 _DEFAULT_SCHEDULE = "ApplyDefaultSchedule"
+_NARROW = ("bf16", "auto")  # precisions that may round operands to bfloat16
 _BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda", "rocm": "rocm"}
 
 
@@ -58,7 +61,7 @@ def prepare(
     last (:mod:`tunehub.cuda.channels_last`).
     ``precision``: ``tf32`` gives products in float32 weights that tensor cores can read; ``bf16`` rounds operands of
     products and convolutions on CPUs that multiply these faster, but of those that :mod:`tunehub.relax.winograd` makes
-    faster (``winograd``) not.
+    faster (``winograd``) not; ``auto`` does so where that is known.
     """
     import tvm
     from tvm import relax
@@ -68,8 +71,7 @@ def prepare(
     from tunehub.relax.reshapes import reshapes_are_views
 
     simplify = _simplifying_passes(mod)
-    narrow = precision == "bf16"
-    planning = [_layout_pass(target, narrow=narrow, winograd=winograd)] if layout == "auto" and simplify else []
+    planning = [_layout_pass(target, precision=precision, winograd=winograd)] if layout == "auto" and simplify else []
     passes = [
         within_bounds,
         keep_effects,
@@ -106,15 +108,17 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
-            with _verifying(hub, target) as verifier:
+            with published_rates(hub.published_profile), _verifying(hub, target) as verifier:
+                hub.step("graph")
                 known: dict[str, Scheduling] = {}
                 prepared = _prepare_for(hub, mod, target, known)
                 _measure(prepared, target, hub, known)
                 finished = _scheduled_and_finished(prepared, target, hub, verifier, known)
-            hub.leaves_wrong(wrong_operators(_relax_calls(mod), target))
+            hub.leaves_wrong(wrong_operators(calls_in(mod), target))
             _note_weights(finished, hub)
             if hub.verification is not None and hub.verification.whole_networks:
                 hub.verification.check_network(mod, finished, target, hub.note)
+            hub.step("code")
             return finished
         except Exception as error:
             hub.failed("compiling with records", error)
@@ -143,10 +147,10 @@ def explain_module(
     if not _may_serve(bound, target, hub):
         return
     try:
-        with _verifying(hub, target, explaining=True) as verifier:
+        with published_rates(hub.published_profile), _verifying(hub, target, explaining=True) as verifier:
             known: dict[str, Scheduling] = {}
             apply_records(_prepare_for(hub, bound, target, known), target, hub, verifier, known)
-        hub.leaves_wrong(wrong_operators(_relax_calls(bound), target))
+        hub.leaves_wrong(wrong_operators(calls_in(bound), target))
     except Exception as error:
         hub.failed("explaining the module", error)
 
@@ -316,7 +320,9 @@ def _scheduled_and_finished(
 ) -> Any:
     """``mod`` after :func:`apply_records` and :func:`_finish`, which goes on while schedules are verified. Where one is
     refused it was in vain, and so was an error that it raised."""
+    hub.step("schedule")
     records = _ModuleRecords(mod, target, hub, verifier, known)
+    hub.step("lower")
     finished = _finished(records, target)
     if records.verified.settle():
         finished = _finished(records, target)
@@ -382,16 +388,18 @@ class _ModuleRecords:
                     self._hub.refused(name, rejection_text(rejected))
         self._tell_of_missing_headers()
         self._tell_of_precision()
+        self._tell_of_profile()
 
     def _tell_of_precision(self) -> None:
         """What a precision other than float32 did."""
         precision = self._hub.precision
-        if precision == "bf16":
+        if precision in _NARROW:
             from tunehub.templates.pairs import is_paired
 
             count = sum(is_paired(function) for _, function in self._workloads)
             text = f"{count} functions multiply operands that are rounded to bfloat16"
-            self._hub.note(f"precision=bf16: {text if count else f'nothing is rounded, {self._why_not_paired()}'}")
+            why = f"nothing is rounded: {self._why_not_paired()}"
+            self._hub.note(f"precision={precision}: {text if count else why}")
         elif precision == "tf32":
             from tunehub.cuda.hopper.tf32 import NAME
 
@@ -399,15 +407,20 @@ class _ModuleRecords:
             count = sum(each is not None and each.template == NAME for each in served)
             self._hub.note(f"precision=tf32: {count} functions in float32 multiply operands that are rounded to TF32")
 
+    def _tell_of_profile(self) -> None:
+        """Whose measurements of this CPU the rules went by."""
+        source = machine_for(self._target).profile if self._target.kind.name == "llvm" else None
+        if source is not None:
+            self._hub.note(f"where there is no record, rules go by {source}")
+
     def _why_not_paired(self) -> str:
         from tunehub.relax.layout.narrowing import doubt  # few ask for it
-        from tunehub.relax.schedule.template_fit import machine_for
 
-        if self._hub.layout != "auto":
-            return "layouts are kept"
         if self._target.kind.name != "llvm":
             return "it is for CPUs"
-        found = doubt(self._target, machine_for(self._target))
+        if self._hub.layout != "auto":
+            return "layouts are kept"
+        found = doubt(self._target, machine_for(self._target), asked=self._hub.precision == "bf16")
         return found or "no product or convolution has constant weights of a fitting shape"
 
     def _tell_of_missing_headers(self) -> None:
@@ -449,6 +462,7 @@ def _report(item: VerifiedScheduling, name: str, remaining: str, replaced: StepR
         not_run=item.verdict.not_run,
         refused=tuple(each for each in rejected if each.refusal is not None),
         symbols=tuple(map(symbol_name, symbols_of(item.scheduling.original))),
+        types=product_types(item.scheduling.original),
     )
     if served is None:
         return report
@@ -552,7 +566,7 @@ def _simplifying_passes(mod: Any) -> list[Any]:
     from tunehub.relax.raising import raise_kernels
     from tunehub.relax.simplify import NARROW, simplify
 
-    norms = [call for call in _relax_calls(mod) if _operator(call) == "relax.nn.batch_norm"]
+    norms = [call for call in calls_in(mod) if operator_of(call) == "relax.nn.batch_norm"]
     if any(call.attrs.training for call in norms):
         return []
     narrow = any(str(tensor_type(call.args[0]).dtype) in NARROW for call in norms)
@@ -635,7 +649,7 @@ def _attention_passes(target: Any) -> list[Any]:
     return [join_attention] if serves(target) else []
 
 
-def _layout_pass(target: Any, *, narrow: bool, winograd: bool) -> Any:
+def _layout_pass(target: Any, *, precision: Precision, winograd: bool) -> Any:
     import tvm
 
     @tvm.transform.module_pass(opt_level=0, name="tunehub.plan_layouts")  # type: ignore[untyped-decorator]
@@ -646,48 +660,30 @@ def _layout_pass(target: Any, *, narrow: bool, winograd: bool) -> Any:
 
         if target.kind.name != "llvm":
             return mod
-        narrowing = _narrowing(target, winograd=winograd) if narrow else None
+        narrowing = _narrowing(target, precision, winograd=winograd)
         return quantise_in_vectors(fast_math(plan_layouts(mod, target, narrowing=narrowing)))
 
     return planned
 
 
-def _narrowing(target: Any, *, winograd: bool) -> Narrowing | None:
-    """What has operands in bfloat16 on ``target``; None where that would not be faster."""
+def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowing | None:
+    """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
+    if precision not in _NARROW:
+        return None
     from tunehub.relax.layout.narrowing import Narrowing, doubt
-    from tunehub.relax.schedule.template_fit import machine_for
     from tunehub.templates import amx
 
     machine = machine_for(target)
-    if doubt(target, machine):
+    if doubt(target, machine, asked=precision == "bf16"):
         return None
     return Narrowing(machine=machine, winograd=winograd, tiles=amx.doubt(target, "bfloat16") is None)
-
-
-def _relax_calls(mod: Any) -> list[Any]:
-    from tvm import relax
-
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call):
-            found.append(node)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return found
-
-
-def _operator(call: Any) -> str:
-    return str(getattr(call.op, "name", ""))
 
 
 def call_counts(mod: Any) -> Counter[str]:
     """How often each PrimFunc is called by the graph."""
     counts: Counter[str] = Counter()
-    for call in _relax_calls(mod):
-        if _operator(call).startswith("relax.call_tir"):
+    for call in calls_in(mod):
+        if operator_of(call).startswith("relax.call_tir"):
             counts[str(call.args[0].name_hint)] += 1
     return counts
 

@@ -32,6 +32,7 @@ from tunehub.relax.nodes import (
     constant_array,
     integer,
     is_constant,
+    operator_of,
     parameters,
     plain_extent,
     same_extents,
@@ -80,7 +81,7 @@ class _Raiser(PyExprMutator):  # type: ignore[misc]
         """A part of a split tensor as a slice: each is a kernel that fuses, and nothing is written twice."""
         item = self.visit_expr_post_order(item)
         split = self.bound(item.tuple_value)
-        if str(getattr(getattr(split, "op", None), "name", "")) != "relax.split":
+        if operator_of(split) != "relax.split":
             return item
         shape, part = shape_of(split.args[0]), shape_of(item)
         if shape is None or part is None:
@@ -241,7 +242,7 @@ def _narrowed(raiser: _Raiser, call: Any) -> Any | None:
     if bound == (-math.inf if is_maximum else math.inf):
         return data
     inner = raiser.bound(data)
-    name = str(getattr(getattr(inner, "op", None), "name", ""))
+    name = operator_of(inner)
     if name not in (("relax.minimum",) if is_maximum else ("relax.maximum", "relax.nn.relu")):
         return relax.op.nn.relu(data) if is_maximum and bound == 0 else None
     within, first = inner.args[0], 0.0 if name == "relax.nn.relu" else raiser.number(inner.args[1])
@@ -346,7 +347,7 @@ def _padding_of(raiser: _Raiser, call: Any, layout: str, most: float) -> tuple[A
     """What the first argument of ``call`` pads with at most ``most`` (exactly zero for 0), along the spatial axes
     only, and the padding with that of the call added: all that comes before, then all that comes after."""
     pad = raiser.bound(call.args[0])
-    if str(getattr(getattr(pad, "op", None), "name", "")) != "relax.nn.pad" or str(pad.attrs.pad_mode) != "constant":
+    if operator_of(pad) != "relax.nn.pad" or str(pad.attrs.pad_mode) != "constant":
         return None
     value, widths = float(pad.attrs.pad_value), [int(width) for width in pad.attrs.pad_width]
     spatial = [axis for axis, name in enumerate(layout) if name not in "NC"]

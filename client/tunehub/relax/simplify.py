@@ -33,6 +33,7 @@ from tunehub.relax.nodes import (
     bound_value,
     constant_array,
     is_constant,
+    operator_of,
     same_shape,
     shape_of,
     static_shape,
@@ -176,7 +177,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _sum_of_stack(self, call: Any) -> Any | None:
         stack = bound_value(self, call.args[0])
-        if getattr(getattr(stack, "op", None), "name", "") != "relax.stack" or call.attrs.keepdims:
+        if operator_of(stack) != "relax.stack" or call.attrs.keepdims:
             return None
         parts = bound_value(self, stack.args[0])
         axes = [int(axis) for axis in call.attrs.axis or []]
@@ -209,7 +210,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
     def _scaled_convolution(self, data: Any, scale: _Array, dtype: Any) -> Any | None:
         """The convolution in NCHW that ``data`` is with its weight times ``scale``, where that is a constant."""
         found = bound_value(self, data)
-        if getattr(getattr(found, "op", None), "name", "") != "relax.nn.conv2d":
+        if operator_of(found) != "relax.nn.conv2d":
             return None
         weight, layouts = self._constant(found.args[1]), (found.attrs.out_layout, found.attrs.kernel_layout)
         if weight is None or weight.dtype != dtype or tuple(map(str, layouts)) != ("NCHW", "OIHW"):
@@ -219,7 +220,7 @@ class _Simplifier(PyExprMutator):  # type: ignore[misc]
 
     def _without_broadcast(self, expression: Any) -> Any:
         value = bound_value(self, expression)
-        broadcast = getattr(getattr(value, "op", None), "name", "") == "relax.broadcast_to"
+        broadcast = operator_of(value) == "relax.broadcast_to"
         return value.args[0] if broadcast and same_shape(value, value.args[0]) else expression
 
     def _fold(self, name: str, call: Any) -> _Array | None:

@@ -23,6 +23,7 @@ _LARGER = (13, 29, 131, 251, 509, 1021)  # for functions that small values leave
 _FEWEST = 6
 _ROTATED = 3  # places between the values of neighbouring symbols
 _TYPICAL_SIDES, _TYPICAL_BATCH = (128, 1 << 12, 1 << 16), 1
+_BEYOND = 4  # times the largest threshold: what runs there runs at all larger sizes
 _BATCHED = 3  # axes from which on a symbol that is nowhere but in front is a batch
 
 
@@ -78,11 +79,14 @@ def _without_other_branches(function: Any) -> Any:
 
 
 def _taken(realize: Any) -> Any:
+    return _with_branches(realize, [_inner(loop.body) for loop in _branches(realize) if extent_at(loop.extent, {})])
+
+
+def _with_branches(realize: Any, branches: Sequence[Any]) -> Any:
     from tvm import tirx
 
     root = realize.block
-    bodies = [_inner(loop.body) for loop in _branches(realize) if extent_at(loop.extent, {})]
-    body = bodies[0] if len(bodies) == 1 else tirx.SeqStmt(bodies)
+    body = branches[0] if len(branches) == 1 else tirx.SeqStmt(list(branches))
     block = type(root)([], [], [], root.name_hint, body, alloc_buffers=root.alloc_buffers)
     return type(realize)([], True, block)
 
@@ -113,6 +117,20 @@ def branches_at(function: Any, values: Sequence[int]) -> tuple[int, ...]:
         return ()
     known = dict(zip(map(hash, symbols_of(function)), values, strict=True))
     return tuple(at for at, loop in enumerate(_branches(function.body)) if extent_at(loop.extent, known))
+
+
+def with_branches_for(function: Any, ranges: Sequence[tuple[int, int | None]]) -> Any:
+    """``function`` with those of its branches only that run where its symbol is in ``ranges``: above the first number
+    up to the second, None without an end. Itself where it has no branches, or several symbols."""
+    symbols = symbols_of(function)
+    if PROBES not in (function.attrs or {}) or len(symbols) != 1:
+        return function
+    furthest = _BEYOND * max(map(math.prod, probes(function)))  # above all thresholds
+    ends = [(above, max(above, min(furthest, up_to or furthest))) for above, up_to in ranges]
+    values = np.concatenate([[above + 1, *range(above + 2, end + 1)] for above, end in ends])
+    known = {hash(symbols[0]): values}
+    used = [branch for branch in _branches(function.body) if np.any(compiled(branch.extent).value(known))]
+    return function.with_body(_with_branches(function.body, used or _branches(function.body)))
 
 
 def first_probes(function: Any) -> set[tuple[int, ...]]:

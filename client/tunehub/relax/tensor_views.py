@@ -15,6 +15,7 @@ from tunehub.relax.nodes import (
     has_floats,
     integer,
     is_constant,
+    operator_of,
     same_extent,
     shape_of,
     symbolic,
@@ -24,11 +25,6 @@ INDEX = "int64"
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _MOST_COMPARED = 1 << 24  # elements of a constant
 _Step = tuple[Any, list[Any]] | None
-
-
-def name_of(value: Any) -> str:
-    """The name of the operator that a value is a call of; empty for other values."""
-    return str(getattr(getattr(value, "op", None), "name", ""))
 
 
 def wide(extent: Any) -> Any:
@@ -58,7 +54,7 @@ class TensorViews:
         """The tensor that ``value`` looks at, and the place there of what is at the place ``at``; None for others."""
         if type(value).__name__ == "TupleGetItem":
             return self._part(value, at)
-        name, own = name_of(value), shape_of(value)
+        name, own = operator_of(value), shape_of(value)
         shape = shape_of(value.args[0]) if own is not None and name and len(value.args) else None
         if own is None or shape is None:
             return None
@@ -81,12 +77,12 @@ class TensorViews:
     def number(self, expression: Any) -> float | None:
         """What all elements of a tensor are, if that is known."""
         value = self.value(expression)
-        if name_of(value) == "relax.full_like":
+        if operator_of(value) == "relax.full_like":
             return self.number(value.args[1])
-        if name_of(value) == "relax.where":
+        if operator_of(value) == "relax.where":
             chosen = self.number(value.args[0])
             return None if chosen is None else self.number(value.args[1 if chosen else 2])
-        if name_of(value) == "relax.less":
+        if operator_of(value) == "relax.less":
             first, second = map(self.number, value.args)
             return None if first is None or second is None else float(first < second)
         array = constant_array(value) if is_constant(value) else None
@@ -101,7 +97,7 @@ class TensorViews:
     def _part(self, item: Any, at: Sequence[Any]) -> _Step:
         """One of the tensors that another was split into."""
         split = self.value(item.tuple_value)
-        shape = shape_of(split.args[0]) if name_of(split) == "relax.split" else None
+        shape = shape_of(split.args[0]) if operator_of(split) == "relax.split" else None
         if shape is None:
             return None
         axis, cuts = int(split.attrs.axis) % len(shape), split.attrs.indices_or_sections

@@ -25,6 +25,7 @@ HIT_RUNGS = frozenset({"measured", "user", "exact", "anchor", "family"})
 OWN_RECORD = frozenset({"measured", "user", "exact", "family"})
 _TVMS_OWN = frozenset({"dlight", "default"})
 _BOTTLENECKS = 3
+_OPERANDS = {"bf16": "bfloat16", "int8": "uint8"}  # of products, by precision
 
 WrongFor = Literal["nan", "infinity", "far_from_zero", "subnormal", "large_divisor", "halfway"]  # see docs/compile.md
 
@@ -54,7 +55,8 @@ class WorkloadReport:
     (`static`), and None when it was not; `not_run` is why it was not run where it should have been, or at which sizes
     it was not and why. `refused` are the schedules that did not pass. `symbols` are the names of its open dimensions.
     Where a record serves these, `sizes` says which sizes, and the times are those at a typical one. `scalar_remainders`
-    is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then.
+    is what TVM had against vectors for what is left over at the end of rows, which is computed one by one then. `types`
+    are those of the operands and sums of its product, where they are not all one: `uint8 × int8 → int32`.
 
     For Relay, `tuner` made the record, `implementation` is the one that TVM chose for the operator, and `rejected` are
     the others; `trials` were spent on a space of `space` configurations, where that is known.
@@ -88,6 +90,7 @@ class WorkloadReport:
     symbols: tuple[str, ...] = ()
     sizes: str | None = None
     scalar_remainders: str | None = None
+    types: str | None = None
 
     @property
     def hit(self) -> bool:
@@ -157,6 +160,19 @@ class TunedRatio:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkAccuracy:
+    """Evidence of the package on a network in `precision`, beside onnxruntime on so many random `inputs`: the largest
+    `difference` of outputs, relative, and in how many of the `rows` of outputs the class is the same."""
+
+    network: str
+    precision: str
+    inputs: int
+    rows: int
+    same_class: int
+    difference: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
     """What tuning a workload would gain: `factor` in speed, `seconds` of all calls; None where it is not known.
 
@@ -186,7 +202,8 @@ class ReportData:
     `package` is the resolved package or None, `notes` are warnings and remarks. `profile` is there when the modules of
     the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
     TVM's functions of workloads without a record of their own, by exact key: what `save_misses` writes.
-    `wrong_operators` are what is known to be computed wrongly for some data.
+    `wrong_operators` are what is known to be computed wrongly for some data. `accuracy` is the package's evidence on
+    networks.
     """
 
     target: str
@@ -197,6 +214,7 @@ class ReportData:
     tuning: Mapping[str, TunedRatio] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     wrong_operators: tuple[WrongOperator, ...] = ()
+    accuracy: tuple[NetworkAccuracy, ...] = ()
 
     def hits(self) -> tuple[WorkloadReport, ...]:
         """The workloads that records serve."""
@@ -246,6 +264,12 @@ class ReportData:
         reason = f"the median of {evidence.count} tuned workloads of the template {item.template}"
         return Gain(factor=factor, seconds=seconds, reason=reason)
 
+    def narrow_accuracy(self) -> tuple[NetworkAccuracy, ...]:
+        """The evidence on networks in the precisions, other than float32, that the workloads have."""
+        types = {(item.types or "").partition(" ")[0] for item in self.workloads}
+        own = {precision for precision, operand in _OPERANDS.items() if operand in types}
+        return tuple(item for item in self.accuracy if item.precision in own)
+
     def refused(self) -> int:
         """How many schedules were verified and refused."""
         return sum(len(item.refused) for item in self.workloads)
@@ -262,6 +286,7 @@ class ReportData:
             "bottlenecks": [self._bottleneck(item) for item in self.bottlenecks()],
             "profile": None if self.profile is None else asdict(self.profile),
             "notes": list(self.notes),
+            "accuracy": [asdict(item) for item in self.accuracy],
             "wrong_operators": [asdict(item) for item in self.wrong_operators],
             "workloads": [{**asdict(item), "share": self.share(item)} for item in self.workloads],
         }

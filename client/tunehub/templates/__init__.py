@@ -8,6 +8,7 @@ A template is a module with ``NAME``, ``VERSION`` (a number that changes when kn
 * ``knob_space(workload, machine) -> list[Knobs]``: the choices worth measuring, the default's first;
 * ``default_knobs(workload, machine) -> Knobs``: a good choice without measuring;
 * ``apply(mod, workload, knobs)``: the schedule, :class:`tunehub.templates.base.KnobError` when knobs do not fit;
+* optionally ``lacks(workload, target) -> str | None``: why the target cannot have instructions that it needs;
 * optionally ``gains(workload, machine) -> bool``: whether its default knobs surely beat TVM's own loops. Templates
   without it always do, by the evidence of packages.
 
@@ -43,6 +44,7 @@ __all__ = [
     "Template",
     "doubt",
     "find",
+    "lacking",
     "machine_of",
     "read_knobs",
     "template",
@@ -109,6 +111,14 @@ def find(mod: Any) -> Match | None:
             steps = sum(size_of((*block.spatial, *block.reduction)) for block in blocks)
             return Match(template=candidate, workload=workload, steps=steps)
     return None
+
+
+def lacking(match: Match, target: Any) -> str | None:
+    """Why ``target`` cannot have the instructions with which a template computes a function, or None: LLVM ends the
+    process when it is to generate one that the target lacks, whoever asked for it."""
+    lacks = getattr(match.template, "lacks", None)
+    found: str | None = None if lacks is None else lacks(match.workload, target)
+    return found
 
 
 def doubt(match: Match, machine: Machine) -> str | None:

@@ -3,18 +3,18 @@
 Eight registers hold tiles of at most 16 rows of 64 bytes: four have sums, two have rows of data, and two have weights,
 so that each tile is used twice. How many rows each has is configured for each thread, and Linux wants to be asked once
 for each process (``arch_prctl``): both are done by a function of LLVM IR that is imported with the kernel. Where the
-CPU or Linux has no AMX, the kernel raises a TVMError that says so before its first instruction of AMX.
+CPU or Linux has no AMX, plain loops beside the instructions compute the same, and one line on stderr says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunehub.relax.layout.tiled import STEP
+from tunehub.relax.layout.grouped import TILES
 from tunehub.relax.nodes import buffer_of
-from tunehub.target.tvm_generation import find_tvm
+from tunehub.templates.instruction import lacking
 
 _TILE = 16  # rows of a tile, and numbers of 32 bits in a row
 _SUM_BYTES = 4
@@ -23,10 +23,16 @@ _FEATURES = {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
 _BYTES = {"bfloat16": 2, "uint8": 1}
 _DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; sums have those before
 _BEGIN = "tunehub_amx_begin"
-_REFUSED = "this function was compiled for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl)"
+_REFUSED = (
+    "tunehub: a library was made for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl): "
+    "it computes without, many times slower; compile for this machine"
+)
 # 158 is arch_prctl, 4131 ARCH_REQ_XCOMP_PERM, 18 XFEATURE_XTILEDATA. A configuration: 1, the palette, then the bytes of
 # a row of each tile from 16 on (two each), and from 48 on the rows of each (one each).
-_IMPORTED = """
+_IMPORTED = f"""
+@tunehub_amx_refused = private constant [{len(_REFUSED) + 1} x i8] c"{_REFUSED}\\0A"
+declare i64 @write(i32, ptr, i64)
+""" + """
 @tunehub_amx_state = internal global i8 0
 declare i64 @syscall(i64, ...)
 declare void @llvm.x86.ldtilecfg(ptr)
@@ -39,10 +45,16 @@ ask:
   %answer = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
   %granted = icmp eq i64 %answer, 0
   %asked = select i1 %granted, i8 1, i8 2
-  store atomic i8 %asked, ptr @tunehub_amx_state monotonic, align 1
+  %before = atomicrmw xchg ptr @tunehub_amx_state, i8 %asked monotonic
+  %first = icmp eq i8 %before, 0
+  %refused = xor i1 %granted, true
+  %tell = and i1 %first, %refused
+  br i1 %tell, label %say, label %decide
+say:
+  %said = call i64 @write(i32 2, ptr @tunehub_amx_refused, i64 LENGTH)
   br label %decide
 decide:
-  %state = phi i8 [ %known, %0 ], [ %asked, %ask ]
+  %state = phi i8 [ %known, %0 ], [ %asked, %ask ], [ %asked, %say ]
   %usable = icmp eq i8 %state, 1
   br i1 %usable, label %configure, label %refuse
 configure:
@@ -55,21 +67,12 @@ ptr %configuration, align 64
 refuse:
   ret i32 1
 }
-"""
+""".replace("LENGTH", str(len(_REFUSED) + 1))
 
 
 def doubt(target: Any, kind: str) -> str | None:
-    """Why code for ``target`` cannot have the instruction for data of ``kind``, bfloat16 or uint8, or None: LLVM ends
-    the process when it is to generate one that the target has not."""
-    from tvm.target import codegen
-
-    if target.kind.name != "llvm":
-        return "it is for CPUs"
-    installed = find_tvm()
-    if installed is None or installed.release < (0, 27):
-        return "it needs TVM 0.27"
-    lacking = [name for name in ("amx-tile", _FEATURES[kind]) if not codegen.target_has_features([name], target)]
-    return f"the target lacks {', '.join(lacking)}" if lacking else None
+    """Why code for ``target`` cannot have the instruction for data of ``kind``, bfloat16 or uint8, or None."""
+    return lacking(target, {name: name for name in ("amx-tile", _FEATURES[kind])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,21 +153,75 @@ class _Body:
         self._sums, self._data, self._weights, self._of = sums, data, weights, matrices
         kind = str(data.dtype)
         self._multiply, self._element = _INSTRUCTIONS[kind], _BYTES[kind]
-        self._step = STEP * _SUM_BYTES // self._element  # numbers of data in one step
+        self._step = TILES.steps * _SUM_BYTES // self._element  # numbers of data in one step
         self._vectors = matrices.blocks * matrices.lanes // _TILE
 
     def statement(self) -> Any:
         from tvm import tirx
 
-        pieces = [self._piece(*piece) for piece in _pieces(self._of.rows)]
-        return tirx.SeqStmt([*pieces, _call("llvm.x86.tilerelease")])
+        pieces = _pieces(self._of.rows)
+        begun = [tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(*each[2:]), "int64")) for each in pieces]
+        first, *others = [self._piece(*piece) for piece in pieces]
+        again = [part for begin, piece in zip(begun[1:], others, strict=True) for part in (tirx.Evaluate(begin), piece)]
+        tiles = tirx.SeqStmt([first, *again, _call("llvm.x86.tilerelease")])
+        return tirx.IfThenElse(begun[0] == 0, tiles, self._plain())
 
-    def _piece(self, start: int, count: int, first: int, second: int) -> Any:
-        import tvm
+    def _plain(self) -> Any:
+        """The same without tiles: a vector of sums at a time."""
         from tvm import tirx
 
-        began = tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(first, second), "int64"))
-        check = tirx.AssertStmt(began == 0, tvm.ir.StringImm("RuntimeError"), [tvm.ir.StringImm(_REFUSED)])
+        group, total = int(self._weights.shape[-1]), str(self._sums.dtype)
+        parts = (("part", TILES.steps), ("item", group))
+
+        def sums(vector: Any, image: Any, row: Any) -> Any:
+            block, first = self._lane(vector)
+            place = self._sums_place(image, row, block)
+            place[-1] = place[-1] + first
+
+            def step(*at: Any) -> Any:
+                *steps, part, item = at
+                element = self._data_place(image, row, steps)
+                element[-1] += part * group + item
+                number = tirx.Cast(total, tirx.BufferLoad(self._data, element))
+
+                def added(lane: Any, sum_: Any) -> Any:
+                    factor = tirx.BufferLoad(self._weights, (block, *steps, part, first + lane, item))
+                    return sum_ + number * tirx.Cast(total, factor)
+
+                return self._vector(place, added)
+
+            extents = [*((f"k{at}", extent) for at, extent in enumerate(self._of.reduction)), *parts]
+            return tirx.SeqStmt([self._vector(place, lambda *_: tirx.const(0, total)), _loops(extents, step)])
+
+        return _loops([("vector", self._vectors), ("image", self._of.images), ("row", self._of.rows)], sums)
+
+    def _vector(self, place: Sequence[Any], value: Callable[[Any, Any], Any]) -> Any:
+        """A vector of sums from ``place`` on becomes ``value`` of the lane and of what it was."""
+        from tvm import tirx
+
+        lane = tirx.Var("lane", "int32")
+        at = [*place[:-1], place[-1] + lane]
+        store = tirx.BufferStore(self._sums, value(lane, tirx.BufferLoad(self._sums, at)), at)
+        return tirx.For(lane, 0, _TILE, tirx.ForKind.VECTORIZED, store)
+
+    def _sums_place(self, image: Any, row: Any, block: Any) -> list[Any]:
+        """Indices of the first sum of a row in a block."""
+        place: list[Any] = [0] * len(self._sums.shape)
+        for axis, index in ((self._of.sums_image, image), (self._of.sums_row, row), (self._of.sums_block, block)):
+            place[axis] = place[axis] + index
+        return place
+
+    def _data_place(self, image: Any, row: Any, at: Sequence[Any]) -> list[Any]:
+        """Indices of the first number of a row at a step of the reduction."""
+        place: list[Any] = [0] * len(self._data.shape)
+        steps = [(self._of.data_row, row), (self._of.data_image, image), *zip(self._of.data_steps, at, strict=False)]
+        for (axis, step), index in steps:
+            place[axis] = place[axis] + index * step
+        place[-1] = place[-1] + at[-1] * self._step
+        return place
+
+    def _piece(self, start: int, count: int, first: int, second: int) -> Any:
+
         columns = 2 if self._vectors % 2 == 0 else 1
         tiles = [(0, 0), (1, 0)] if columns == 2 else [(0, 0)]
         tiles += [(column, 1) for column, _ in tiles] if second else []
@@ -178,7 +235,7 @@ class _Body:
             place = (image, [row, row + first], [vector * columns, vector * columns + 1])
             return self._tiles(tiles, *place)
 
-        return tirx.SeqStmt([check, _loops(loops, compute)])
+        return _loops(loops, compute)
 
     def _tiles(self, tiles: Sequence[tuple[int, int]], image: Any, rows: list[Any], vectors: list[Any]) -> Any:
         """The sums of ``tiles``, each of a vector and rows: registers of sums are numbered by both."""
@@ -235,7 +292,7 @@ class _Body:
         for index, extent in zip(at, self._of.reduction, strict=True):
             position = position * extent + index
         row = self._of.lanes * _SUM_BYTES // self._element
-        place = block * self._weights.strides[0] + position * (STEP * row) + lane * (_SUM_BYTES // self._element)
+        place = block * self._weights.strides[0] + position * (TILES.steps * row) + lane * (_SUM_BYTES // self._element)
         return _pointer(self._weights, place, self._element), _bytes(row, self._element)
 
     def _lane(self, vector: Any) -> tuple[Any, Any]:

@@ -13,13 +13,14 @@ import msgspec
 from tunehub.exceptions import SettingError
 
 if TYPE_CHECKING:
-    from tunehub.target.machine_profile import MachineProfile
+    from tunehub.target.machine_profile import PublishedProfile
+    from tunehub_registry.machine_profile import MachineProfile
 
 _MAX_STACK_BYTES = 1024  # TVM, runtime::kMaxStackAlloca: of smaller buffers LLVM makes registers
 FLOAT_BYTES = 4
 CAUTIOUS_BYTES = 1e10  # that a core moves in a second at least
 _ATTAINED = 0.9  # of the speed of pairs in a register tile, by whole kernels
-_REGIONS_WORTH = 2.5  # parallel regions that a kernel has to take for threads to pay
+_REGIONS_WORTH = 16  # parallel regions that a kernel should take, by cautious rates, for threads to pay
 
 
 class KnobError(ValueError):
@@ -51,7 +52,9 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     Of one core: ``cautious_flops``: operations a second of a lane that loops reach at least; ``latency``: pairs of
     multiply-adds that start while a sum waits for the one before; ``memory_bytes``: of weights, from memory, by a lane
     in the time of a multiply-add. ``worth_s``: what a kernel has to take for threads to pay; ``region``: a parallel
-    region, in multiply-adds; ``pairs``: times as fast as in float32 are products of pairs of bfloat16.
+    region, in multiply-adds; ``pairs``: times as fast as in float32 are products of pairs of bfloat16; ``tiles``,
+    ``byte_tiles``: vectors of pairs, and of groups of four bytes, that instructions for matrices multiply in the time
+    of a multiply-add.
     """
 
     cautious_flops: float = 3e9
@@ -60,18 +63,23 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     worth_s: float = 15e-6
     region: float = 40_000 / 3
     pairs: float = 1.8
+    tiles: float = 3.6
+    byte_tiles: float = 3.3
 
 
 BUILT_IN = Rates()
+_BESIDE_TILES = 0.6  # times as fast as in float32 are pairs where there are instructions for matrices: Intel's CPUs
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules need to know of a CPU. ``vector``: float32 elements of its widest vector."""
+    """What the rules need to know of a CPU. ``vector``: float32 elements of its widest vector. ``profile``: whose
+    measurements ``rates`` come from, in words; None for built-in ones."""
 
     vector: int
     registers: int
     cores: int = 1
     rates: Rates = BUILT_IN
+    profile: str | None = None
 
     @property
     def accumulators(self) -> int:
@@ -95,9 +103,9 @@ class Block:
     direct: bool
 
 
-def machine_of(target: Any, cores: int | None = None) -> Machine:
+def machine_of(target: Any, cores: int | None = None, published: PublishedProfile | None = None) -> Machine:
     """Describe the CPU of ``target`` (a ``tvm.target.Target`` of kind llvm) as far as its name and features tell, and
-    the profile that `tunehub calibrate` made for it, if there is one.
+    the profile that `tunehub calibrate` made for it, or else the ``published`` one of a package if that is for it.
 
     ``cores``: threads that kernels run on; the default is the target's ``num-cores``, else the physical cores.
     """
@@ -110,32 +118,51 @@ def machine_of(target: Any, cores: int | None = None) -> Machine:
 
     count = cores or int(target.attrs.get("num-cores", 0) or 0) or physical_cores() or 1
     vector, registers = 16 if has("avx512f") else 8 if has("avx2") else 4, 32 if has("avx512f") or has("neon") else 16
-    return Machine(vector=vector, registers=registers, cores=count, rates=_rates(target, count, vector))
+    built_in = msgspec.structs.replace(BUILT_IN, pairs=_BESIDE_TILES) if has("amx-tile") else BUILT_IN
+    profile, source = _profile(target, count, published)
+    rates = built_in if profile is None else rates_of(profile, vector, count, built_in)
+    return Machine(vector=vector, registers=registers, cores=count, rates=rates, profile=source)
 
 
-def rates_of(profile: MachineProfile, vector: int) -> Rates:
-    """What rules take from a profile of a CPU with vectors of ``vector`` elements."""
-    return Rates(
+def rates_of(profile: MachineProfile, vector: int, cores: int, built_in: Rates = BUILT_IN) -> Rates:
+    """What rules take from a profile of a CPU with vectors of ``vector`` elements. What it does not say is as
+    ``built_in``, and so are parallel regions where it is for another number of ``cores``."""
+
+    def gain(groups_s: float | None, default: float) -> float:
+        return default if groups_s is None else profile.multiply_add_s / groups_s
+
+    rates = Rates(
         cautious_flops=2 / profile.multiply_add_s / 4,
         latency=profile.dependent_s / (2 * profile.multiply_add_s),
         memory_bytes=profile.memory_bytes * profile.multiply_add_s / vector,
-        worth_s=_REGIONS_WORTH * profile.region_s,
-        region=profile.region_s / profile.multiply_add_s,
-        pairs=BUILT_IN.pairs if profile.pairs_s is None else _ATTAINED * 2 * profile.multiply_add_s / profile.pairs_s,
+        worth_s=built_in.worth_s,
+        region=built_in.region,
+        pairs=built_in.pairs if profile.pairs_s is None else _ATTAINED * 2 * gain(profile.pairs_s, 1.0),
+        tiles=gain(profile.tiles_s, built_in.tiles),
+        byte_tiles=gain(profile.byte_tiles_s, built_in.byte_tiles),
     )
+    if profile.cores != cores:
+        return rates
+    worth_s, region = _REGIONS_WORTH * profile.region_s, profile.region_s / profile.multiply_add_s
+    return msgspec.structs.replace(rates, worth_s=worth_s, region=region)
 
 
-def _rates(target: Any, cores: int, vector: int) -> Rates:
-    """By the profile for ``target``; a file that is damaged counts as none, and `tunehub doctor` says so."""
+def _profile(target: Any, cores: int, published: PublishedProfile | None) -> tuple[MachineProfile | None, str | None]:
+    """The profile for ``target``, and whose it is: the user's own, else the published one. A file that is damaged
+    counts as none, and `tunehub doctor` says so."""
     from tunehub.options import read_options
     from tunehub.target.machine_profile import MachineProfileError, read_profile
 
     cpu, mattr = str(target.attrs.get("mcpu", "")), [str(each) for each in target.attrs.get("mattr", ())]
     try:
-        profile = read_profile(read_options().cache, cpu, mattr, cores)
+        own = read_profile(read_options().cache, cpu, mattr, cores)
     except (MachineProfileError, SettingError):
-        return BUILT_IN
-    return BUILT_IN if profile is None else rates_of(profile, vector)
+        own = None
+    if own is not None:
+        return own, f"your own profile of {own.measured}"
+    if published is not None and published.fits(cpu, mattr):
+        return published.profile, f"the profile of {published.package}"
+    return None, None
 
 
 def read_knobs(kind: type[K], fields: Mapping[str, Any]) -> K:

@@ -2,7 +2,7 @@
 
 The structure is that of :mod:`tunehub.templates.conv2d`: sums of ``columns`` rows of the result times ``blocks``
 vectors of outputs stay in registers while the reduction runs (``topi/x86/dense.py``, ``dense_pack``). Packed weights
-``[N/o, K, o]`` come from :func:`tunehub.relax.layout.blocked.pack_dense_weight`; the second operand of a plain
+``[N/o, K, o]`` come from :func:`tunehub.relax.layout.weights.pack_dense_weight`; the second operand of a plain
 ``matmul`` is read as it is, which suits vectors along its last axis.
 """
 
@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tunehub.relax.layout.blocked import DENSE, DENSE_INT8
-from tunehub.relax.layout.paired import DENSE_PAIRS
+from tunehub.relax.layout.blocked import DENSE
+from tunehub.relax.layout.grouped import DENSE_INT8, DENSE_PAIRS
+from tunehub.templates import dot_product, pairs
 from tunehub.templates.base import (
     FLOAT_BYTES,
     Block,
@@ -27,7 +28,6 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
-from tunehub.templates.dot_product import multiply_integers
 from tunehub.templates.fusion import (
     Surroundings,
     anchored,
@@ -37,7 +37,6 @@ from tunehub.templates.fusion import (
     unroll_and_vectorize,
 )
 from tunehub.templates.instruction import set_groups_apart
-from tunehub.templates.pairs import multiply_in_pairs
 from tunehub.templates.register_tile import cost, tiles
 
 _MATMULS = ("matmul", "T_batch_matmul_NN", "T_matmul_NN")
@@ -156,6 +155,13 @@ def default_knobs(workload: DenseWorkload, machine: Machine) -> DenseKnobs:
     )
 
 
+def lacks(workload: DenseWorkload, target: Any) -> str | None:
+    """Why ``target`` cannot have the instruction for ``workload``, or None."""
+    if workload.group == 1 or workload.packed is None:
+        return None
+    return pairs.doubt(target) if workload.paired else dot_product.doubt(target, workload.packed[1], workload.group)
+
+
 @refusing
 def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     """Return the schedule of ``mod`` by ``knobs``; KnobError when they do not fit ``workload``."""
@@ -173,9 +179,9 @@ def apply(mod: Any, workload: DenseWorkload, knobs: DenseKnobs) -> Any:
     begun = schedule.decompose_reduction(anchor, reduction)
     if workload.group > 1:
         if workload.paired:
-            multiply_in_pairs(schedule, anchor, at)
+            pairs.multiply_in_pairs(schedule, anchor, at)
         else:
-            multiply_integers(schedule, anchor, knobs.lanes, workload.group)
+            dot_product.multiply_integers(schedule, anchor, knobs.lanes, workload.group)
         (begun,) = schedule.get_child_blocks(begun)
     unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
     if workload.around.pad is not None:

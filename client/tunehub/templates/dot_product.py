@@ -27,6 +27,12 @@ _INTRINSICS = {
     (16, 2): "llvm.x86.avx512.pmaddw.d.512",
     (8, 2): "llvm.x86.avx2.pmadd.wd",
 }
+_NEEDED = {  # features, any line of them
+    (16, 4): (("avx512vnni",),),
+    (8, 4): (("avxvnni",), ("avx512vnni", "avx512vl")),
+    (16, 2): (("avx512bw",),),
+    (8, 2): (("avx2",),),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +63,20 @@ def dot_product_of(target: Any) -> DotProduct | None:
     if has("avxvnni"):
         return DotProduct(lanes=8, group=4)
     return DotProduct(lanes=8, group=2) if has("avx2") else None
+
+
+def doubt(target: Any, lanes: int, group: int) -> str | None:
+    """Why code for ``target`` cannot have the instruction for so many outputs and products, or None."""
+    from tvm.target import codegen
+
+    installed = find_tvm()
+    if target.kind.name != "llvm" or installed is None or installed.release < _OLDEST_TVM:
+        return "it is for CPUs, and needs TVM 0.27"
+    needed = _NEEDED.get((lanes, group), ())
+    if any(all(codegen.target_has_features([each], target) for each in features) for features in needed):
+        return None
+    lacking = " or ".join(", ".join(features) for features in needed) or "an instruction of that size"
+    return f"the target lacks {lacking}"
 
 
 def multiply_integers(schedule: Any, block: Any, lanes: int, group: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tunehub.relax.layout.blocked import FROM_BLOCKED, run_in_name
+from tunehub.relax.layout.blocked import FROM_BLOCKED, TO_BLOCKED, run_in_name
 from tunehub.templates.access import Nest, goes_on, nest_of, only_copies
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -34,6 +34,7 @@ from tunehub.templates.fusion import inline
 _MAX_BLOCKS, _PIECES = 64, 64
 _WIDEST = 16  # elements of the widest vector
 _BLOCKED = 5  # axes of a tensor with blocks of channels
+_FEW = 4  # channels in a block, which LLVM's vectors of pixels interleave
 # Of one thread that moves one element, in the caches, as measured on Zen 5: to the next place, to one at some distance,
 # and to one that divisions have to find.
 _NEXT_S, _FAR_S, _SCATTERED_S = 0.08e-9, 0.2e-9, 0.6e-9
@@ -47,7 +48,8 @@ class ElementwiseWorkload:
     """``extents``: the loops of the last block. ``joined``: how many of them, the innermost first, are one loop through
     memory in all operands; at least one.
 
-    ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0. Where elements are only
+    ``leaves``: channels in the blocks of an operand whose plain form the result has, else 0. ``enters``: plain channels
+    become blocks of a few. Where elements are only
     moved, ``apart_s`` estimates the seconds of TVM's own loops, and ``moved_s`` those of one thread with all steps in
     one; else both are 0.
     """
@@ -57,6 +59,7 @@ class ElementwiseWorkload:
     elements_moved: int
     blocks: tuple[Block, ...]
     leaves: int = 0
+    enters: bool = False
     apart_s: float = 0.0
     moved_s: float = 0.0
 
@@ -89,6 +92,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> ElementwiseWorkload | None
         elements_moved=sum(map(size_of, {*reads, last.write})),
         blocks=blocks,
         leaves=_leaves(blocks),
+        enters=last.name.startswith(TO_BLOCKED) and 1 < last.spatial[-1] <= _FEW,
         apart_s=apart_s,
         moved_s=moved_s,
     )
@@ -133,6 +137,9 @@ def apply(mod: Any, workload: ElementwiseWorkload, knobs: ElementwiseKnobs) -> A
         loops[-workload.joined :] = [schedule.fuse(*loops[-workload.joined :])]
     elif workload.leaves:
         loops = _block_by_block(schedule, loops, workload.leaves)
+    elif workload.enters and knobs.lanes == innermost:
+        _interleave(schedule, loops, parallel=knobs.parallel)
+        return schedule
     outer, lanes = schedule.split(loops[-1], [None, knobs.lanes])
     schedule.vectorize(lanes)
     if innermost % knobs.lanes:
@@ -229,6 +236,15 @@ def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:
     outer, inner = schedule.split(channel, [None, size])
     schedule.reorder(batch, outer, *rows, inner, innermost)
     return [batch, outer, *rows, inner, innermost]
+
+
+def _interleave(schedule: Any, loops: list[Any], *, parallel: bool) -> None:
+    """Leave the pixels of a row to LLVM, which reads vectors of each channel and stores them in turns."""
+    *outer, column, channels = loops
+    schedule.unroll(channels)
+    schedule.annotate(column, "pragma_loop_partition_hint", 1)  # no conditions but where padding begins and ends
+    if parallel:
+        _share(schedule, outer, whole=True)
 
 
 def _share(schedule: Any, loops: list[Any], *, whole: bool) -> None:

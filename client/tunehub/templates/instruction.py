@@ -5,10 +5,27 @@ TVM's ``tensorize`` does the same, but not in tiles that go over the end of an a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunehub.relax.nodes import buffer_of
+from tunehub.target.tvm_generation import find_tvm
+
+_OLDEST_TVM = (0, 27)  # whose LLVM takes such instructions as they are written here
+
+
+def lacking(target: Any, features: Mapping[str, str]) -> str | None:
+    """Why code for ``target`` cannot have instructions of these ``features`` (LLVM's names, and those for people), or
+    None: LLVM ends the process when it is to generate one that the target has not."""
+    from tvm.target import codegen
+
+    if target.kind.name != "llvm":
+        return "it is for CPUs"
+    installed = find_tvm()
+    if installed is None or installed.release < _OLDEST_TVM:
+        return "it needs TVM 0.27"
+    missing = [name for feature, name in features.items() if not codegen.target_has_features([feature], target)]
+    return f"the target lacks {', '.join(missing)}" if missing else None
 
 
 def set_groups_apart(schedule: Any, anchor: Any, lanes: int) -> Any:

@@ -1,4 +1,4 @@
-"""Matmuls and convolutions whose weights are packed for AMX (:mod:`tunehub.relax.layout.tiled`).
+"""Matmuls and convolutions whose weights are packed for AMX (:mod:`tunehub.relax.layout.grouped`).
 
 A task is rows of the result times blocks of outputs with all of the reduction: a product of matrices in place of its
 loops (:mod:`tunehub.templates.amx`), whose sums lie in memory of the thread until the epilogue has read them.
@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from tunehub.relax.layout.tiled import CONV2D_TILES, DENSE_TILES
+from tunehub.relax.layout.grouped import CONV2D_TILES, DENSE_TILES, TILES
 from tunehub.relax.nodes import symbolic
+from tunehub.templates import amx
 from tunehub.templates.amx import Matrices, multiply_by_tiles
 from tunehub.templates.base import Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.templates.divisors import divisors
@@ -23,7 +24,7 @@ _TILE = 16  # rows and vectors of a register
 _SUM_BYTES = 4
 _MOST_SUMS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
 _TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
-_GAIN = 8  # times as fast as products in float32, cautiously
+_FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
 _MEASURED = 16
 
 
@@ -31,7 +32,7 @@ _MEASURED = 16
 class TileWorkload:
     """``lead``: extents before the rows of a task. ``rows``: of the result, or of the image; ``columns`` in each (1 for
     matmuls). ``outputs``: blocks and lanes. ``row_axis``: of rows. ``reduction``: without what a group adds up.
-    ``pointwise``: rows of the image follow each other in data as in the result."""
+    ``pointwise``: rows of the image follow each other in data as in the result. ``group``: numbers in a group."""
 
     anchor: str
     lead: tuple[int, ...]
@@ -42,6 +43,8 @@ class TileWorkload:
     reduction: tuple[int, ...]
     pointwise: bool
     weight_bytes: int
+    data_bytes: int
+    group: int
     around: Surroundings
 
     @property
@@ -72,10 +75,11 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
         return None
     block, around = found
     reduction, lead = block.reduction[:-1], block.spatial[:1]
+    rank = 5 if block.name == CONV2D_TILES else len(block.spatial) - 1
+    data, group = next(shape for shape in block.reads if len(shape) == rank), block.reduction[-1]
     if block.name == CONV2D_TILES:
         _, outer, rows, columns, lanes = block.spatial
         row_axis = 2
-        data = next(shape for shape in block.reads if len(shape) == 5)
         pointwise = reduction[1:3] == (1, 1) and around.pad is None and data[2:4] == (rows, columns)
     else:
         *before, outer, lanes = block.spatial
@@ -93,14 +97,20 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> TileWorkload | None:
         reduction=reduction,
         pointwise=pointwise,
         weight_bytes=_SUM_BYTES * outer * lanes * size_of(reduction),
+        data_bytes=_SUM_BYTES * size_of(data) // group,
+        group=group,
         around=around,
     )
 
 
 def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs]:
-    """The choices worth measuring, the default's first."""
-    orders: tuple[Literal["outputs", "rows"], ...] = ("outputs", "rows")
-    operands: tuple[Literal["weights", "data"], ...] = ("weights", "data")
+    """The choices worth measuring, the default's first. A core that has rows of an image for itself reads less of it,
+    and finds what it padded in its cache, but reads all weights. In products the weights of a task lie in one piece,
+    which reads faster from the second level of the cache than data do: these stay."""
+    product = workload.anchor == DENSE_TILES
+    rows_first = not product and _FEW_WEIGHTS * workload.data_bytes >= workload.weight_bytes
+    orders: tuple[Literal["outputs", "rows"], ...] = ("rows", "outputs") if rows_first else ("outputs", "rows")
+    operands: tuple[Literal["weights", "data"], ...] = ("data", "weights") if product else ("weights", "data")
     parallel = _parallel(workload, machine)
     return [
         MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, parallel=parallel)
@@ -113,6 +123,11 @@ def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs
 def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
     """The choice of a cost model, without measuring."""
     return knob_space(workload, machine)[0]
+
+
+def lacks(workload: TileWorkload, target: Any) -> str | None:
+    """Why ``target`` cannot have the instructions for ``workload``, or None."""
+    return amx.doubt(target, "bfloat16" if workload.group == TILES.size else "uint8")
 
 
 @refusing
@@ -243,4 +258,5 @@ def _cost(workload: TileWorkload, choice: tuple[int, int], machine: Machine) -> 
 
 
 def _parallel(workload: TileWorkload, machine: Machine) -> bool:
-    return worth_threads(workload.flops / _GAIN, workload.weight_bytes, machine)
+    gain = machine.rates.tiles if workload.group == TILES.size else machine.rates.byte_tiles
+    return worth_threads(workload.flops / gain, workload.weight_bytes, machine)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunehub.relax.layout.paired import CONV2D_PAIRS, DENSE_PAIRS, NARROW, PAIR, WIDE
-from tunehub.relax.layout.tiled import CONV2D_TILES, DENSE_TILES
+from tunehub.relax.layout.grouped import CONV2D_PAIRS, CONV2D_TILES, DENSE_PAIRS, DENSE_TILES, NARROW, PAIRS, WIDE
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of
-from tunehub.target.tvm_generation import find_tvm
-from tunehub.templates.instruction import compute_by
+from tunehub.templates.instruction import compute_by, lacking
 
 LANES = 16  # sums of one instruction
 FEATURE = "avx512bf16"
@@ -34,16 +32,8 @@ define <16 x float> @tunehub_dpbf16ps(<16 x float> %sums, ptr %pair, ptr %weight
 
 
 def doubt(target: Any) -> str | None:
-    """Why code for ``target`` cannot have the instruction, or None: LLVM ends the process when it is to generate one
-    that the target has not."""
-    from tvm.target import codegen
-
-    if target.kind.name != "llvm":
-        return "it is for CPUs"
-    installed = find_tvm()
-    if installed is None or installed.release < (0, 27):
-        return "it needs TVM 0.27"
-    return None if codegen.target_has_features([FEATURE], target) else "the target lacks AVX512_BF16"
+    """Why code for ``target`` cannot have the instruction, or None."""
+    return lacking(target, {FEATURE: "AVX512_BF16"})
 
 
 def is_paired(function: Any) -> bool:
@@ -64,5 +54,5 @@ def multiply_in_pairs(schedule: Any, block: Any, loop: Any) -> None:
         pointers = [tirx.handle_add_byte_offset(each.data, each.elem_offset * _NARROW_BYTES) for each in operands]
         return tirx.call_extern(vector, _FUNCTION, sums.vload([0], vector), *pointers)
 
-    kinds = (((LANES,), WIDE, "sums"), ((PAIR,), NARROW, "pair"), ((LANES, PAIR), NARROW, "weights"))
+    kinds = (((LANES,), WIDE, "sums"), ((PAIRS.size,), NARROW, "pair"), ((LANES, PAIRS.size), NARROW, "weights"))
     compute_by(schedule, block, kinds, value)

@@ -1,4 +1,4 @@
-"""Convolutions of 3×3 by Winograd's algorithm (:mod:`tunehub.relax.winograd.kernel`), float32 in blocked layouts.
+"""Convolutions of 3×3 by Winograd's algorithm (:mod:`tunehub.relax.winograd.kernel`), float32 or integers in blocks.
 
 The image's tiles are transformed, multiplied with the weights place by place, and transformed back with all that is
 fused behind. Products have the register tile of other matmuls: ``rows`` tiles times ``blocks`` blocks of output
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import replace
 
-from tunehub.relax.winograd.kernel import BORDER, DATA, PRODUCT, RESULT, ROWS, SUMS
+from tunehub.relax.winograd.kernel import BORDER, DATA, PAIR, PRODUCT, RESULT, ROWS, SUMS
 from tunehub.templates import register_tile
 from tunehub.templates.base import (
     FLOAT_BYTES,
@@ -30,13 +30,15 @@ from tunehub.templates.base import (
     worth_threads,
 )
 from tunehub.templates.divisors import divisors
+from tunehub.templates.dot_product import multiply_integers
 from tunehub.templates.fusion import Surroundings, finish_rest, inline, unroll_and_vectorize
+from tunehub.templates.instruction import set_groups_apart
 
 IMAGES = "tunehub.images"
 """The annotation of loops that go over images outside of all else, in schedules without groups."""
 _PAD = "pad_temp"
 _STAYS = 10 << 20  # bytes of weights that the last cache keeps from one group to the next
-_LITTLE = 3 << 20  # bytes between the steps that caches hold without groups
+_LITTLE = {1: 3 << 20, PAIR: 2 << 20}  # bytes between the steps that caches hold without groups, float32 and integers
 _TOGETHER, _MOST_IMAGES = 8 << 20, 8  # bytes of several images between the steps
 _LEAST = 7  # tiles of a group: weights come from the second or last cache for each group
 _NEARLY = 1.1
@@ -48,7 +50,8 @@ _MEASURED_TILES = 3
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WinogradWorkload:
     """``tile``: results of a tile along each side. ``tiles``: down and across an image. ``inputs`` and ``outputs``:
-    blocks of channels, and channels in one. ``pad``: the block that writes the image with what is around it, if any."""
+    blocks of channels, and channels in one. ``pad``: the block that writes the image with what is around it, if any.
+    ``group``: products of integers that one instruction adds up; 1 for float32."""
 
     batch: int
     tile: int
@@ -57,6 +60,7 @@ class WinogradWorkload:
     outputs: tuple[int, int]
     pad: str | None
     around: Surroundings
+    group: int = 1
 
     @property
     def places(self) -> int:
@@ -71,7 +75,8 @@ class WinogradWorkload:
     @property
     def held_bytes(self) -> int:
         """What all tiles hold between the steps."""
-        return FLOAT_BYTES * self.places * self.rows * sum(self.channels)
+        inputs, outputs = self.channels
+        return FLOAT_BYTES * self.places * self.rows * (inputs // self.group + outputs)
 
     def at_once(self, group: tuple[int, int]) -> tuple[int, int, int]:
         """The tiles that are multiplied together, of images, down and across; all without a ``group``."""
@@ -90,7 +95,7 @@ class WinogradWorkload:
     @property
     def weight_bytes(self) -> int:
         """The size of the transformed weights."""
-        return FLOAT_BYTES * self.places * size_of(self.channels)
+        return FLOAT_BYTES // self.group * self.places * size_of(self.channels)
 
 
 class WinogradKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,13 +117,14 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> WinogradWorkload | None:
     """Describe ``mod`` (one PrimFunc ``main``), or None when it has no such convolution."""
     at, end = anchor_at(blocks, PRODUCT), anchor_at(blocks, RESULT)
     start = anchor_at(blocks, ROWS)
-    if at is None or end is None or start is None or blocks[at].dtype != "float32":
+    if at is None or end is None or start is None or blocks[at].dtype not in ("float32", "int32"):
         return None
     before, after = blocks[:start], blocks[end + 1 :]
     if not all(map(is_map, (*before, *after))) or len(blocks[at].spatial) != 7:
         return None
     extent, _, outer, batch, down, across, lanes = blocks[at].spatial
-    inner, block = blocks[at].reduction
+    inner, words, *more = blocks[at].reduction
+    group = size_of(tuple(more))
     names = [each.name for each in before]
     pad = next((name for name in (BORDER, _PAD) if name in names), None)
     aligned = next((i for i, each in enumerate(after) if not _keeps(blocks[end], each)), len(after))
@@ -132,10 +138,11 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> WinogradWorkload | None:
         batch=batch,
         tile=extent - 2,
         tiles=(down, across),
-        inputs=(inner, block),
+        inputs=(inner, words * group),
         outputs=(outer, lanes),
         pad=pad,
         around=around,
+        group=group,
     )
 
 
@@ -151,7 +158,7 @@ def knob_space(workload: WinogradWorkload, machine: Machine) -> list[WinogradKno
 
 def default_knobs(workload: WinogradWorkload, machine: Machine) -> WinogradKnobs:
     """The choice of a cost model, without measuring."""
-    parallel = worth_threads(workload.flops, workload.weight_bytes, machine)
+    parallel = worth_threads(workload.flops / workload.group, workload.weight_bytes, machine)
     down, across = _group(workload, machine, machine.cores if parallel else 1)
     rows, blocks = next(iter(register_tiles(workload.at_once((down, across)), workload.outputs, machine)))
     return WinogradKnobs(rows=rows, blocks=blocks, down=down, across=across, parallel=parallel)
@@ -165,7 +172,7 @@ def together(workload: WinogradWorkload, machine: Machine) -> tuple[int, Winogra
     if workload.weight_bytes <= _STAYS or images < 2:
         return None
     rows, blocks = next(iter(register_tiles((1, *workload.tiles), workload.outputs, machine)))
-    parallel = worth_threads(workload.flops, workload.weight_bytes, machine)
+    parallel = worth_threads(workload.flops / workload.group, workload.weight_bytes, machine)
     return images, WinogradKnobs(rows=rows, blocks=blocks, parallel=parallel)
 
 
@@ -257,22 +264,32 @@ def _products(schedule: Any, workload: WinogradWorkload, knobs: WinogradKnobs, g
     block = schedule.get_sblock(PRODUCT)
     if group is not None:
         schedule.compute_at(block, group, preserve_unit_loops=True)
-    *_, i, j, outer, n, y, x, lanes, ic, ii = schedule.get_loops(block)
-    place, tiles, steps = schedule.fuse(i, j), schedule.fuse(n, y, x), schedule.fuse(ic, ii)
+    sums = schedule.cache_write(block, 0, "global")
+    if workload.group > 1:
+        block = set_groups_apart(schedule, block, lanes=6 + (group is not None))
+    i, j, outer, n, y, x, *rest = schedule.get_loops(block)[0 if group is None else 1 :]
+    lanes = [] if workload.group > 1 else [rest.pop(0)]  # groups have theirs in a block of their own
+    place, tiles, steps = schedule.fuse(i, j), schedule.fuse(n, y, x), schedule.fuse(*rest)
     outer, inner = schedule.split(outer, [None, knobs.blocks])
     at, rows = schedule.split(tiles, [None, knobs.rows])
-    schedule.reorder(place, outer, at, steps, rows, inner, lanes)
-    sums = schedule.cache_write(block, 0, "global")
+    schedule.reorder(place, outer, at, steps, rows, inner, *lanes)
     schedule.reverse_compute_at(sums, at, preserve_unit_loops=True)
     *_, own_blocks, _, own_y, own_x, own_lanes = schedule.get_loops(sums)
     unroll_and_vectorize(schedule, [own_blocks, own_y, own_x, own_lanes])
-    unroll_and_vectorize(schedule, [rows, inner, lanes])
+    for loop in (rows, inner):
+        schedule.unroll(loop)
+    for lane in lanes:
+        schedule.vectorize(lane)
     if group is None:
         schedule.annotate(at, IMAGES, 1)
         _share(schedule, [place, outer], knobs)
     elif knobs.parallel:
         schedule.parallel(group)
-    unroll_and_vectorize(schedule, schedule.get_loops(schedule.decompose_reduction(block, steps))[-3:])
+    begun = schedule.decompose_reduction(block, steps)
+    if workload.group > 1:
+        multiply_integers(schedule, block, workload.outputs[1], workload.group)
+        (begun,) = schedule.get_child_blocks(begun)
+    unroll_and_vectorize(schedule, schedule.get_loops(begun)[-3:])
 
 
 def _tiles_of_image(schedule: Any, knobs: WinogradKnobs, group: Any | None) -> None:
@@ -322,7 +339,7 @@ def _groups(workload: WinogradWorkload) -> list[tuple[int, int]]:
 def _group(workload: WinogradWorkload, machine: Machine, cores: int) -> tuple[int, int]:
     """The smallest group that is good for the products, if all tiles hold more than caches do, weights stay there, and
     cores get as many groups."""
-    if workload.weight_bytes > _STAYS or workload.held_bytes <= _LITTLE:
+    if workload.weight_bytes > _STAYS or workload.held_bytes <= _LITTLE[workload.group]:
         return (0, 0)
 
     def cycles(group: tuple[int, int]) -> float:

@@ -207,9 +207,11 @@ def _compiled_as_it_is(mod: Any, target: Any) -> Any:
     import tvm
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
+    from tunehub.cuda.dependent_launch import with_dependent_launches
     from tunehub.relax.lowering import PIPELINE, without_cleaning
 
-    PIPELINE_MAP[PIPELINE] = without_cleaning(PIPELINE_MAP[PIPELINE])  # for good: this process is for one network
+    lowering = with_dependent_launches(without_cleaning(PIPELINE_MAP[PIPELINE]))
+    PIPELINE_MAP[PIPELINE] = lowering  # for good: this process is for one network
     return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential([]))
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from tunehub_registry.exceptions import PackageError
 from tunehub_registry.index import RecordSetSummary, ShardEntry, package_path
+from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 from tunehub_registry.publishing.blobs import Uploads
@@ -59,7 +60,7 @@ class PublishedVersion:
 
 
 def read_package(source: Path | bytes) -> PackageFile:
-    """Read a package whole: its table of contents, its manifest, and every member for damage.
+    """Read a package whole: its table of contents, its manifest, its machine profile, and every member for damage.
 
     Raises PackageError, FormatError, and OSError when the file cannot be read.
     """
@@ -72,7 +73,9 @@ def read_package(source: Path | bytes) -> PackageFile:
             with package.open(member) as stream:
                 while stream.read(_CHUNK):
                     pass
-        manifest = package.manifest
+        manifest, profile = package.manifest, profile_in(package)
+        if profile is not None:
+            parse_profile(profile, f"{name}!{PROFILE}")
     return PackageFile(data=data, sha256=sha256, size=size, manifest=manifest)
 
 

@@ -28,6 +28,7 @@ from tunehub_builder.tuning.journal import Journal, LineJournal, Trial
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
+from tunehub_registry.evidence import Accuracy
 from tunehub_registry.tuning_log import parse_line
 
 pytestmark = pytest.mark.fast
@@ -258,6 +259,8 @@ class PlayedNetworks:
             return ("error", found) if isinstance(found, str) else ("ok", {"exact": 1})
         if name == "difference":
             return "ok", 1e-6
+        if name == "accuracy":
+            return "ok", Accuracy(inputs=64, rows=64, same_class=63, max_rel_diff=2e-3)
         samples = found if isinstance(found, tuple) else (found,)
         self._samples[variant] += 1
         value = samples[self._samples[variant] % len(samples)]

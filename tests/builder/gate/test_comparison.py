@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -76,3 +77,21 @@ def test_when_nothing_runs_the_reason_is_why_and_not_what_a_second_try_of_nothin
     finalists = [Finalist(source="template", tuning_s=1.0), Finalist(source="template", tuning_s=2.0)]
     found = FinalistComparison.of(finalists, rules()).run(_NoDevice(), ("ok", [None, None, None]))
     assert (found.winner, found.reason) == (None, "does not run: no device")
+
+
+@pytest.mark.parametrize(("own_s", "admitted"), [(0.55, True), (0.497, True), (0.45, False)])
+def test_who_wins_is_no_slower_than_what_serves_without_a_record(own_s: float, admitted: bool) -> None:
+    samples = ((0.5, 0.5), (0.6, 0.6), (own_s, own_s))
+    finalists = [Finalist(source="template", tuning_s=1.0, run_s=run_s, difference=0.0) for run_s in samples]
+    compared = FinalistComparison.of(finalists, replace(rules(), own=2)).decide(DEFAULT_S)
+    assert compared.winner == 0, "the rule wins nothing"
+    assert (compared.reason is None) == admitted
+    assert admitted or compared.reason == "0.9 times as fast as what serves without a record"
+
+
+def test_what_no_rule_serves_is_judged_by_the_default_alone() -> None:
+    finalists = [
+        Finalist(source="template", tuning_s=1.0, run_s=(0.5, 0.5), difference=0.0),
+        Finalist(source="rule", tuning_s=0.0, reason="does not build: no rule serves it"),
+    ]
+    assert FinalistComparison.of(finalists, replace(rules(), own=1)).decide(DEFAULT_S).reason is None

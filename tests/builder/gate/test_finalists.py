@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunehub_builder.backends.relax.workload_gate import case_of
+from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import best_trials, distill
 from tunehub_builder.tuning.journal import Journal, KnobChoice, Trial
+from tunehub_builder.tuning.search.knobs import RULE
 from tunehub_builder.tuning.trial_record import as_trial, record_of
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 from tunehub_registry.any_record import encode_any_record, parse_any_record
@@ -104,3 +107,15 @@ def test_a_choice_of_knobs_becomes_a_record_and_back() -> None:
     assert parse_any_record(encode_any_record(record)[:-1], "test") == record
     assert record.default_s == 1.0
     assert as_trial(record) == trial
+
+
+def test_finalists_on_a_gpu_are_judged_beside_the_rule_and_verdicts_of_before_are_due(tmp_path: Path) -> None:
+    directory = WorkDirectory(tmp_path)
+    directory.save_tasks([task("a")])
+    Journal(tmp_path).append(knob_trial(7, 1.0))
+    (alone,), (beside,) = distill(directory), distill(directory, beside_rule=True)
+    assert alone.digest != beside.digest
+    case = case_of(beside, {"kind": "cuda"}, 1, plan_for("cuda"))
+    assert [finalist.source for finalist in case.finalists] == ["conv2d 1", RULE.template]
+    assert (case.rules.own, case_of(alone, {"kind": "cuda"}, 1, plan_for("cuda")).rules.own) == (1, None)
+    assert case.request([0, 1])[-1] == [beside.best[0].choice, RULE]

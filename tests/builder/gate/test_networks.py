@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from functools import partial
@@ -105,7 +106,7 @@ def entry(name: str, source: str) -> NetworkEntry:
     return NetworkEntry(name=name, source=source, inputs={"x": (1, 3)}, dtype="float32")
 
 
-def test_which_networks_are_measured(tmp_path: Path) -> None:
+def test_which_networks_are_measured(tmp_path: Path, tiny_model: Path) -> None:
     records = RecordFile(path=tmp_path / "r", target={"kind": "llvm"}, layout="keep")
     entries = [
         entry("squeezenet", "onnx"),
@@ -118,7 +119,11 @@ def test_which_networks_are_measured(tmp_path: Path) -> None:
         network_cases(mine, (), (), records)
     (case,) = network_cases(mine, (), [tmp_path / "mine.onnx"], records)
     assert (case.name, case.file, case.shapes) == ("mine", str(tmp_path / "mine.onnx"), {"x": (1, 3)})
-    assert [c.name for c in network_cases(mine, ["vgg19"], [tmp_path / "new.onnx"], records)] == ["vgg19", "new"]
+    assert [c.name for c in network_cases(mine, ["vgg19"], [tiny_model], records)] == ["vgg19", tiny_model.stem]
+    both = [*mine, entry("mine_bf16", "onnx file mine.onnx, bf16"), entry("vgg19_int8", "onnx, int8")]
+    cases = network_cases(both, ["vgg19_int8"], [tmp_path / "mine.onnx"], records)
+    found = [(case.name, case.precision) for case in cases]
+    assert found == [("vgg19_int8", "int8"), ("mine", "float32"), ("mine_bf16", "bf16")]
     with pytest.raises(UnknownNetworkError):
         network_cases(entries, ["resnet51"], (), records)
 
@@ -175,6 +180,10 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     assert first.exit_code == 0, first.output
     (network,) = json.loads(first.stdout)["networks"]
     assert (network["network"], network["admitted"]) == ("tiny", True), network
+    if importlib.util.find_spec("onnxruntime"):
+        accuracy = network["accuracy"]
+        assert (accuracy["inputs"], accuracy["same_class"] > 0.99 * accuracy["rows"]) == (64, True)
+        assert accuracy["max_rel_diff"] < 1e-4
     again = CliRunner().invoke(check_command, [str(work), *options], catch_exceptions=False)
     assert json.loads(again.stdout)["networks"] == [network]  # not measured twice
 
@@ -183,7 +192,8 @@ def test_from_tuning_to_a_package_with_the_networks_times(
     package.write_bytes(built.data)
     with open_package(package) as opened, opened.open(EVIDENCE) as stream:
         lines = list(read_evidence(stream, EVIDENCE))
-    assert [line.network for line in lines if isinstance(line, NetworkEvidence)] == ["tiny (template)"]
+    (line,) = (line for line in lines if isinstance(line, NetworkEvidence))
+    assert (line.network, msgspec.to_builtins(line.accuracy or None)) == ("tiny (template)", network["accuracy"])
 
     judged = CliRunner().invoke(check_command, [str(package), *options], catch_exceptions=False)
     assert judged.exit_code == 0, judged.output

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from tunehub_builder.backends.relax.workload_gate import places
 from tunehub_builder.gate.places import judge_at_once
 
 pytestmark = pytest.mark.fast
@@ -62,3 +64,9 @@ def test_who_stops_asking_ends_all_places() -> None:
     assert next(found) == 0
     found.close()  # type: ignore[attr-defined]
     assert threading.active_count() == running
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", [["a"], ["b"]]), ("llvm", [["a", "b"]])])
+def test_each_worker_for_a_gpu_judges_workloads_of_its_own(kind: str, expected: list[list[str]]) -> None:
+    run, workers = SimpleNamespace(target={"kind": kind}), ["a", "b"]
+    assert places(run, workers) == expected  # type: ignore[arg-type]

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from tunehub.relax.identifiers import identifiers
 from tunehub.relax.nodes import shape_of
-from tunehub_builder.networks import Network, OnnxFileError, from_onnx_file, open_onnx_file
+from tunehub_builder.networks import (
+    ModelFileError,
+    Network,
+    OnnxFileError,
+    from_onnx_file,
+    open_model_file,
+    open_onnx_file,
+)
 
 onnx = pytest.importorskip("onnx")
 
@@ -107,6 +114,38 @@ def test_missing_file_folder_and_foreign_content(tmp_path: Path) -> None:
     assert "ONNX" in failure(tmp_path / "text.onnx")
     (tmp_path / "empty.onnx").write_bytes(b"")
     assert "not an ONNX model" in failure(tmp_path / "empty.onnx")
+    (tmp_path / "zip.onnx").write_bytes(b"PK\x03\x04" + bytes(60))
+    assert "It is an archive, such as PyTorch's" in failure(tmp_path / "zip.onnx")
+    whole = write(tmp_path / "whole.onnx").read_bytes()
+    (tmp_path / "half.onnx").write_bytes(whole[: len(whole) // 2])
+    assert "It may not be whole" in failure(tmp_path / "half.onnx")
+
+
+def test_weights_that_are_missing_beside_the_model_are_named(tmp_path: Path) -> None:
+    model = onnx.load(write(tmp_path / "whole.onnx"))
+    onnx.save(model, tmp_path / "parts.onnx", save_as_external_data=True, location="parts.bin", size_threshold=0)
+    assert "MatMul" in str(open_onnx_file(tmp_path / "parts.onnx").onnx_model())
+    (tmp_path / "parts.bin").unlink()
+    said = failure(tmp_path / "parts.onnx")
+    assert "parts.bin" in said and "beside the model" in said
+
+
+def test_an_open_dimension_is_fixed_by_its_name_in_all_inputs(tmp_path: Path) -> None:
+    path = write(tmp_path / "open.onnx", ("batch", 4))
+    fixed = open_model_file(path, sizes={"batch": 3}).imported()
+    assert [shape_of(each) for each in fixed.module["main"].params] == [(3, 4)]
+    assert fixed.outputs == tuple(value.name for value in open_onnx_file(path).onnx_model().graph.output)
+    with pytest.raises(OnnxFileError, match=r"no open dimension 'bath'\. Its open dimensions are batch"):
+        open_model_file(path, sizes={"bath": 3}).imported()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("m.pth", "pickled Python"), ("m.PT", "pickled Python"), ("m.tflite", "tf2onnx"), ("m", "Rename it")],
+)
+def test_files_of_other_forms_are_refused_by_their_names(name: str, expected: str) -> None:
+    with pytest.raises(ModelFileError, match=expected):
+        open_model_file(name)
 
 
 def test_inputs_that_are_not_tensors(tmp_path: Path) -> None:
@@ -122,7 +161,7 @@ def test_unknown_operator_is_named_with_the_file_and_a_remedy(tmp_path: Path) ->
     pytest.importorskip("tvm")
     path = write(tmp_path / "custom.onnx", operator="MyOperator", domain="com.example")
     network = from_onnx_file(path)
-    with pytest.raises(OnnxFileError, match="cannot import the operators MyOperator") as caught:
+    with pytest.raises(OnnxFileError, match=r"cannot import the operator MyOperator \(node \w+\)") as caught:
         network.relax_module()
     assert str(path) in str(caught.value)
     assert caught.value.remedy

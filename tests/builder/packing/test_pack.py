@@ -12,16 +12,20 @@ from tunehub_builder.backends.relax.workload_gate import Verdict, verdict_journa
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.packing.base_package import with_base
+from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.network_evidence import read_network_evidence
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
-from tunehub_registry.exceptions import VersionConflictError
+from tunehub_registry.exceptions import FormatError, VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
+from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
 from tunehub_registry.manifest import NetworkEntry
-from tunehub_registry.package import open_package
+from tunehub_registry.package import MANIFEST, open_package, pack
+from tunehub_registry.publishing.packages import read_package
 from tunehub_registry.record import ScheduleRecord, read_records
 from tunehub_registry.template_record import TemplateRecord, read_template_records
 
@@ -74,6 +78,43 @@ def directory(
         msgspec.structs.replace(verdict, exact="a" * 32, admitted=False, reason="within the noise")
     )
     return work
+
+
+def test_the_machines_profile_goes_along(directory: WorkDirectory, tmp_path: Path) -> None:
+    assert PROFILE not in open_package(pack_directory(directory, "0.1.0").data).names
+    cpu = str(directory.existing_run().target["mcpu"])
+    own = MachineProfile(
+        cpu=cpu, mattr=(), cores=1, measured="2026-11-23", multiply_add_s=2e-10, dependent_s=1e-9, memory_bytes=2e10,
+        region_s=3e-6,
+    )  # fmt: skip
+    directory.save_profile(own)
+    built = pack_directory(directory, "0.1.0")
+    assert parse_profile(open_package(built.data).read(PROFILE), "x") == own
+    base = tmp_path / "base.tunepkg"
+    base.write_bytes(built.data)
+    (directory.path / PROFILE).unlink()
+    assert PROFILE in _names_on_top_of(base)
+    read_package(base)
+    damaged = tmp_path / "damaged.tunepkg"
+    damaged.write_bytes(pack(built.manifest, {**_files(base), PROFILE: b"{}"}))
+    with pytest.raises(FormatError, match=PROFILE):
+        read_package(damaged)
+
+
+def _files(path: Path) -> dict[str, bytes]:
+    with open_package(path) as package:
+        return {name: package.read(name) for name in package.names if name != MANIFEST}
+
+
+def _names_on_top_of(base: Path) -> set[str]:
+    """The files beside record sets that a package made on top of ``base`` has."""
+    with open_package(base) as package:
+        manifest = package.manifest
+    empty = Contents(
+        target=manifest.target, record_sets=(), networks=(), provenance=manifest.provenance, files={}, evidence=b"",
+        counts={},
+    )  # fmt: skip
+    return set(with_base(empty, base).files)
 
 
 def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> None:

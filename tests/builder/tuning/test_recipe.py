@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tunehub_builder.exceptions import RecipeError
-from tunehub_builder.tuning.recipe import Recipe, jobs, parse_dim, parse_shape, read_recipe
+from tunehub_builder.tuning.recipe import Recipe, jobs, parse_dim, read_recipe
 
 pytestmark = pytest.mark.fast
 
@@ -100,15 +100,6 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
         read_recipe(tmp_path / "nowhere.toml")
 
 
-def test_shapes_on_the_command_line() -> None:
-    assert parse_shape("data=1,3,224,224") == ("data", (1, 3, 224, 224))
-    assert parse_shape("a=b=1x2") == ("a=b", (1, 2))
-    assert parse_shape("data:1,3") == ("data", (1, 3))  # as error messages write it
-    for text in ("data", "=1,2", "data=", "data=1,,2", "data=0", "data=a"):
-        with pytest.raises(ValueError):
-            parse_shape(text)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -139,3 +130,11 @@ def test_values_of_open_dimensions_in_a_recipe(tmp_path: Path) -> None:
     file.write_text(start + 'length = "64..16"\n')
     with pytest.raises(RecipeError, match=r"dims: 64\.\.16"):
         read_recipe(file)
+
+
+def test_a_precision_is_one_of_three(tmp_path: Path) -> None:
+    start = 'targets = ["host"]\nnetworks = ["squeezenet"]\n'
+    assert read_recipe(write(tmp_path, start)).precision is None
+    assert read_recipe(write(tmp_path, f'{start}precision = "int8"\n')).precision == "int8"
+    with pytest.raises(RecipeError, match=r"precision"):
+        read_recipe(write(tmp_path, f'{start}precision = "int4"\n'))

@@ -155,6 +155,7 @@ PROBE = {
     "gpu": {"name": "cuda-h200", "arch": "sm_90"},
     "mattr": [],
     "profile": {},
+    "rules": {"profile": None, "float32": "the target lacks AVX512_BF16"},
 }
 
 
@@ -174,6 +175,25 @@ def test_doctor_warns_about_threads(registry: RegistryFolder, monkeypatch: pytes
     assert found[f"registry {registry.root}"].text == "unsigned: llvm-znver5"
     assert found["embedded registry"].text == "no packages"
     assert found["cache"].state == "ok"
+
+
+def test_doctor_says_whose_rates_hold_and_what_auto_is(
+    registry: RegistryFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    published = {"profile": "the profile of llvm-znver5 0.1.0", "float32": None}
+    texts = []
+    for probe in (PROBE, PROBE | {"rules": published}, PROBE | {"rules": published, "profile": {"problem": "x.json"}}):
+        monkeypatch.setattr(doctor_module, "run_probe", lambda probe=probe: probe)
+        found = findings(registry)
+        texts.append((found["machine profile"].text, found["machine profile"].remedy, found["precision"].text))
+    (none, _, wide), (package, _, narrow), (damaged, remedy, _) = texts
+    assert "built-in rates" in none
+    assert "llvm-znver5 0.1.0" in package
+    assert (damaged, "llvm-znver5 0.1.0" in str(remedy)) == ("x.json", True)
+    assert (wide, narrow) == (
+        "auto is float32 on this CPU: the target lacks AVX512_BF16", "auto is bf16 on this CPU"
+    )  # fmt: skip
 
 
 def test_doctor_says_where_llvm_takes_the_cpu_for_another(
@@ -234,6 +254,7 @@ def test_doctor_for_real(run: Any) -> None:
         "tvm",
         "cpu",
         "machine profile",
+        "precision",
         "gpu",
         "threads",
         "cache",

@@ -235,7 +235,7 @@ def test_other_tiles_serve_where_divided_sums_would_be_wrong(monkeypatch: pytest
     function, _ = _rows(512, 64)
     none = by_size(function, TARGET, NO_RECORDS, divides=False)
 
-    def refused(scheduled: Any, original: Any, target: Any) -> None:
+    def refused(scheduled: Any, original: Any, target: Any, values: Any) -> None:
         if none is None or not tvm_ffi.structural_equal(scheduled, none.mod["main"], map_free_vars=True):
             raise GuardError("a race")
 

@@ -31,10 +31,14 @@ def _module(kernels: int) -> Any:
     return tvm.IRModule({f"f{number}": _function(number) for number in range(kernels)})
 
 
-def _function(number: int) -> Any:
+def _plain(number: int) -> Any:
     data = te.placeholder((64,), name="data")
     result = te.compute((64,), lambda i: data[i] + float(number), name="result")
-    schedule = tvm.s_tir.Schedule(main_module(te.create_prim_func([data, result])))
+    return te.create_prim_func([data, result]).with_attr("global_symbol", f"shape{number}")
+
+
+def _function(number: int) -> Any:
+    schedule = tvm.s_tir.Schedule(main_module(_plain(number)))
     blocks, threads = schedule.split(schedule.get_loops(schedule.get_sblock("result"))[0], [None, 32])
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(threads, "threadIdx.x")
@@ -142,6 +146,23 @@ def test_functions_are_lowered_apart_as_together() -> None:
         ours, whole = ({str(v.name_hint): f for v, f in each.functions.items()} for each in (apart, together))
         tvm.ir.assert_structural_equal(ours[f"f{number}_kernel"], whole[f"f{number}_kernel"])
         tvm.ir.assert_structural_equal(ours[f"f{number}"], whole[f"f{number}"], map_free_vars=True)
+
+
+def test_what_is_for_a_host_is_lowered_as_one_beside_the_kernels() -> None:
+    """Models with open dimensions have functions that compute shapes."""
+    on_host = tvm.tirx.transform.BindTarget(tvm.target.Target("llvm", host="llvm"))
+    shapes = on_host(tvm.IRModule({f"shape{n}": _plain(n) for n in range(2)}))
+    whole = tvm.IRModule({**dict(_bound(2).functions.items()), **dict(shapes.functions.items())})
+    seen: list[list[str]] = []
+
+    def noted(part: Any) -> Any:
+        seen.append(sorted(str(variable.name_hint) for variable in part.functions))
+        return PIPELINE_MAP[PIPELINE]()[0](part)
+
+    found = lowered_apart(noted, whole, tvm.transform.PassContext(), 2)
+    assert sorted(seen) == [["f0"], ["f1"], ["shape0", "shape1"]]
+    expected = {"f0", "f0_kernel", "f1", "f1_kernel", "shape0", "shape1"}
+    assert {str(variable.name_hint) for variable in found.functions} == expected
 
 
 def test_kernels_of_one_name_are_lowered_together() -> None:

@@ -14,11 +14,13 @@ import tvm
 from tvm import te, topi
 
 from tunehub.cuda import headers, tensor_core, tensor_core_rule
+from tunehub.cuda.nvrtc import source_of
 from tunehub.cuda.rule import NoTileError
-from tunehub.cuda.tensor_core import matmul_of, tile_of, tiles
+from tunehub.cuda.tensor_core import apply, matmul_of, tile_of, tiles
 from tunehub.cuda.tensor_core_cost import seconds
 from tunehub.cuda.tensor_core_rule import by_rule, ranked
 from tunehub.records.lookup import EmptyLookup
+from tunehub.relax.intrinsics import import_intrinsics
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.traces import export_trace
 
@@ -178,3 +180,17 @@ def test_a_missing_header_is_named_with_its_package(tmp_path: Path, monkeypatch:
     (tmp_path / "crt").mkdir()
     (tmp_path / "crt" / "mma.h").touch()
     assert by_rule(dense(), H200) is not None
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(64, 7), (64, 3)])
+def test_weights_of_windows_that_are_loaded_ahead_are_code_that_compiles(channels: int, kernel: int) -> None:
+    """TVM wrote vectors of eight indices, which CUDA does not have, where a window is no multiple of eight."""
+    mod = _conv(13, channels, 27, kernel, 1)
+    found = matmul_of(mod)
+    assert found is not None
+    import_intrinsics("tvm.s_tir.tensor_intrin.cuda")
+    ahead = sorted((tile for tile in tiles(found) if tile.pipelined), key=lambda tile: -tile.vectors[1])
+    for depth in (32, 64):
+        tile = next(each for each in ahead if each.block[2] == depth)
+        source = source_of(tvm.tirx.build(apply(mod, found, tile).mod, target=H200))
+        assert "make_longlong4" not in source

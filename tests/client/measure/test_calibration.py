@@ -14,16 +14,20 @@ tvm = pytest.importorskip("tvm")
 pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
-from tunehub.cli.calibrate import profile_state  # noqa: E402
+from tunehub.cli.calibrate import profile_state, rules_state  # noqa: E402
 from tunehub.cli.group import cli  # noqa: E402
 from tunehub.exceptions import MeasureError  # noqa: E402
 from tunehub.measure import calibration  # noqa: E402
-from tunehub.target.machine_profile import MachineProfile, write_profile  # noqa: E402
-from tunehub.templates import pairs  # noqa: E402
+from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8, Groups  # noqa: E402
+from tunehub.target.machine_profile import PublishedProfile, write_profile  # noqa: E402
+from tunehub.templates import amx, pairs  # noqa: E402
 from tunehub.templates.base import BUILT_IN, Machine, machine_of, rates_of, worth_threads  # noqa: E402
 from tunehub.templates.register_tile import cost  # noqa: E402
+from tunehub_registry.machine_profile import MachineProfile  # noqa: E402
 
 pytestmark = pytest.mark.slow
+CORES = int(tunehub.host_target().attrs["num-cores"])
+SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 
 
 @pytest.fixture
@@ -53,6 +57,47 @@ def test_rules_go_by_the_profile_of_their_target_alone(cache: Path) -> None:
     assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})).rates == BUILT_IN
 
 
+def test_the_profile_of_a_package_serves_where_the_user_has_none(cache: Path) -> None:
+    target = tunehub.host_target()
+    published = PublishedProfile(profile=profile(multiply_add_s=5e-10), package="llvm-own 0.1.0")
+    found = machine_of(target, published=published)
+    assert found.rates.cautious_flops == pytest.approx(0.5 / 5e-10)
+    assert found.profile == "the profile of llvm-own 0.1.0"
+    more_cores = machine_of(target, cores=CORES + 1, published=published).rates
+    assert (more_cores.cautious_flops, more_cores.region) == (found.rates.cautious_flops, BUILT_IN.region)
+    assert machine_of(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}), published=published).profile is None
+    write_profile(cache, profile())
+    own = machine_of(target, published=published)
+    assert (own.rates.cautious_flops, own.profile) == (0.5 / 2.8e-10, "your own profile of 2026-11-23")
+
+
+def test_pairs_are_not_taken_to_be_fast_beside_instructions_for_matrices(cache: Path) -> None:
+    assert machine_of(SAPPHIRE_RAPIDS).rates.pairs < 1 < BUILT_IN.pairs
+
+
+@pytest.mark.skipif(amx.doubt(SAPPHIRE_RAPIDS, "uint8") is not None, reason="TVM is older than 0.27")
+@pytest.mark.parametrize(
+    ("groups", "instruction"), [(PAIRS, "vdpbf16ps"), (TILES, "tdpbf16ps"), (TILES_INT8, "tdpbusd")]
+)
+def test_kernels_for_matrices_are_built_for_a_cpu_that_has_them(groups: Groups, instruction: str) -> None:
+    machine = Machine(vector=16, registers=32)
+    found = calibration._product(SAPPHIRE_RAPIDS, machine, (96, 2, 128), best=True, groups=groups)
+    assert instruction in found.run.mod.inspect_source("asm")
+
+
+@pytest.mark.filterwarnings("ignore::tunehub.HubWarning")  # there is no package here
+def test_the_doctor_says_whose_rates_hold_and_what_auto_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEHUB_STRICT", "1")  # what is wrong with packages is no concern of this
+    before = rules_state()
+    assert before["profile"] is None
+    assert before["float32"] is None or isinstance(before["float32"], str)
+    write_profile(cache, profile(pairs_s=1e-9))
+    after = rules_state()
+    assert after["profile"] == "your own profile of 2026-11-23"
+    if amx.doubt(tunehub.host_target(), "bfloat16") is not None:
+        assert after["float32"]  # pairs are slow by it, or there are none
+
+
 def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) -> None:
     assert profile_state() == {}
     path = write_profile(cache, profile())
@@ -63,13 +108,13 @@ def test_a_damaged_profile_counts_as_none_and_the_doctor_says_so(cache: Path) ->
 
 
 def test_what_rules_make_of_a_profile() -> None:
-    assert rates_of(profile(), 16).pairs == BUILT_IN.pairs
-    assert rates_of(profile(pairs_s=5.6e-10), 16).pairs == pytest.approx(0.9)
-    slow = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-4), 16))
-    quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16))
+    assert rates_of(profile(), 16, CORES).pairs == BUILT_IN.pairs
+    assert rates_of(profile(pairs_s=5.6e-10), 16, CORES).pairs == pytest.approx(0.9)
+    slow = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-4), 16, CORES))
+    quick = Machine(vector=16, registers=32, cores=2, rates=rates_of(profile(region_s=1e-7), 16, CORES))
     assert not worth_threads(1e6, 0, slow)
     assert worth_threads(1e6, 0, quick)
-    waiting = replace(quick, rates=rates_of(profile(dependent_s=5e-9), 16))
+    waiting = replace(quick, rates=rates_of(profile(dependent_s=5e-9), 16, CORES))
     small, large = (8, 2, 1), (8, 8, 2)  # two sums at once, or sixteen
     assert cost(small, 16, waiting) / cost(large, 16, waiting) > 2 * cost(small, 16, quick) / cost(large, 16, quick)
 
@@ -84,6 +129,7 @@ def test_this_machine_is_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Path(found["path"]).is_file()
     assert found["dependent_s"] > found["multiply_add_s"]
     assert (found["pairs_s"] is None) == (pairs.doubt(tunehub.host_target()) is not None)
+    assert (found["tiles_s"] is None) == (amx.doubt(tunehub.host_target(), "bfloat16") is not None)
     assert machine_of(tunehub.host_target()).rates.latency == pytest.approx(found["rates"]["latency"])
     dry = CliRunner().invoke(cli, ["calibrate", "--dry-run"])
     assert "nothing was kept" in dry.output

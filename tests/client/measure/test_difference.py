@@ -76,3 +76,24 @@ def test_longer_sums_in_a_narrow_type_may_differ_more() -> None:
     assert tolerance(["float16"], "narrow sums", terms=100) == tolerance(["float16"], "narrow sums") == 1e-2
     assert tolerance(["float16"], "narrow sums", terms=7_840) == pytest.approx(0.0432, rel=1e-2)
     assert tolerance(iter(["float32", "float16"]), terms=7_840) == 2e-3
+
+
+def test_arrays_of_any_size_are_compared_to_their_ends() -> None:
+    large = np.ones(200_001, "float32")
+    for at in (0, 65_535, 65_536, 200_000):
+        off = large.copy()
+        off[at] += 0.25
+        assert difference([off], [large]) == pytest.approx(0.25)
+        off[at] = math.nan
+        assert difference([off], [large]) == difference([large], [off]) == difference([off], [off]) == math.inf
+
+
+def test_numbers_of_8_bits_are_right_within_one_step_and_sums_of_integers_exactly() -> None:
+    for dtype in ("uint8", "int8"):
+        few = np.array([3, 7], dtype)  # far from the ends of their range
+        one, two = (difference([few + np.array([step, 0], dtype)], [few]) for step in (1, 2))
+        assert one <= tolerance([dtype]) < two
+        assert one <= tolerance([dtype, "float32"], "narrow sums") < two
+    assert tolerance(["int32"]) == 0.0
+    assert tolerance(["int32", "float32"]) == tolerance()
+    assert tolerance(["bfloat16", "float32"]) == 2e-2

@@ -6,11 +6,12 @@ import warnings
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from tunehub.hub import Hub, open_hub
-from tunehub.records.tuning_evidence import MIN_WORKLOADS, tuned_ratios
-from tunehub.report.model import TunedRatio, WorkloadReport
-from tunehub_registry.evidence import RecordEvidence, encode_evidence
+from tunehub.records.tuning_evidence import MIN_WORKLOADS, network_accuracy, tuned_ratios
+from tunehub.report.model import NetworkAccuracy, TunedRatio, WorkloadReport
+from tunehub_registry.evidence import Accuracy, NetworkEvidence, RecordEvidence, encode_evidence
 
 from ..conftest import ZNVER5, RegistryFolder, key
 
@@ -77,3 +78,14 @@ def test_a_package_without_evidence_says_nothing(registry: RegistryFolder) -> No
     hub = opened(registry)
     hub.read_tuning()
     assert (hub.report().tuning, hub.report().notes) == ({}, ())
+
+
+def test_the_accuracy_of_networks_is_read_where_it_was_measured() -> None:
+    line = NetworkEvidence(
+        network="net_int8", default_s=1.0, tuned_s=0.1, repeats=3, threads=2, output_max_rel_diff=0.0,
+        precision="int8", accuracy=Accuracy(inputs=64, rows=64, same_class=63, max_rel_diff=1e-3),
+    )  # fmt: skip
+    found = network_accuracy(line)
+    expected = NetworkAccuracy(network="net_int8", precision="int8", inputs=64, rows=64, same_class=63, difference=1e-3)
+    assert found == expected
+    assert network_accuracy(msgspec.structs.replace(line, accuracy=UNSET)) is None

@@ -113,6 +113,7 @@ class FakeHub:
     layout: str = "keep"
     winograd: bool = False
     precision: str = "float32"
+    published_profile: Any = None
     measuring: Any = None
     verification: Any = None
     evidence: list[RecordEvidence] = field(default_factory=list)
@@ -161,6 +162,9 @@ class FakeHub:
 
     def add(self, workload: WorkloadReport, _function: Any = None) -> None:
         self.workloads.append(workload)
+
+    def step(self, name: str) -> None:
+        """Nobody is told."""
 
     def failed(self, step: str, error: BaseException) -> None:
         self.failures.append((step, error))

@@ -16,6 +16,7 @@ from tvm import te  # noqa: E402
 from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
 from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
 from tunehub.relax.fast_math import fast_math  # noqa: E402
+from tunehub.relax.nodes import calls_in, operator_of  # noqa: E402
 from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -172,4 +173,4 @@ def test_only_planned_networks_are_rewritten(nets: Any, target: Any) -> None:
 
 
 def _operators(mod: Any) -> set[str]:
-    return {relax_pipeline._operator(call) for call in relax_pipeline._relax_calls(mod)}
+    return {operator_of(call) for call in calls_in(mod)}

@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 
 from tunehub.relax.known_mistakes import wrong_operators
-from tunehub.relax.pipeline import _relax_calls, compile_module
+from tunehub.relax.nodes import calls_in
+from tunehub.relax.pipeline import compile_module
 from tunehub.report.model import WrongOperator
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def _net(nets: Any) -> Any:
 
 
 def test_operators_are_counted_by_the_data_for_which_they_are_wrong(nets: Any, target: Any) -> None:
-    calls = _relax_calls(_net(nets))
+    calls = calls_in(_net(nets))
     everywhere = {
         WrongOperator(operator="nn.relu", wrong_for="nan", calls=2),
         WrongOperator(operator="nn.layer_norm", wrong_for="far_from_zero", calls=1),
@@ -49,7 +50,7 @@ def test_a_batch_norm_is_wrong_in_training_only(nets: Any, target: Any, training
     def make(b: Any, x: Any) -> Any:
         return b.emit(relax.TupleGetItem(b.emit(nets.batch_norm(x, 3, training=training)), 0))
 
-    found = wrong_operators(_relax_calls(nets.build(make, (1, 3, 4, 4))), target)
+    found = wrong_operators(calls_in(nets.build(make, (1, 3, 4, 4))), target)
     assert [item.operator for item in found] == (["nn.batch_norm"] if training else [])
 
 

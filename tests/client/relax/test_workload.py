@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,11 @@ def _module(nodes: list[dict[str, Any]]) -> None:
     nodes[first(nodes, ".Add")]["type"] = "ffi.Module"
 
 
+def _pragma(nodes: list[dict[str, Any]]) -> None:
+    """It would become a statement that links what the annotation says: LLVM's text, or a file of it."""
+    nodes[first(nodes, "ffi.String", "ffi.SmallStr")]["data"] = "pragma_import_llvm"
+
+
 def _nested(nodes: list[dict[str, Any]]) -> None:
     nodes[first(nodes, "ffi.Array")]["data"][0] = [1]
 
@@ -103,8 +109,9 @@ def _kind(nodes: list[dict[str, Any]]) -> None:
         (_beyond, "which does not come before it"),
         (_call, "the operation tirx.call_extern, which is not allowed"),
         (_function, "calls something else than an operation"),
-        (_module, "is a ffi.Module, which a workload has not"),
+        (_module, "is a ffi.Module, which the function may not have"),
         (_nested, "holds another one"),
+        (_pragma, "the annotation pragma_import_llvm, which is not allowed"),
         (_attribute, "is not a node of TVM's"),
         (_kind, "TVM .* cannot read the function"),
     ],
@@ -132,11 +139,13 @@ def test_another_object_is_no_workload() -> None:
 
 
 def test_sizes_are_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for bound, reason in (("MAX_TEXT_BYTES", "bytes"), ("MAX_NODES", "nodes"), ("MAX_DEPTH", "deep")):
-        with monkeypatch.context() as patch:
-            patch.setattr(relax_workload, bound, 5)
-            with pytest.raises(WorkloadTextError, match=reason):
-                check_text(text)
+    rules = relax_workload._WORKLOAD
+    for wrong, reason in ((replace(rules, max_bytes=5), "bytes"), (replace(rules, max_nodes=5), "nodes")):
+        with pytest.raises(WorkloadTextError, match=reason):
+            check_text(text, wrong)
+    monkeypatch.setattr(relax_workload, "MAX_DEPTH", 5)
+    with pytest.raises(WorkloadTextError, match="deep"):
+        check_text(text)
 
 
 @settings(max_examples=200, deadline=None)

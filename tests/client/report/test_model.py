@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tunehub.records.ladder import Refusal, StepRejected
-from tunehub.report.model import OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
+from tunehub.report.model import NetworkAccuracy, OtherCalls, Profile, TunedRatio, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
-from tunehub.report.text import passed_over
+from tunehub.report.text import passed_over, table
 
 from ..conftest import key
 
@@ -188,3 +188,20 @@ def test_remainders_that_are_no_vectors_are_a_remark() -> None:
     item = replace(WORKLOADS[0], scalar_remainders="a vector of unknown length")
     cells = list(Report(target="llvm-x", package=None, workloads=(item,)).table().columns[-1].cells)
     assert cells == ["remainders of vectors one by one: a vector of unknown length"]
+
+
+def test_the_accuracy_of_networks_is_told_for_the_precisions_of_the_workloads() -> None:
+    common = {"inputs": 64, "rows": 64, "same_class": 63, "difference": 0.004}
+    known = tuple(
+        NetworkAccuracy(network=f"net_{name}", precision=name, **common)  # type: ignore[arg-type]
+        for name in ("float32", "bf16", "int8")
+    )
+    assert replace(REPORT, accuracy=known).narrow_accuracy() == ()
+    types = "bfloat16 × bfloat16 → float32"
+    narrow = replace(REPORT, accuracy=known, workloads=(replace(WORKLOADS[0], types=types), *WORKLOADS[1:]))
+    assert [item.network for item in narrow.narrow_accuracy()] == ["net_bf16"]
+    caption = str(table(narrow).caption)
+    assert "net_bf16 0.004 apart, 63 of 64 classes the same" in caption
+    assert "net_int8" not in caption
+    assert len(narrow.to_json()["accuracy"]) == 3
+    assert narrow.to_json()["workloads"][0]["types"] == types

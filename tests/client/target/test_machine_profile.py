@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunehub.target.machine_profile import (
-    MachineProfile,
     MachineProfileError,
+    PublishedProfile,
     profile_path,
     read_profile,
     write_profile,
 )
+from tunehub_registry.machine_profile import MachineProfile
 
 pytestmark = pytest.mark.fast
 ZNVER4 = MachineProfile(
@@ -52,3 +53,10 @@ def test_any_bytes_are_a_profile_or_refused(tmp_path_factory: pytest.TempPathFac
     path.write_bytes(data)
     with pytest.raises(MachineProfileError):
         read_profile(cache, "znver4", [], 2)
+
+
+def test_a_published_profile_is_for_a_cpu_with_the_same_features() -> None:
+    published = PublishedProfile(profile=ZNVER4, package="llvm-znver4 0.2.0")
+    assert published.fits("znver4", ["+amx-tile"])
+    assert not published.fits("znver4", [])
+    assert not published.fits("znver5", ["+amx-tile"])

@@ -15,7 +15,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
 from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
-from tunehub.relax.layout import blocked  # noqa: E402
+from tunehub.relax.layout import blocked, weights  # noqa: E402
 from tunehub.templates import machine_of  # noqa: E402
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +82,7 @@ def random_conv2d(rng: random.Random, block: int) -> Case:
         rng.choice((1, 3, 4, 8, 16, 24, 33)) * groups,
         rng.choice((1, 8, 16, 19, 32, 64)) * groups,
     )
-    weight = blocked.pack_conv2d_weight(
+    weight = weights.pack_conv2d_weight(
         np.zeros((out_channels, in_channels // groups, *kernel), "float32"),
         in_block=None if plain else block,
         out_block=out_block,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import te, topi
 
 from tunehub import templates
-from tunehub.relax.layout.blocked import from_blocked, reblock
+from tunehub.relax.layout.blocked import from_blocked, reblock, to_blocked
 from tunehub.relax.schedule.template_fit import TemplateFit, with_short_indices
 from tunehub.templates import elementwise
 from tunehub.templates.base import Machine
@@ -123,3 +124,23 @@ def test_only_functions_with_short_shapes_are_narrowed() -> None:
     assert with_short_indices(mod).same_as(mod)
     large = function(lambda x: topi.tanh(x), (1 << 16, 1 << 15))
     assert with_short_indices(large).same_as(large)
+
+
+@pytest.mark.parametrize(("channels", "size", "padding"), [(3, (9, 70), 3), (4, (5, 64), 0), (2, (3, 1), 1)])
+def test_blocks_of_a_few_channels_are_vectors_of_pixels(channels: int, size: tuple[int, int], padding: int) -> None:
+    def make(x: Any) -> Any:
+        return to_blocked(topi.nn.pad(topi.tanh(x), (0, 0, padding, padding), name="pad"), 4)
+
+    mod = function(make, (1, channels, *size))
+    match = templates.find(mod)
+    assert match is not None and match.workload.enters
+    (knobs, *_) = match.template.knob_space(match.workload, MACHINE)
+    scheduled = match.template.apply(with_short_indices(mod), match.workload, knobs).mod
+    x = np.random.default_rng(1).standard_normal((1, channels, *size)).astype("float32")
+    expected = np.zeros((1, 1, size[0] + 2 * padding, size[1] + 2 * padding, 4), "float32")
+    inside = expected[0, 0, padding : padding + size[0], padding : padding + size[1], :channels]
+    inside[:] = np.tanh(x[0]).transpose(1, 2, 0)
+    result = tvm.runtime.tensor(np.full_like(expected, 7))
+    built = tvm.tirx.build(scheduled, target={"kind": "llvm", "mcpu": "x86-64-v2"})
+    built["main"](tvm.runtime.tensor(x), result)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -14,7 +14,7 @@ from tvm import te  # noqa: E402
 
 import tunehub  # noqa: E402
 from tunehub import templates  # noqa: E402
-from tunehub.relax.layout import paired  # noqa: E402
+from tunehub.relax.layout import grouped  # noqa: E402
 from tunehub.relax.nodes import constant_array, parameters  # noqa: E402
 from tunehub.relax.schedule.guard import check_function, check_tiles, static_extents  # noqa: E402
 from tunehub.templates import pairs  # noqa: E402
@@ -77,17 +77,17 @@ def narrow(*shape: int, seed: int = 0) -> Array:
 
 def test_numbers_are_rounded_to_the_nearest_with_zeros_behind_them() -> None:
     weight = np.array([[1.0, 1.00390625, 3.0], [2.0, 1.01171875, float("inf")]], "float32")  # ties to even
-    packed = np.asarray(constant_array(paired.pack_dense_pairs(weight, 2))).astype("float32")
+    packed = np.asarray(constant_array(grouped.pack_dense(weight, grouped.PAIRS, out_block=2))).astype("float32")
     assert packed.tolist() == [[[[1.0, 2.0], [1.0, 1.015625]]], [[[3.0, float("inf")], [0.0, 0.0]]]]
 
 
 @pytest.mark.parametrize("rows", swept([1, 7], [13, 77, 96, 197]))
 def test_products_of_any_size(rows: int) -> None:
     weight = np.random.default_rng(1).standard_normal((40, 88)).astype("float32")
-    packed = np.asarray(constant_array(paired.pack_dense_pairs(weight, 16)))
+    packed = np.asarray(constant_array(grouped.pack_dense(weight, grouped.PAIRS, out_block=16)))
     bias = np.random.default_rng(2).standard_normal(88).astype("float32")
     data = narrow(1, rows, 40)
-    make = lambda x, w: paired.dense_paired(x, w, outputs=88)  # noqa: E731
+    make = lambda x, w: grouped.dense_grouped(x, w, outputs=88)  # noqa: E731
     check_every_choice(make, [data, packed, bias])
     (plain,) = run(module(make, data, packed, bias), UNOPTIMISED, [data, packed, bias])
     exact = np.maximum(data.astype("float32") @ weight + bias, 0)
@@ -105,16 +105,16 @@ def test_products_of_any_size(rows: int) -> None:
 def test_convolutions_of_any_size(case: tuple[tuple[int, int], int, Any]) -> None:
     size, kernel, how = case
     weight = np.random.default_rng(1).standard_normal((40, 24, kernel, kernel)).astype("float32")
-    packed = np.asarray(constant_array(paired.pack_conv2d_pairs(weight, in_block=8, out_block=16)))
+    packed = np.asarray(constant_array(grouped.pack_conv2d(weight, grouped.PAIRS, in_block=8, out_block=16)))
     bias = np.random.default_rng(2).standard_normal(16).astype("float32")
     data = narrow(2, 3, *size, 8)
-    make = lambda x, w: paired.conv2d_paired(x, w, **how)  # noqa: E731
+    make = lambda x, w: grouped.conv2d_grouped(x, w, **how)  # noqa: E731
     check_every_choice(make, [data, packed, bias])
 
 
 def test_a_prime_number_of_rows_has_tiles_with_a_remainder() -> None:
     data, packed = narrow(1, 197, 32), narrow(2, 16, 16, 2)
-    mod = module(lambda x, w: paired.dense_paired(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
+    mod = module(lambda x, w: grouped.dense_grouped(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
     match = templates.find(mod)
     assert match is not None
     knobs = match.template.default_knobs(match.workload, MACHINE)
@@ -124,7 +124,7 @@ def test_a_prime_number_of_rows_has_tiles_with_a_remainder() -> None:
 
 def test_padding_is_in_memory() -> None:
     data, packed = narrow(1, 1, 7, 7, 16), narrow(1, 1, 3, 3, 8, 16, 2)
-    mod = module(lambda x, w: paired.conv2d_paired(x, w, padding=(1, 1, 1, 1)), data, packed, np.zeros(16, "float32"))
+    mod = module(lambda x, w: grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1)), data, packed, np.zeros(16, "float32"))
     match = templates.find(mod)
     assert match is not None
     knobs = match.template.default_knobs(match.workload, MACHINE)
@@ -135,7 +135,7 @@ def test_padding_is_in_memory() -> None:
 
 def test_the_instruction_is_in_the_code() -> None:
     data, packed = narrow(1, 12, 32), narrow(2, 16, 16, 2)
-    mod = module(lambda x, w: paired.dense_paired(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
+    mod = module(lambda x, w: grouped.dense_grouped(x, w, outputs=32), data, packed, np.zeros(32, "float32"))
     match = templates.find(mod)
     assert match is not None
     scheduled = match.template.apply(mod, match.workload, match.template.default_knobs(match.workload, MACHINE))

@@ -21,7 +21,13 @@ from tunehub_builder.backends.relax.ladder_gate import (
     open_workloads,
 )
 from tunehub_builder.backends.relax.network_gate import network_journal
-from tunehub_builder.backends.relax.workload_gate import Verdict, evidence, static_reason, verdict_journal
+from tunehub_builder.backends.relax.workload_gate import (
+    Verdict,
+    evidence,
+    is_beside_rule,
+    static_reason,
+    verdict_journal,
+)
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.finalists import Distilled, distill
@@ -98,7 +104,8 @@ class JudgedWorkloads:
 
 def judged_workloads(directory: WorkDirectory) -> JudgedWorkloads:
     """Read a work directory. Raises WorkDirectoryError for a damaged file."""
-    entries = {entry.task.exact: entry for entry in distill(directory)}
+    beside_rule = is_beside_rule(directory.existing_run())
+    entries = {entry.task.exact: entry for entry in distill(directory, beside_rule=beside_rule)}
     found = {verdict.exact: verdict for verdict in verdict_journal(directory).entries()}
     verdicts = {exact: found[exact] for exact in sorted(found.keys() & entries.keys())}
     return JudgedWorkloads(directory=directory, entries=entries, verdicts=verdicts)

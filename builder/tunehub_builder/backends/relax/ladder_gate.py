@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan, interquartile_range
 from tunehub.records.key_scheme import LADDER
-from tunehub_builder.backends.relax.workload_gate import LIMITS, static_reason
+from tunehub_builder.backends.relax.workload_gate import LIMITS, gate_types, places, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (
@@ -30,6 +30,7 @@ from tunehub_builder.gate.ladders import (
     step_at,
     with_more,
 )
+from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.gate.workloads import WorkloadCase, judge
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.run import Resources
@@ -41,6 +42,7 @@ from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
 _PLAN = MeasuringPlan(rounds=7, sample_s=0.01, budget_s=0.3, only_first=True)
+_GPU_PLAN = MeasuringPlan(rounds=7, sample_s=0.002, budget_s=0.06, only_first=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,12 +134,21 @@ def check_ladders(
         return {entry.task.exact: entry.digest} if entry.choices else {}
 
     def judged(due: Sequence[OpenWorkload]) -> Iterator[list[LadderVerdict]]:
-        with worker_pool(directory, run, workers=1, threads=resources.threads) as pool:
-            for entry in due:
-                compared = _compared(_cases(entry, run), pool.workers)
-                yield [_verdict(entry, resources.threads, list(compared.items()))]
+        with worker_pool(directory, run, workers=_workers(run, resources, due), threads=resources.threads) as pool:
+            for verdict in judge_at_once(due, places(run, pool.workers), judge_each):
+                yield [verdict]
+
+    def judge_each(entries: Iterable[OpenWorkload], workers: Sequence[Worker]) -> Iterator[LadderVerdict]:
+        for entry in entries:
+            compared = _compared(_cases(entry, run), workers)
+            yield _verdict(entry, resources.threads, list(compared.items()))
 
     return judge_due(ladder_journal(directory), open_workloads(directory), wanted, resources.threads, judged, show)
+
+
+def _workers(run: RunFile, resources: Resources, due: Sequence[OpenWorkload]) -> int:
+    """One on a CPU: each size is measured after the other, and building takes the cores that measuring needs."""
+    return min(resources.workers, len(due)) if run.target.get("kind") == "cuda" else 1
 
 
 def ladder_record_of(verdict: LadderVerdict, task: TaskEntry, source: str) -> LadderRecord:
@@ -219,14 +230,15 @@ def _newest(trials: Sequence[Trial]) -> list[Trial]:
 
 def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]]:
     """The workload at each of its sizes, and at those that checks try."""
-    task = entry.task
+    task, plan = entry.task, _GPU_PLAN if run.target.get("kind") == "cuda" else _PLAN
+    rules = FinalistRules(plan=plan, tolerance=tolerance(gate_types(task)))
 
     def case(at: tuple[int, ...]) -> WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]:
         return WorkloadCase(
             task=task.exact,
             module=task.module,
             finalists=[Finalist(source=choice.template, tuning_s=1.0) for choice in entry.choices],
-            rules=FinalistRules(plan=_PLAN, tolerance=tolerance(["float16"] if 'float16"' in task.module else [])),
+            rules=rules,
             request=lambda numbers: ("build_at", task.exact, run.target, at, [entry.choices[n] for n in numbers]),
             verdict=lambda compared: (at, compared),
         )

@@ -11,11 +11,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from tunehub.measure.difference import tolerance
 from tunehub.measure.protocol import MeasuringPlan, is_faster
+from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import (
     PLAIN,
     TUNED,
@@ -23,10 +25,12 @@ from tunehub_builder.backends.relax.network_worker import (
     RelaxNetworkSession,
 )
 from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.accuracy import INPUTS
 from tunehub_builder.gate.comparison import BuildLimits
 from tunehub_builder.gate.network_session import DEFAULT
 from tunehub_builder.gate.networks import (
     NOT_MEASURED,
+    TOLERANCE,
     NetworkJob,
     NetworkVariant,
     NetworkVerdict,
@@ -34,10 +38,12 @@ from tunehub_builder.gate.networks import (
     digest_of,
     reason_against,
 )
+from tunehub_builder.networks import Precision
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
 
+_PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _FILES = "onnx file "  # how the sources of networks from files begin
 LIMITS = BuildLimits(build_s=1800.0, run_s=1800.0)
 PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=8.0, only_first=True)
@@ -75,25 +81,35 @@ def network_cases(
 
     Raises UnknownNetworkError, and BuilderError when one of ``entries`` came from a file, which has to be given.
     """
-    from tunehub_builder import networks
-
     known = {entry.name: entry for entry in entries if networks.OPEN not in entry.source}
     if not names and not models:
         from_file = next((entry.name for entry in known.values() if entry.source.startswith(_FILES)), None)
         if from_file is not None:
             reason = f"the network {from_file!r} was tuned from a file: give it with --model FILE"
             raise BuilderError(f"{reason}, or say which with --network NAME")
-        names = [name for name in known if name in networks.names()]
+        names = [name for name in known if networks.is_known(name)]
     for name in names:
-        if name not in networks.names():
+        if not networks.is_known(name):
             raise networks.UnknownNetworkError(name, networks.names())
-    files = [(path.stem, path) for path in models]
-    return [_case(name, None, {}, records) for name in names] + [
-        _case(name, path, dict(known[name].inputs) if name in known else {}, records) for name, path in files
+    return [_case(name, None, {}, records, networks.get(name).precision) for name in names] + [
+        _case(name, path, dict(known[name].inputs) if name in known else {}, records, precision)
+        for path in models
+        for name, precision in _tuned_as(path, known)
     ]
 
 
-def _case(name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], records: RecordFile) -> RelaxNetworkCase:
+def _tuned_as(path: Path, known: Mapping[str, NetworkEntry]) -> list[tuple[str, Precision]]:
+    """The names and precisions in which the model of a file was tuned; its own where it was in none."""
+    stem = path.stem
+    found = [(f"{stem}_{each}", each) for each in _PRECISIONS if f"{stem}_{each}" in known]
+    if stem in known:
+        return [(stem, "int8" if known[stem].dtype == "int8" else "float32"), *found]
+    return found or [(stem, networks.from_onnx_file(path).precision)]
+
+
+def _case(
+    name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], records: RecordFile, precision: Precision
+) -> RelaxNetworkCase:
     return RelaxNetworkCase(
         name=name,
         file=None if file is None else str(file),
@@ -101,8 +117,16 @@ def _case(name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], reco
         target=records.target,
         records=str(records.path),
         layout=records.layout,
+        precision=precision,
         evidence=None if records.evidence is None else str(records.evidence),
     )
+
+
+def _most(case: RelaxNetworkCase) -> float:
+    """How far outputs may be from the default's, which computes in float32 all along."""
+    if case.precision == "bf16":
+        return tolerance(["bfloat16"])
+    return tolerance(["quantised"], "narrow sums") if case.precision == "int8" else TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +148,9 @@ class RelaxNetworks:
         yield NetworkJob(
             name=case.name,
             case=msgspec.json.encode(case).decode(),
-            variants=[NetworkVariant(name=name) for name in (DEFAULT, PLAIN, TUNED)],
+            variants=[NetworkVariant(name=name, tolerance=_most(case)) for name in (DEFAULT, PLAIN, TUNED)],
             needed=frozenset({DEFAULT, TUNED}),
+            compared={TUNED: INPUTS} if case.target.get("kind") == "llvm" else {},
         )
 
     def verdicts(
@@ -148,6 +173,9 @@ class RelaxNetworks:
                 plain_s=plain.run_s,
                 tuned_s=tuned.run_s,
                 difference=tuned.difference,
+                tolerance=_most(case),
                 rungs=tuned.told or {},
+                precision=case.precision,
+                accuracy=tuned.accuracy,
             )
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,11 @@ import msgspec
 from tunehub.measure.protocol import wall_timer
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.lookup import EmptyLookup, LayeredLookup, Measured
+from tunehub.target.host import physical_cores
+from tunehub_builder.gate.accuracy import accuracy_of
 from tunehub_builder.gate.network_session import DEFAULT, BuiltNetwork, NetworkSession
-from tunehub_registry.evidence import RecordEvidence, read_evidence
+from tunehub_builder.networks import Precision
+from tunehub_registry.evidence import Accuracy, RecordEvidence, read_evidence
 
 if TYPE_CHECKING:
     from tunehub.hub import Hub
@@ -23,8 +27,9 @@ _PATIENCE_S = 20.0
 
 
 class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs of a network: its name, or its ONNX ``file`` with the ``shapes`` of open inputs; TVM's
-    ``target`` as JSON; the file of ``records``, the ``layout`` that they are for, and the file of ``evidence``."""
+    """What a worker needs of a network: its name, or its ONNX ``file`` with the ``shapes`` of open inputs; the
+    ``precision`` that it has or is to have; TVM's ``target`` as JSON; the file of ``records``, the ``layout`` that they
+    are for, and the file of ``evidence``."""
 
     name: str
     file: str | None = None
@@ -32,6 +37,7 @@ class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     target: dict[str, Any]
     records: str
     layout: str
+    precision: Precision = "float32"
     evidence: str | None = None
 
 
@@ -40,6 +46,7 @@ class RelaxNetworkSession(NetworkSession):
 
     def __init__(self) -> None:
         super().__init__(_PATIENCE_S)
+        self._machines: dict[str, Any] = {}  # by variant
 
     def open(self, case: str) -> None:
         """Load a :class:`RelaxNetworkCase`."""
@@ -47,8 +54,8 @@ class RelaxNetworkSession(NetworkSession):
 
         self._case = msgspec.json.decode(case, type=RelaxNetworkCase)
         self._target = tvm.target.Target(self._case.target)
-        network = _network(self._case)
-        self._module, self._inputs = network.relax_module(), network.sample_inputs()
+        self._network = _network(self._case)
+        self._module, self._inputs = self._network.relax_module(), self._network.sample_inputs()
 
     def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
         """As the base says; tells how many workloads each rung serves."""
@@ -56,32 +63,61 @@ class RelaxNetworkSession(NetworkSession):
 
         del arguments
         if variant == DEFAULT:
-            return self._loaded(tvm.compile(self._module, self._target)), {}
+            return self._loaded(variant, tvm.compile(self._module, self._target)), {}
         from tunehub.relax import pipeline as relax_pipeline
 
-        hub = _hub(self._case, self._target) if variant == TUNED else _plain(self._target)
-        built = self._loaded(relax_pipeline.compile_module(self._module, self._target, hub))
+        network = self._network
+        hub = _hub(self._case, self._target, network) if variant == TUNED else _plain(self._target, network)
+        built = self._loaded(variant, relax_pipeline.compile_module(self._module, self._target, hub))
         return built, {rung: count for rung, count in hub.report().rung_counts().items() if count}
 
-    def _loaded(self, executable: Any) -> BuiltNetwork:
-        run = _runner(executable, self._inputs, str(self._target.kind.name))
+    def accuracy(self, variant: str, inputs: int) -> Accuracy | None:
+        """How near a variant's outputs are to onnxruntime's on so many random inputs; None without onnxruntime."""
+        from tunehub_builder.bench.runtimes import onnxruntime_session
+
+        try:
+            session = onnxruntime_session(self._network.onnx_model().SerializeToString(), _threads())
+        except ImportError:
+            return None
+        names = [argument.name for argument in session.get_inputs()]
+
+        def pair(seed: int) -> tuple[list[Any], list[Any]]:
+            values = list(self._network.sample_inputs(seed).values())
+            found = _runner(self._machines[variant], values, "llvm")()
+            return found, list(session.run(None, dict(zip(names, values, strict=True))))
+
+        return accuracy_of(map(pair, range(inputs)))
+
+    def drop(self) -> None:
+        """As the base says."""
+        super().drop()
+        self._machines.clear()
+
+    def _loaded(self, variant: str, executable: Any) -> BuiltNetwork:
+        from tvm import relax
+
+        kind = str(self._target.kind.name)
+        self._machines[variant] = relax.VirtualMachine(executable, _device(kind))
+        run = _runner(self._machines[variant], self._inputs.values(), kind)
         return BuiltNetwork(outputs=run, time=wall_timer(run))
 
 
 def _network(case: RelaxNetworkCase) -> Network:
     from tunehub_builder import networks
 
-    return networks.get(case.name) if case.file is None else networks.from_onnx_file(case.file, shapes=case.shapes)
+    if case.file is None:
+        return networks.get(case.name)
+    return networks.in_precision(networks.from_onnx_file(case.file, shapes=case.shapes), case.precision)
 
 
-def _hub(case: RelaxNetworkCase, target: Any) -> Hub:
+def _hub(case: RelaxNetworkCase, target: Any, network: Network) -> Hub:
     """A hub with the records of a file, the evidence on them, and nothing else."""
     from tunehub.options import read_options
     from tunehub.records.package_records import open_user_records
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.target.descriptors import descriptor_of
 
-    hub = _plain(target)
+    hub = _plain(target, network)
     hub.layout = "auto" if case.layout == "auto" else "keep"
     cache, host = BlobCache(read_options().cache), descriptor_of(target)
     lookup = open_user_records(Path(case.records), cache, host=host, given=True, on_problem=_raise)
@@ -105,7 +141,7 @@ class _Judged(EmptyLookup):
         return None if found is None else Measured(evidence=found, package="the gate")
 
 
-def _plain(target: Any) -> Hub:
+def _plain(target: Any, network: Network) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
     from tunehub.hub import Hub, Policy
     from tunehub.registries.resolution import Resolution
@@ -113,20 +149,32 @@ def _plain(target: Any) -> Hub:
 
     host = descriptor_of(target)
     resolution = Resolution(host=host, chosen=None)
-    return Hub(target=target, host=host, resolution=resolution, policy=Policy(strict=True), layout="auto")
+    policy = Policy(strict=True)
+    return Hub(
+        target=target, host=host, resolution=resolution, policy=policy, layout="auto", precision=network.compiled_in,
+        winograd=network.precision != "float32",  # as clients have it; in float32 it may differ by more than is allowed
+    )  # fmt: skip
 
 
 def _raise(problem: Exception) -> None:
     raise problem
 
 
-def _runner(executable: Any, inputs: Mapping[str, Any], kind: str) -> Callable[[], list[Any]]:
-    import tvm
-    from tvm import relax
+def _threads() -> int:
+    """Those of TVM's pool in this process."""
+    return int(os.environ.get("TVM_NUM_THREADS", "") or physical_cores() or 1)
 
-    device = tvm.cpu() if kind == "llvm" else tvm.device(kind, 0)
-    machine = relax.VirtualMachine(executable, device)
-    arguments = [tvm.runtime.tensor(value, device=device) for value in inputs.values()]
+
+def _device(kind: str) -> Any:
+    import tvm
+
+    return tvm.cpu() if kind == "llvm" else tvm.device(kind, 0)
+
+
+def _runner(machine: Any, inputs: Iterable[Any], kind: str) -> Callable[[], list[Any]]:
+    import tvm
+
+    arguments = [tvm.runtime.tensor(value, device=_device(kind)) for value in inputs]
 
     def run() -> list[Any]:
         result = machine["main"](*arguments)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
 from tunehub_builder.exceptions import TuningError
+from tunehub_builder.tuning.profile import keep_profile
 from tunehub_builder.tuning.recipe import TRIALS, Job, Recipe
 from tunehub_builder.tuning.run import Resources, Summary, begin, check_names, tune_recorded
 from tunehub_builder.tuning.target import TuningTarget
@@ -39,22 +40,23 @@ def check_options(recipe: Recipe) -> None:
         raise TuningError(f"{wrong[0]} needs TVM 0.19 or older: {remedy}")
     if recipe.dims and (recipe.tuner != TEMPLATE or recipe.rpc is not None):
         raise TuningError(f"--dim is for the tuner {TEMPLATE} on this machine; give --tuner {TEMPLATE}, no --rpc")
+    if recipe.precision and recipe.tuner != TEMPLATE:
+        raise TuningError(f"--precision is for the tuner {TEMPLATE}; give --tuner {TEMPLATE}")
     if recipe.tuner == TEMPLATE and recipe.search_trials != Recipe().search_trials:
         raise TuningError(f"--search-trials is for the tuner {META_SCHEDULE}; leave it out")
 
 
 def find_networks(job: Job) -> list[Network | MissedWorkloads]:
-    """The networks of a job, and its files of misses. Raises NetworkError for an unknown name or a file that is no
-    model, MissesFileError for one that has no misses, TuningError when two have one name."""
+    """The networks of a job, and its files of misses. Raises NetworkError for an unknown name, a file that is no
+    model or a model of another precision, MissesFileError for one that has no misses, TuningError when two have one
+    name."""
     from tunehub_builder import networks
     from tunehub_builder.tuning.missed import missed_workloads
 
-    found: list[Network | MissedWorkloads] = [
-        networks.get_open(name, job.recipe.dims) if job.recipe.dims else networks.get(name)
-        for name in job.recipe.networks
-    ]
-    dims = job.recipe.dims
-    found += [networks.from_onnx_file(each.path, shapes=each.input_shapes, dims=dims) for each in job.recipe.models]
+    dims, precision = job.recipe.dims, job.recipe.precision
+    found: list[Network | MissedWorkloads] = [networks.get_open(name, dims, precision) for name in job.recipe.networks]
+    read = [networks.from_onnx_file(each.path, shapes=each.input_shapes, dims=dims) for each in job.recipe.models]
+    found += [networks.in_precision(each, precision) for each in read]
     found += [missed_workloads(Path(file), dims) for file in job.recipe.from_misses]
     check_names(found)
     return found
@@ -82,6 +84,7 @@ def tune_job(
 
         def tune(step: Callable[[Progress], None]) -> TrialTotals:
             tasks, notes = _extract(directory, networks, target, method)
+            notes += keep_profile(directory, target, len(tasks)) if resources.fleet is None else ()
             totals = _tune(directory, tasks, run, method, resources, step)
             return replace(totals, notes=(*notes, *totals.notes))
 
@@ -115,6 +118,7 @@ def _method(recipe: Recipe, target: TuningTarget, directory: Path) -> _Method:
         if proposed:
             noted["proposed"] = sum(map(len, proposed.values()))
         words = ["--tuner", TEMPLATE, "--trials", str(knobs.trials)]
+        words += ["--precision", recipe.precision] if recipe.precision else []
         return _Method(tuner=TEMPLATE, options=knobs, noted=noted, words=words, layout="auto")
     trials = TRIALS if recipe.trials is None else recipe.trials
     options = TunerOptions(trials=trials, search_trials=recipe.search_trials, vector=target.vector, seed=recipe.seed)
@@ -190,14 +194,31 @@ def _tasks_of(
     import tvm
 
     from tunehub_builder.tuning.missed import MissedWorkloads
-    from tunehub_builder.tuning.tasks import extract_tasks
+    from tunehub_builder.tuning.tasks import extract_tasks, without_other_numbers
 
     if isinstance(network, MissedWorkloads):
         return network.tasks(target.name)
     tvm_target = tvm.target.Target(target.config)
-    modules = [(network.name, network.relax_module())]
+    if network.precision == "bf16":
+        _check_bf16(network, tvm_target)
+    modules, notes = [(network.name, network.relax_module())], list[str]()
     turned = method.tuner == TEMPLATE and tvm_target.kind.name == "cuda"
-    return extract_tasks(modules, tvm_target, layout=method.layout, dims=network.dims or None, turned=turned), ()
+    tasks = extract_tasks(
+        modules, tvm_target, layout=method.layout, dims=network.dims or None, turned=turned,
+        precision=network.compiled_in, note=notes.append,
+    )  # fmt: skip
+    tasks = without_other_numbers(tasks) if network.precision == "int8" else tasks
+    return tasks, tuple(f"{network.name}: {note}" for note in notes)
+
+
+def _check_bf16(network: Network, target: Any) -> None:
+    """Raise TuningError where a compile for ``target`` rounds nothing to bfloat16."""
+    from tunehub.relax.layout.narrowing import doubt
+    from tunehub.relax.schedule.template_fit import machine_for
+
+    against = "it is for CPUs" if target.kind.name != "llvm" else doubt(target, machine_for(target))
+    if against is not None:
+        raise TuningError(f"{network.name}: nothing would be in bfloat16: {against}; tune it in float32")
 
 
 def _with_template(tasks: Iterable[TuningTask], target: TuningTarget) -> tuple[list[TuningTask], list[str]]:
@@ -230,6 +251,8 @@ def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
 def _task_entry(task: TuningTask, network: str) -> TaskEntry:
     import tvm
 
+    from tunehub.relax.element_types import written_types
+
     return TaskEntry(
         name=str(task.name),  # TVM's own kind of string
         exact=task.exact,
@@ -237,6 +260,7 @@ def _task_entry(task: TuningTask, network: str) -> TaskEntry:
         counts={network: task.count},
         module=str(tvm.ir.save_json(task.mod)),
         points=task.points,
+        types=tuple(sorted(written_types(task.mod["main"]))),
         **task.classes,
     )
 

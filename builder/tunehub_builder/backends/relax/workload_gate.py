@@ -20,7 +20,8 @@ from tunehub_builder.gate.workloads import WorkloadCase
 from tunehub_builder.tuning.journal import KnobChoice, LineJournal
 from tunehub_builder.tuning.runner.pool import Worker
 from tunehub_builder.tuning.runner.workers import worker_pool
-from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
+from tunehub_builder.tuning.search.knobs import RULE
+from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 from tunehub_registry.evidence import RecordEvidence
 from tunehub_registry.exceptions import TraceError
 from tunehub_registry.trace_rules import validate_trace
@@ -91,7 +92,7 @@ class RelaxWorkloads:
 
     def entries(self) -> Sequence[Distilled]:
         """As the port says."""
-        return distill(self.directory, FINALISTS)
+        return distill(self.directory, FINALISTS, beside_rule=is_beside_rule(self.run))
 
     def wanted(self, entry: Distilled) -> Mapping[Hashable, str]:
         """As the port says."""
@@ -106,28 +107,44 @@ class RelaxWorkloads:
     def workers(self, count: int) -> Iterator[Sequence[Sequence[Worker]]]:
         """As the port says."""
         with worker_pool(self.directory, self.run, workers=count, threads=self.threads) as pool:
-            yield [pool.workers]
+            yield places(self.run, pool.workers)
+
+
+def places(run: RunFile, workers: Sequence[Worker]) -> Sequence[Sequence[Worker]]:
+    """Who judges apart from the others: on a GPU, which whoever measures has locked, each worker, and no build is
+    waited for by others; on a CPU, where building disturbs, all together."""
+    return [[worker] for worker in workers] if run.target.get("kind") == "cuda" else [workers]
+
+
+def is_beside_rule(run: RunFile) -> bool:
+    """Whether its records are compared with what serves without them: rules for GPUs change more often than records,
+    and what was the rule's when it was tuned need not be so at the gate."""
+    return run.tuner == TEMPLATE and run.target.get("kind") == "cuda"
 
 
 def case_of(entry: Distilled, target: Mapping[str, Any], threads: int, plan: MeasuringPlan) -> WorkloadCase[Verdict]:
     """What the gate measures of a workload."""
-    task = entry.task
+    task, candidates = entry.task, [trial.candidate for trial in entry.best]
+    finalists = [
+        Finalist(source=trial.source, tuning_s=trial.mean_s, reason=static_reason(trial.candidate))
+        for trial in entry.best
+    ]
+    if entry.beside_rule:
+        candidates, finalists = [*candidates, RULE], [*finalists, Finalist(source=RULE.template, tuning_s=0.0)]
 
     def request(numbers: Sequence[int]) -> tuple[Any, ...]:
-        return "build_case", task.exact, target, [entry.best[number].candidate for number in numbers]
+        return "build_case", task.exact, target, [candidates[number] for number in numbers]
 
     return WorkloadCase(
         task=task.exact,
         module=task.module,
-        finalists=[
-            Finalist(source=trial.source, tuning_s=trial.mean_s, reason=static_reason(trial.candidate))
-            for trial in entry.best
-        ],
+        finalists=finalists,
         rules=FinalistRules(
             plan=plan,
-            tolerance=tolerance(["float16"] if _is_half(entry) else []),
+            tolerance=tolerance(gate_types(entry.task)),
             preferred=entry.preferred,
             min_gain=_MIN_GAIN_OF_CHOICE,
+            own=len(entry.best) if entry.beside_rule else None,
         ),
         request=request,
         verdict=partial(_verdict, entry, threads),
@@ -192,9 +209,11 @@ def evidence(verdict: Verdict) -> RecordEvidence | None:
     )
 
 
-def _is_half(entry: Distilled) -> bool:
-    """Whether anything in the workload is float16: types stand in TVM's JSON as text."""
-    return 'float16"' in entry.task.module.replace("bfloat16", "")
+def gate_types(task: TaskEntry) -> tuple[str, ...]:
+    """The element types by which outputs of a workload are compared: what it writes, and float16 where anything is:
+    types stand in TVM's JSON as text."""
+    half = ("float16",) if 'float16"' in task.module.replace("bfloat16", "") else ()
+    return (*task.types, *half)
 
 
 def _verdict(entry: Distilled, threads: int, compared: ComparedFinalists) -> Verdict:

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,18 @@ from tunehub.relax.nodes import buffer_kind, buffer_shapes, parameters
 from tunehub.verify.inputs import longest_sum, written
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
 from tunehub_builder.tuning.runner.archive import Archive
+from tunehub_builder.tuning.runner.cuda_graph import RecordedLaunches
 from tunehub_builder.tuning.runner.knob_worker import KnobSession
 from tunehub_builder.tuning.runner.messages import Attempt, MeasureOptions
 from tunehub_builder.tuning.runner.worker import TraceSession
 
+_LAUNCHES = 16  # of a CUDA graph
 _MOST_RUNS = 500  # of one sample: launches that wait in the GPU's queue
 CONTEXT_LOST = 70  # exit code
 _LAUNCH_S = 2e-5  # a single run is off by up to this: what a launch costs, and its jitter
 _RANDOM = 1 << 16  # numbers that fill an argument again and again
 _MOST_BYTES_KEPT = 4 << 30
-_MOST_PRODUCTS = 1 << 35  # that the plainest kernels make in a second
+_MOST_PRODUCTS = 1 << 32  # that the plainest kernels make in an eighth of a second
 _PLAIN = -1  # the number of what outputs are compared with
 
 
@@ -50,6 +52,7 @@ class CudaSession(TraceSession):
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         self._compilers: dict[str, Any] = {}
         self._apart: dict[int, float] = {}
+        self._graphs: dict[int, RecordedLaunches | None] = {}
         self._plain: Callable[[], None] = _nothing  # builds what outputs are compared with
         self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
 
@@ -110,15 +113,17 @@ class CudaSession(TraceSession):
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         """As the base says; see :func:`timed`."""
-        library, arguments = self._built.pop(number)
-        with self._gpu() as device:
-            return timed(lambda runs, repeats: _samples(library, arguments, device, runs, repeats), best_s, options)
+        try:
+            with self._gpu() as device:
+                return timed(partial(self._seconds, number, device), best_s, options)
+        finally:
+            self._forget_graphs()
+            del self._built[number]
 
     def time(self, number: int, runs: int) -> float:
         """As the base says."""
-        library, arguments = self._built[number]
         with self._gpu() as device:
-            return _samples(library, arguments, device, runs, 1)[0]
+            return self._seconds(number, device, runs, 1)[0]
 
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
         """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.cuda.check``), the
@@ -135,8 +140,31 @@ class CudaSession(TraceSession):
     def drop(self) -> None:
         """As the base says."""
         super().drop()
+        self._forget_graphs()
         self._apart.clear()
         self._plain = _nothing
+
+    def _seconds(self, number: int, device: Any, runs: int, repeats: int) -> list[float]:
+        """As :func:`_samples`; of many runs those in a CUDA graph, where they can be recorded."""
+        library, arguments = self._built[number]
+        recorded = self._recorded(number) if runs >= _LAUNCHES else None
+        if recorded is None:
+            return _samples(library, arguments, device, runs, repeats)
+        return [recorded.seconds(runs // _LAUNCHES) for _ in range(repeats)]
+
+    def _recorded(self, number: int) -> RecordedLaunches | None:
+        """The graph of a candidate, which has run; None where it cannot be recorded."""
+        if number not in self._graphs:
+            library, arguments = self._built[number]
+            self._graphs[number] = None
+            with suppress(Exception):  # of any kind: what TVM raises in a recording, and what the driver refuses
+                self._graphs[number] = RecordedLaunches(partial(library["main"], *arguments), _LAUNCHES)
+        return self._graphs[number]
+
+    def _forget_graphs(self) -> None:
+        for graph in filter(None, self._graphs.values()):
+            graph.close()
+        self._graphs.clear()
 
     def _compare(self, number: int) -> None:
         self._apart[number] = self.difference(number, 0)
@@ -169,10 +197,10 @@ class CudaSession(TraceSession):
     def _outputs(self, number: int, inputs: list[Any]) -> list[Any]:
         import tvm
 
-        with self._gpu() as device:  # which comparing takes no time of
-            tensors = [tvm.runtime.tensor(array, device) for array in inputs]
+        tensors = [tvm.runtime.tensor(array, self._device()) for array in inputs]
+        with self._gpu():  # while others copy, which takes none of its processors
             self._built[number][0]["main"](*tensors)
-            return [tensor.numpy() for tensor in tensors]
+        return [tensor.numpy() for tensor in tensors]
 
     def _argument(self, shape: tuple[int, ...], dtype: str) -> Any:
         import numpy as np
@@ -210,6 +238,11 @@ class CudaKnobSession(KnobSession, CudaSession):
     def build_case(self, task: str, target: Any, choices: list[Any]) -> list[str | None]:
         """As :class:`CudaSession` says."""
         return CudaSession.build_case(self, task, target, choices)
+
+    def build_at(self, task: str, target: Any, values: Sequence[int], choices: list[Any]) -> list[str | None]:
+        """As the base says."""
+        self._forget_graphs()
+        return super().build_at(task, target, values, choices)
 
     def _build_reference(self, task: str, target: Any) -> None:
         error_of(self._build_plain, task, target)

@@ -37,16 +37,11 @@ class KnobSession(TraceSession):
         import tvm
 
         from tunehub.relax.schedule.guard import check_function
-        from tunehub.relax.schedule.template_fit import TemplateFit
 
         mod, own = self._modules[task], tvm.target.Target(target)
-        if is_symbolic(mod["main"]):
-            scheduled = _open_scheduled(mod["main"], own, choice)
-            check_function(scheduled, mod["main"], own)
-            return main_module(scheduled)
-        schedule = TemplateFit(mod, own).by_knobs(choice)
-        check_function(schedule.mod["main"], mod["main"], own)
-        return schedule.mod
+        scheduled = _scheduled(mod, own, choice)
+        check_function(scheduled["main"], mod["main"], own)
+        return scheduled
 
     def measure(self, number: int, best_s: float | None, options: MeasureOptions) -> tuple[float, ...]:
         """As the base says; of a symbolic workload the mean at each of its sizes."""
@@ -106,16 +101,20 @@ class KnobSession(TraceSession):
         return super().difference(number, reference, runs)
 
 
-def _open_scheduled(function: Any, target: Any, choice: KnobChoice) -> Any:
-    """A symbolic function by a choice of knobs, or by the rule. Raises KnobError."""
+def _scheduled(mod: Any, target: Any, choice: KnobChoice) -> Any:
+    """A workload by a choice of knobs, or by the rule, as a module. Raises KnobError."""
     from tunehub.cuda.knobs import by_open_knobs
     from tunehub.relax.open_axes.by_record import by_knobs
+    from tunehub.relax.schedule.template_fit import TemplateFit
     from tunehub.templates import KnobError
     from tunehub_builder.tuning.search.knobs import RULE, by_rule
 
-    if choice != RULE:
-        return (by_open_knobs if target.kind.name == "cuda" else by_knobs)(function, target, choice)
-    found = by_rule(function, target)
-    if found is None:
-        raise KnobError("no rule serves it")
-    return found
+    function = mod["main"]
+    if choice == RULE:
+        found = by_rule(function, target)
+        if found is None:
+            raise KnobError("no rule serves it")
+        return main_module(found)
+    if is_symbolic(function):
+        return main_module((by_open_knobs if target.kind.name == "cuda" else by_knobs)(function, target, choice))
+    return TemplateFit(mod, target).by_knobs(choice).mod

@@ -92,7 +92,7 @@ def _open_space(function: Any, target: Any) -> tuple[KnobChoice, ...]:
 
 
 def by_rule(function: Any, target: Any) -> Any | None:
-    """A symbolic function as a client schedules it without records; None for TVM's own loops."""
+    """A function as a client schedules it without records; None for TVM's own loops."""
     from tunehub.relax.schedule.ladder import schedule_function
 
     return schedule_function(function, target, EmptyLookup())[1]

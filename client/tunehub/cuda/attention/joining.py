@@ -16,9 +16,8 @@ from tunehub.cuda.attention.rows import layer_behind, with_rows_in_place
 from tunehub.relax.attention import FoundAttention, found_attention
 from tunehub.relax.expressions import replaced
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.nodes import bound_value, buffer_kind, plain_extent, same_extents, shape_of, symbolic
+from tunehub.relax.nodes import bound_value, buffer_kind, operator_of, plain_extent, same_extents, shape_of, symbolic
 from tunehub.relax.symbols import variables_in
-from tunehub.relax.tensor_views import name_of
 
 _TYPES = ("float16", "bfloat16", "float32")
 _LARGEST = 256  # depth: what a warp keeps in registers
@@ -45,7 +44,7 @@ class _Joiner(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        name = name_of(call)
+        name = operator_of(call)
         if name == "relax.permute_dims":
             return self._transposed(call)
         if name == "relax.reshape":

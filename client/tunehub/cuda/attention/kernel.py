@@ -38,6 +38,7 @@ from tunehub.relax.nodes import buffer_kind
 from tunehub.relax.open_axes.views import block_of, product
 
 LOG2_E = math.log2(math.e)
+_COPYING = 4  # warps
 _F32 = "float32"
 
 
@@ -45,13 +46,15 @@ _F32 = "float32"
 class AttentionTile:
     """A block has ``warps`` along queries and along keys. Each has ``rows`` times 16 queries and takes ``keys`` keys
     at a time. ``stages``: of tiles of keys and values in shared memory; with 2 the next is loaded meanwhile.
-    ``warpgroups``: by their instructions; warps along queries are fours. ``cluster``: blocks that share the keys."""
+    ``warpgroups``: by their instructions; warps along queries are fours. ``copying``: one more warpgroup copies for the
+    others. ``cluster``: blocks that share the keys."""
 
     warps: tuple[int, int]
     rows: int
     keys: int
     stages: int = 2
     warpgroups: bool = False
+    copying: bool = False
     cluster: int = 1
 
     @property
@@ -67,7 +70,7 @@ class AttentionTile:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return WARP * self.warps[0] * self.warps[1]
+        return WARP * (self.warps[0] * self.warps[1] + (_COPYING if self.copying else 0))
 
 
 class AttentionKernel:
@@ -132,7 +135,7 @@ class AttentionKernel:
         self.lead = self.places(block % heads)
         at = block // heads
         self.first = ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
-        warps = self.t.warps[0] * self.t.warps[1]
+        warps = self.t.threads // WARP
         return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
 
     def places(self, head: Any) -> list[Any]:
@@ -148,17 +151,20 @@ class AttentionKernel:
     def body(self, warp: Any, lane: Any, row_warp: Any, key_warp: Any) -> Any:
         """What a thread does, of the warp so far along queries and along keys."""
         self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, row_warp, key_warp
+        return block_of(self.a.function.body, self.work(), "attention", self.buffers)
+
+    def work(self) -> Any:
+        """What a thread that multiplies does."""
 
         def clear(h: Any) -> Any:
             return steps(store(self.most, [h], device.call(device.NOTHING)), store(self.total, [h], f32(0)))
 
-        body = steps(
+        return steps(
             nest("h", [self.engine.rows], clear),
             self.engine.clear_outputs(),
             self.loop(),
             self.finish(),
         )
-        return block_of(self.a.function.body, body, "attention", self.buffers)
 
     def count_of_tiles(self) -> Any:
         """Of keys, up to the last that a query has."""

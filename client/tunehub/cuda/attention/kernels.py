@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunehub.cuda.attention.clusters import ClusterKernel
+from tunehub.cuda.attention.copying import CopyingKernel
 from tunehub.cuda.attention.kernel import AttentionKernel, AttentionTile
 from tunehub.cuda.attention.spec import Attention
 from tunehub.cuda.attention.warpgroups import WarpgroupKernel
@@ -13,5 +14,5 @@ from tunehub.cuda.attention.warpgroups import WarpgroupKernel
 def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
     """The function of ``attention`` as a kernel by ``tile``."""
     if tile.warpgroups:
-        return WarpgroupKernel(attention, tile).function()
+        return (CopyingKernel if tile.copying else WarpgroupKernel)(attention, tile).function()
     return (ClusterKernel if tile.cluster > 1 else AttentionKernel)(attention, tile).function()

@@ -13,9 +13,17 @@ from tvm import relax, tirx
 
 from tunehub.relax.attention import FoundAttention
 from tunehub.relax.expressions import replaced
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, shape_of, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    constant_array,
+    is_constant,
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_type,
+)
 from tunehub.relax.open_axes.views import dtype_of
-from tunehub.relax.tensor_views import name_of, wide
+from tunehub.relax.tensor_views import wide
 
 _HALF = "float16"  # records of float32 are of products that are apart
 
@@ -52,7 +60,7 @@ def _memory(load: Any) -> Any:
 
 def _linear(mutator: Any, tensor: Any) -> _Linear | None:
     value, bias = bound_value(mutator, tensor), None
-    if name_of(value) == "relax.add":
+    if operator_of(value) == "relax.add":
         biases = [_constant(mutator, each) for each in value.args]
         bias, value = (
             next((each for each in biases if each is not None and each.ndim == 1), None),
@@ -60,7 +68,7 @@ def _linear(mutator: Any, tensor: Any) -> _Linear | None:
         )
         if bias is None:
             return None
-    if name_of(value) != "relax.matmul" or str(tensor_type(value).dtype) != _HALF:
+    if operator_of(value) != "relax.matmul" or str(tensor_type(value).dtype) != _HALF:
         return None
     weight = _constant(mutator, value.args[1])
     if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[1:]):
@@ -71,7 +79,7 @@ def _linear(mutator: Any, tensor: Any) -> _Linear | None:
 def _constant(mutator: Any, expression: Any) -> Any | None:
     """The array that an expression is, or the transpose of."""
     value = bound_value(mutator, expression)
-    if name_of(value) == "relax.permute_dims" and len(shape_of(value) or ()) == 2:
+    if operator_of(value) == "relax.permute_dims" and len(shape_of(value) or ()) == 2:
         inner = _constant(mutator, value.args[0])
         axes = value.attrs.axes
         turned = axes is None or [int(axis) % 2 for axis in axes] == [1, 0]

@@ -12,8 +12,8 @@ from tvm import relax, tirx
 
 from tunehub.relax.attention import FoundAttention
 from tunehub.relax.expressions import replaced
-from tunehub.relax.nodes import bound_value, shape_of, static_shape, tensor_type
-from tunehub.relax.tensor_views import name_of, wide
+from tunehub.relax.nodes import bound_value, operator_of, shape_of, static_shape, tensor_type
+from tunehub.relax.tensor_views import wide
 
 _MOST_STEPS = 6
 
@@ -30,15 +30,15 @@ def with_rows_in_place(mutator: Any, found: FoundAttention) -> FoundAttention:
 def _of_rows_in_place(mutator: Any, tensor: Any) -> tuple[Any, list[int]] | None:
     """The product of the rows as they are, and which of its axes each of the given one is."""
     value, bias = bound_value(mutator, tensor), None
-    if name_of(value) == "relax.add":
+    if operator_of(value) == "relax.add":
         biases = [at for at, each in enumerate(value.args) if len(shape_of(each) or (0, 0)) <= 1]
         if not biases:
             return None
         bias, value = value.args[biases[0]], bound_value(mutator, value.args[1 - biases[0]])
-    if name_of(value) != "relax.matmul" or len(shape_of(value.args[1]) or ()) != 2:
+    if operator_of(value) != "relax.matmul" or len(shape_of(value.args[1]) or ()) != 2:
         return None
     rows = bound_value(mutator, value.args[0])
-    if name_of(rows) != "relax.permute_dims" or rows.attrs.axes is None:
+    if operator_of(rows) != "relax.permute_dims" or rows.attrs.axes is None:
         return None
     axes = [int(axis) for axis in rows.attrs.axes]
     if axes[-1] != len(axes) - 1:
@@ -84,7 +84,7 @@ class LayerBehind:
         value = source
         for call, at in self.calls:
             value = emit(value)
-            if name_of(call) == "relax.reshape":
+            if operator_of(call) == "relax.reshape":
                 shape = self._turned(static_shape(call) or ())
                 value = value if static_shape(value) == shape else relax.op.reshape(value, shape)
             else:
@@ -123,7 +123,7 @@ def layer_behind(mutator: Any, expression: Any, begins: Callable[[Any], bool]) -
 
 def _argument(call: Any, rows: tuple[int, int]) -> int | None:
     """Which argument of a call has its rows: of a product with a matrix, a bias, a reshape that keeps rows apart."""
-    name = name_of(call)
+    name = operator_of(call)
     if name == "relax.matmul":
         return 0 if len(shape_of(call.args[1]) or ()) == 2 else None
     if name == "relax.add":

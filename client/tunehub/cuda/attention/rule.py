@@ -28,7 +28,9 @@ _SHORT = 256  # keys that a block takes at once
 _FEW = 256  # queries of all matrices of a batch, for which blocks are small
 _PART = 64  # of which depths are multiples for warpgroups
 _WIDE = 128  # depth and outputs together, up to which warpgroups take 128 keys at a time
-_LONG = 1000  # blocks of 128 queries of causal attention, from which two warpgroups share keys
+_ENOUGH = 80  # blocks of 128 queries, from which another warpgroup copies keys for two that share them
+_FULL = 0.9  # of what blocks and multiprocessors could compute at once is asked for
+_VERY_LONG = 2000  # queries and keys; twice as many with a causal mask
 # Warps along queries and keys, keys of a warp, from many queries to large depths.
 _ANY_HALVES = ((4, 1, 64), (4, 1, 32), (4, 1, 16))
 _ANY_SINGLES = ((4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 1, 16), (1, 1, 16))
@@ -128,19 +130,29 @@ def _suits_warpgroups(attention: Attention, target: Any) -> bool:
 
 
 def _of_warpgroups(attention: Attention, heads: int) -> AttentionTile:
-    """Few blocks: each divides its keys. Wide heads and many blocks: two warpgroups have keys in common."""
+    """Few blocks: each divides its keys. Wide heads and many blocks: two warpgroups have keys in common, which a third
+    one copies."""
     blocks, longest = (heads * -(-attention.queries // rows) for rows in (64, 128))
     short = attention.causal is not None or attention.keys <= _SHORT
     if blocks <= MULTIPROCESSORS * (2 if short else 1):
         return _warpgroups(4, 2, 64)
     if attention.depth + attention.outputs <= _WIDE:
-        return _warpgroups(4, 1, 128)
-    enough = _LONG if attention.causal is not None else MULTIPROCESSORS
-    return _warpgroups(8, 1, 128) if longest > enough else _warpgroups(4, 1, 64)
+        together = _are_full(attention, heads, 192, MULTIPROCESSORS)
+        long = min(attention.queries, attention.keys) > _VERY_LONG * (1 if attention.causal is None else 2)
+        return _warpgroups(12, 1, 128, copying=True) if long and together else _warpgroups(4, 1, 128)
+    enough = MULTIPROCESSORS if attention.causal is not None else _ENOUGH
+    together = longest > enough and _are_full(attention, heads, 128, 1)
+    return _warpgroups(8, 1, 128, copying=True) if together else _warpgroups(4, 1, 64)
 
 
-def _warpgroups(rows: int, along: int, keys: int) -> AttentionTile:
-    return AttentionTile(warps=(rows, along), rows=1, keys=keys, warpgroups=True)
+def _are_full(attention: Attention, heads: int, rows: int, at_once: int) -> bool:
+    """Whether blocks of ``rows`` queries, as many ``at_once``, have hardly any places without a query."""
+    blocks = heads * math.ceil(attention.queries / rows)
+    return bool(heads * attention.queries >= _FULL * rows * math.ceil(blocks / at_once) * at_once)
+
+
+def _warpgroups(rows: int, along: int, keys: int, *, copying: bool = False) -> AttentionTile:
+    return AttentionTile(warps=(rows, along), rows=1, keys=keys, warpgroups=True, copying=copying)
 
 
 def _any(attention: Attention) -> tuple[tuple[int, int, int], ...]:

@@ -70,3 +70,13 @@ def have(under_way: int, count: int) -> Function:
     """Wait for all products of a warpgroup but the last ``under_way`` that were started; its ``count`` sums can be used
     from then on."""
     return settled(f"{WARPGROUPS}_have_{under_way}_{count}", under_way, count)
+
+
+def have_weighted(under_way: int, count: int, weights: int) -> Function:
+    """As :func:`have` of products with ``weights`` in registers, which are kept until then: the assembler does not see
+    that products under way still read them."""
+    name = f"{WARPGROUPS}_have_weighted_{under_way}_{count}_{weights}"
+    waited = have(under_way, count)
+    kept = "".join(f'  asm volatile("" : "+r"(w[{i}]) :: "memory");\n' for i in range(weights))
+    body = waited.source[waited.source.index("\n") + 1 :].removesuffix("}\n")
+    return Function(name, f"{INLINED} void {name}(float* d, unsigned* w) {{\n{body}{kept}}}\n")

@@ -11,6 +11,7 @@ from tunehub.cuda.attention import device_code as device
 from tunehub.cuda.attention import warpgroup_code as code
 from tunehub.cuda.attention.kernel import AttentionKernel
 from tunehub.cuda.attention.nodes import (
+    WARP,
     SharedTile,
     const,
     divides,
@@ -163,8 +164,8 @@ class WarpgroupKernel(AttentionKernel):
         """Bring ``count`` rows from ``first`` on into shared memory, zeros behind the last: ``start`` in bytes."""
         from tvm import tirx
 
-        parts, own, end = length // self.width, self.t.threads, narrow(extent)
-        thread = self.warp * 32 + self.lane
+        parts, end = length // self.width, narrow(extent)
+        own, thread = self.copiers()
 
         def one(i: Any) -> Any:
             at = i * own + thread
@@ -178,6 +179,10 @@ class WarpgroupKernel(AttentionKernel):
             return copied if count * parts % own == 0 else when(at < count * parts, copied)
 
         return nest("i", [-(-count * parts // own)], one)
+
+    def copiers(self) -> tuple[int, Any]:
+        """How many threads copy, and the number of this one."""
+        return self.t.threads, self.warp * WARP + self.lane
 
     # -- products
 
@@ -200,7 +205,8 @@ class WarpgroupKernel(AttentionKernel):
         return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
     def have_outputs(self, under_way: int) -> Any:
-        return code.have(under_way, self.a.outputs // 2)(pointer(self.engine.results, 0, 0, 0))
+        function = code.have_weighted(under_way, self.a.outputs // 2, self.t.keys // 4)
+        return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0))
 
     def packed(self) -> Any:
         """Weights as the next product takes them."""

@@ -32,11 +32,12 @@ class WarpgroupSchedule:
 
 def serves(target: Any) -> bool:
     """Whether ``target`` has warpgroups, and this TVM (0.27 and newer) functions of CUDA C++ in its kernels."""
-    return str(target.attrs.get("arch", "")).rstrip("a") == "sm_90" and _has_functions()
+    return str(target.attrs.get("arch", "")).rstrip("a") == "sm_90" and has_functions()
 
 
 @cache
-def _has_functions() -> bool:
+def has_functions() -> bool:
+    """Whether this TVM has functions of CUDA C++ in its kernels."""
     import tvm  # noqa: F401  # without it the next finds nothing
 
     try:

@@ -21,6 +21,7 @@ from tunehub.relax.nodes import (
     element_type,
     is_constant,
     is_reduction,
+    operator_of,
     parameters,
     statements_in,
     static_shape,
@@ -176,7 +177,7 @@ def _kernel(variable: Any, call: Any, mod: Any) -> tuple[Any, list[Any]]:
         builder.emit_func_output(result)
     legal = relax.transform.LegalizeOps()(builder.get())
     made = [each.value for block in legal["main"].body.blocks for each in block.bindings]
-    made = [each for each in made if str(getattr(getattr(each, "op", None), "name", "")) == "relax.call_tir"]
+    made = [each for each in made if operator_of(each) == "relax.call_tir"]
     if len(made) != 1 or not isinstance(legal[made[0].args[0]], tvm.tirx.PrimFunc):
         raise _NotEvaluatedError
     back = dict(zip(legal["main"].params, own, strict=True))

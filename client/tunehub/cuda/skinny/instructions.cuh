@@ -55,6 +55,21 @@ __device__ __forceinline__ unsigned and_or(unsigned a, unsigned mask, unsigned b
   return found;
 }
 
+// One half of a pair, twice.
+__device__ __forceinline__ unsigned twice(unsigned pair, int which) {
+  unsigned found;
+  if (which) asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high};}" : "=r"(found) : "r"(pair));
+  else asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low};}" : "=r"(found) : "r"(pair));
+  return found;
+}
+
+// A number that the assembler does not know, so that it stays in a register and is not moved there for each use.
+__device__ __forceinline__ unsigned held(unsigned value) {
+  unsigned found;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(found) : "r"(value));
+  return found;
+}
+
 __device__ __forceinline__ unsigned add(unsigned a, unsigned b) {
   unsigned found;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(found) : "r"(a), "r"(b));

@@ -51,6 +51,8 @@ def source(extents: SkinnyExtents, tile: AnyTile) -> str:
     """CUDA code of the function :func:`name_of`."""
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
     body = _file("instructions.cuh")
+    if not isinstance(tile, SkinnyTile):
+        body += _file("quantised.cuh")
     if isinstance(tile, WgmmaTile):
         body += _file("warpgroup_instructions.cuh") + multiplied_from_registers(extents)
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"

@@ -92,20 +92,7 @@ __device__ __forceinline__ void numbers(unsigned (&a)[2][4], unsigned p, unsigne
   }
 }
 
-// The same numbers as weights: (q - 7) * scale and (q - 127) * scale in half precision.
-__device__ __forceinline__ void scaled(unsigned (&a)[2][4], unsigned one, unsigned other) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const unsigned scale = i % 2 ? other : one;
-      if constexpr (FORMAT == 8) a[h][i] = multiply(add(a[h][i] | 0x64006400u, 0xe47fe47fu), scale);  // 1024 + q, - 1151
-      else if (h == 0) a[h][i] = multiply(add(a[h][i] | 0x64006400u, 0xe407e407u), scale);  // 1024 + q, - 1031
-      else a[h][i] = multiply(fma(a[h][i] | 0x64006400u, 0x2c002c00u, 0xd470d470u), scale);  // (1024 + 16 q) / 16 - 71
-    }
-}
-
-__device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsigned stage) {
+__device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsigned stage, const Masks& masks) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % WN * TILES * 16;
   const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
   uint4 scales[TILES][2];
@@ -114,7 +101,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
     for (int r = 0; r < TILES; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) scales[r][h] = load_four(stage + (first + r * 16 + h * 8 + lane / 4) * STRIDE + ROW);
-  unsigned held[TILES][4];
+  unsigned words[TILES][4];
 #pragma unroll
   for (int chunk = 0; chunk < DEPTH / 32; ++chunk) {
     unsigned x[MT][4];
@@ -132,12 +119,12 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
       if constexpr (FORMAT == 16) {
         load_matrices(a[0], own + r * 16 * STRIDE + chunk * 64);
         load_matrices(a[1], own + r * 16 * STRIDE + chunk * 64 + 32);
-      } else if constexpr (FORMAT == 8) {
-        load_matrices(held[r], own + r * 16 * STRIDE + chunk * 32);
-        numbers(a, held[r][0], held[r][1], held[r][2], held[r][3]);
       } else {
-        if (chunk % 2 == 0) load_matrices(held[r], own + r * 16 * STRIDE + chunk * 16);
-        numbers(a, held[r][chunk % 2 * 2], held[r][chunk % 2 * 2 + 1], 0, 0);
+        if (FORMAT == 8 || chunk % 2 == 0) load_matrices(words[r], own + r * 16 * STRIDE + chunk * (4 * FORMAT));
+        const unsigned* now = words[r] + (FORMAT == 4 ? chunk % 2 * 2 : 0);
+        if constexpr (AFTER) numbers(a, now[0], now[1], words[r][2], words[r][3]);
+        else weights_of(a, now[0], now[1], words[r][2], words[r][3], twice(word(scales[r][0], chunk / 2), chunk % 2),
+                        twice(word(scales[r][1], chunk / 2), chunk % 2), masks);
       }
       if constexpr (AFTER) {
         const float one = half_of(word(scales[r][0], chunk / 2), chunk % 2), other = half_of(word(scales[r][1], chunk / 2), chunk % 2);
@@ -153,10 +140,6 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
             if (M > 1 || i % 2 == 0) sums[r][j][i] += (i < 2 ? one : other) * (FORMAT == 8 ? group[i] : group[i] + 0.0625f * more[i]);
         }
       } else {
-        if constexpr (FORMAT < 16) {
-          const unsigned place = chunk % 2 ? 0x3232u : 0x1010u;
-          scaled(a, bytes(word(scales[r][0], chunk / 2), 0, place), bytes(word(scales[r][1], chunk / 2), 0, place));
-        }
 #pragma unroll
         for (int j = 0; j < MT; ++j) {
           mma(sums[r][j], a[0][0], a[0][1], a[0][2], a[0][3], x[j][0], x[j][1]);
@@ -188,6 +171,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   const Operands from = {(const char*)data, (const char*)weights, (const char*)scales, column, rows};
   const unsigned stages = shared_address(pool) + team * STAGES * STAGE;
   float sums[TILES][MT][4] = {};
+  const Masks masks = masks_of_numbers();
 #pragma unroll
   for (int s = 0; s < STAGES; ++s) {
     if (team + s * WK < SLICES) fetch(stages + s * STAGE, from, team + s * WK);
@@ -196,7 +180,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   for (int slice = team, at = 0; slice < SLICES; slice += WK, at = at + 1 == STAGES ? 0 : at + 1) {
     wait_for_copies<STAGES - 1>();
     meet<WN>(team);
-    multiply_add(sums, stages + at * STAGE);
+    multiply_add(sums, stages + at * STAGE, masks);
     meet<WN>(team);
     if (slice + STAGES * WK < SLICES) fetch(stages + at * STAGE, from, slice + STAGES * WK);
     copies_end();

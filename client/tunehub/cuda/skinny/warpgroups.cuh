@@ -94,29 +94,8 @@ __device__ __forceinline__ void store_x(unsigned buffer, const uint4 (&held)[HEL
   }
 }
 
-// Numbers of two rows as weights in half precision, of 32 along K: what the first two instructions take, and the others.
-__device__ __forceinline__ void weights_of(unsigned (&a)[2][4], unsigned p, unsigned q, unsigned r, unsigned s, unsigned one, unsigned other) {
-  if constexpr (FORMAT == 8) {
-    a[0][0] = bytes(p, 0x64646464u, 0x4140u), a[0][1] = bytes(q, 0x64646464u, 0x4140u);
-    a[0][2] = bytes(p, 0x64646464u, 0x4342u), a[0][3] = bytes(q, 0x64646464u, 0x4342u);
-    a[1][0] = bytes(r, 0x64646464u, 0x4140u), a[1][1] = bytes(s, 0x64646464u, 0x4140u);
-    a[1][2] = bytes(r, 0x64646464u, 0x4342u), a[1][3] = bytes(s, 0x64646464u, 0x4342u);
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[h][i] = multiply(add(a[h][i], 0xe47fe47fu), i % 2 ? other : one);  // 1024 + q, - 1151
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const unsigned from = (i % 2 ? q : p) >> i / 2 * 8, scale = i % 2 ? other : one;
-      a[0][i] = multiply(add(and_or(from, 0x000f000fu, 0x64006400u), 0xe407e407u), scale);  // 1024 + q, - 1031
-      a[1][i] = multiply(fma(and_or(from, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd470d470u), scale);  // (1024 + 16 q) / 16 - 71
-    }
-  }
-}
-
 // Products that are under way read their weights from registers, which keep them until those are done: in turns.
-__device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&held)[2][4][4], unsigned stage, unsigned buffer) {
+__device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&kept)[2][4][4], unsigned stage, unsigned buffer, const Masks& masks) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
   const unsigned own = stage + (first + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
   uint4 scales[2][(DEPTH + 255) / 256];
@@ -127,7 +106,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&h
       for (int i = 0; i < (DEPTH + 255) / 256; ++i) scales[h][i] = load_four(stage + (first + h * 8 + lane / 4) * STRIDE + ROW + i * 16);
 #pragma unroll
   for (int pair = 0; pair < DEPTH / 64; ++pair) {
-    unsigned (&a)[4][4] = held[pair % 2];
+    unsigned (&a)[4][4] = kept[pair % 2];
     if constexpr (FORMAT == 16) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) load_matrices(a[i], own + pair * 128 + i * 32);
@@ -138,13 +117,13 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&h
       if constexpr (FORMAT == 8) load_matrices(more, own + pair * 64 + 32);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const unsigned place = c ? 0x3232u : 0x1010u, one = bytes(both, 0, place), other = bytes(others, 0, place);
+        const unsigned one = twice(both, c), other = twice(others, c);
         unsigned (&to)[2][4] = reinterpret_cast<unsigned (&)[2][4]>(a[2 * c]);
         if constexpr (FORMAT == 8) {
           const unsigned (&now)[4] = c ? more : words;
-          weights_of(to, now[0], now[1], now[2], now[3], one, other);
+          weights_of(to, now[0], now[1], now[2], now[3], one, other, masks);
         } else {
-          weights_of(to, words[2 * c], words[2 * c + 1], 0, 0, one, other);
+          weights_of(to, words[2 * c], words[2 * c + 1], 0, 0, one, other, masks);
         }
       }
     }
@@ -154,7 +133,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&h
     products_end();
     wait_for_products<1>(sums);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) keep(held[(pair + 1) % 2][i / 4][i % 4]);
+    for (int i = 0; i < 16; ++i) keep(kept[(pair + 1) % 2][i / 4][i % 4]);
   }
 }
 
@@ -182,6 +161,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
 #pragma unroll
   for (int i = 0; i < 4 * MT; ++i) sums[i] = 0;
   unsigned numbers[2][4][4] = {};
+  const Masks masks = masks_of_numbers();
   uint4 held[HELD];
   load_x(held, from, first);
 #pragma unroll
@@ -201,7 +181,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
     const unsigned next = now + 1 == BUFFERS ? 0 : now + 1;
     if (slice + 1 < end) store_x(buffers + next * BUFFER, held);
     if (slice + 2 < end) load_x(held, from, slice + 2);
-    multiply_add(sums, numbers, stages + at * STAGE, buffers + now * BUFFER);
+    multiply_add(sums, numbers, stages + at * STAGE, buffers + now * BUFFER, masks);
     at = at + 1 == STAGES ? 0 : at + 1, then = then + 1 == STAGES ? 0 : then + 1, now = next;
   }
   wait_for_products<0>(sums);

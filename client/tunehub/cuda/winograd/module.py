@@ -14,46 +14,67 @@ from tunehub.cuda.winograd.splitting import find_plain, stages
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import main_module
 from tunehub.relax.symbols import is_symbolic
-from tunehub.relax.winograd.module import has_ladder
 from tunehub.relax.winograd.replacing import Replacement, WinogradStage, with_replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tunehub.records.lookup import Candidate, RecordLookup
+    from tunehub_registry.ladder_record import LadderRecord
 
 
 def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]) -> Any:
     """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a GPU, with such functions and their weights.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
-    of a guess; one with an open batch keeps a ladder, which says nothing of single sizes. ``note`` is told how many do
-    not.
+    of a guess; one with an open batch keeps a ladder unless that holds at the batches by which it is judged. ``note``
+    is told how many do not.
     """
     return with_replacements(mod, partial(_replacement, target=target, lookup=lookup), transformed, note)
 
 
 def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup) -> Replacement | None:
     found = find_plain(function)
-    single = main_module(function)
-    if found is None or (found.convolution.batch is None and has_ladder(single, workload_key(single), lookup)):
+    if found is None:
         return None
     singles = list(map(main_module, found.judged))
     candidates = [_candidate(each, lookup) for each in singles]
-    direct_s = [_direct_s(*each, target) for each in zip(singles, candidates, strict=True)]
+    ladder = _ladder(main_module(function), lookup) if found.convolution.batch is None else None
+    direct_s = [
+        _direct_s(single, [*_record_s(candidate), *_ladder_s(ladder, each.batch)], target)
+        for single, candidate, each in zip(singles, candidates, found.convolution.judged(), strict=True)
+    ]
     tile = chosen_tile(found.convolution, direct_s, target) if all(direct_s) else None
     if tile is None:
         return None
     split = stages(function, name, found, tile)
     if not _fit(split, target):
         return None
-    return Replacement(stages=split, weight=found.weight, tile=tile, recorded=any(candidates))
+    return Replacement(stages=split, weight=found.weight, tile=tile, recorded=any((*candidates, ladder)))
 
 
-def _direct_s(single: Any, candidate: Candidate | None, target: Any) -> float:
-    """Seconds that the direct convolution should take; 0 where that is not known."""
-    known = [without_record_s(single, target), None if candidate is None else candidate.record.mean_s]
-    return min(filter(None, known), default=0.0)
+def _direct_s(single: Any, recorded_s: Sequence[float], target: Any) -> float:
+    """Seconds that the direct convolution should take, or took by records; 0 where that is not known."""
+    return min(filter(None, [without_record_s(single, target), *recorded_s]), default=0.0)
+
+
+def _record_s(candidate: Candidate | None) -> list[float]:
+    return [] if candidate is None else [candidate.record.mean_s]
+
+
+def _ladder_s(ladder: LadderRecord | None, batch: int | None) -> list[float]:
+    """Of so many images, by what was measured at the nearest number of them."""
+    if ladder is None or batch is None:
+        return []
+    times = ladder.near((batch,))
+    return [times.run_s * batch / times.size]
+
+
+def _ladder(mod: Any, lookup: RecordLookup) -> LadderRecord | None:
+    """The ladder that would serve ``mod``, a function with an open batch."""
+    anchor = anchor_key(mod)
+    found = [*lookup.ladders("exact", workload_key(mod)), *(lookup.ladders("anchor", anchor) if anchor else ())]
+    return found[0].record if found else None
 
 
 def _candidate(single: Any, lookup: RecordLookup) -> Candidate | None:

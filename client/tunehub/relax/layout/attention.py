@@ -23,6 +23,7 @@ from tunehub.relax.nodes import (
     constant_array,
     integer,
     is_constant,
+    operator_of,
     plain_extent,
     same_extent,
     shape_of,
@@ -93,8 +94,8 @@ def join_attention(mod: Any, vector: int) -> Any:
 def _has_many_keys(function: Any) -> bool:
     """Whether a softmax, or Relax's own operator, is over many keys."""
     calls = [each.value for block in getattr(function.body, "blocks", ()) for each in block.bindings]
-    shapes = [shape_of(call) for call in calls if _name(call) == "relax.nn.softmax"]
-    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if _name(call) in _OPERATORS]
+    shapes = [shape_of(call) for call in calls if operator_of(call) == "relax.nn.softmax"]
+    shapes += [(shape_of(call.args[1]) or ())[:2] for call in calls if operator_of(call) in _OPERATORS]
     return any(shape and (integer(shape[-1]) or 0) >= MANY_KEYS for shape in shapes)
 
 
@@ -109,18 +110,18 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        if _name(call) in _OPERATORS:
+        if operator_of(call) in _OPERATORS:
             return self._operator(call)
-        if _name(call) != "relax.matmul":
+        if operator_of(call) != "relax.matmul":
             return call
         weights, safe = self._weights(call.args[0])
-        if _name(weights) != "relax.nn.softmax" or int(weights.attrs.axis) not in (
+        if operator_of(weights) != "relax.nn.softmax" or int(weights.attrs.axis) not in (
             -1,
             len(shape_of(weights) or ()) - 1,
         ):
             return call
         scores, steps, operands = self._steps(weights.args[0])
-        if _name(scores) != "relax.matmul" or len(steps) > _MOST_STEPS:
+        if operator_of(scores) != "relax.matmul" or len(steps) > _MOST_STEPS:
             return call
         sources = [self._source(each) for each in (scores.args[0], scores.args[1], call.args[1])]
         joined = self._joined(sources, steps, operands, safe)
@@ -129,11 +130,11 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
     def _weights(self, expression: Any) -> tuple[Any, bool]:
         """The softmax, and whether zeros are in place of what is no number behind it: of a query without any key."""
         value = bound_value(self, expression)
-        if _name(value) != "relax.where":
+        if operator_of(value) != "relax.where":
             return value, False
         condition, zero, weights = value.args
         condition = bound_value(self, condition)
-        safe = _name(condition) == "relax.isnan" and condition.args[0].same_as(weights) and _number(zero) == 0
+        safe = operator_of(condition) == "relax.isnan" and condition.args[0].same_as(weights) and _number(zero) == 0
         return (bound_value(self, weights), True) if safe else (value, False)
 
     def _operator(self, call: Any) -> Any:
@@ -179,27 +180,27 @@ class _AttentionJoiner(PyExprMutator):  # type: ignore[misc]
         steps: list[_Step] = []
         operands: list[Any] = []
         value = bound_value(self, expression)
-        while _name(value) in _OPERATIONS:
+        while operator_of(value) in _OPERATIONS:
             sides = [bound_value(self, each) for each in value.args]
             inner = 0 if self._leads_to_product(sides[0]) else 1
             number, operand = _number(sides[1 - inner]), None
             if number is None:
                 operand = len(operands)
                 operands.append(value.args[1 - inner])
-            steps.append(_Step(_name(value), number, operand, inner == 1))
+            steps.append(_Step(operator_of(value), number, operand, inner == 1))
             value = sides[inner]
         return value, steps[::-1], operands
 
     def _leads_to_product(self, value: Any) -> bool:
-        while _name(value) in _OPERATIONS:
+        while operator_of(value) in _OPERATIONS:
             value = bound_value(self, value.args[0])
-        return _name(value) == "relax.matmul"
+        return operator_of(value) == "relax.matmul"
 
     def _source(self, tensor: Any) -> _Source:
         """``tensor``, or what it is a transposition of."""
         value = bound_value(self, tensor)
         rank = len(shape_of(tensor) or ())
-        if _name(value) != "relax.permute_dims":
+        if operator_of(value) != "relax.permute_dims":
             return _Source(tensor, tuple(range(rank)))
         axes = value.attrs.axes
         order = range(rank)[::-1] if axes is None else [int(axis) % rank for axis in axes]
@@ -398,10 +399,6 @@ def _broadcasts(tensor: Any, whole: Sequence[Any]) -> bool:
         integer(extent) == 1 or same_extent(extent, other)
         for extent, other in zip(shape[::-1], whole[::-1], strict=False)
     )
-
-
-def _name(value: Any) -> str:
-    return str(getattr(getattr(value, "op", None), "name", ""))
 
 
 def _number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Operators on blocked tensors, as tensor expressions of current TVM, and numpy functions that pack their weights.
+"""Operators on blocked tensors, as tensor expressions of current TVM.
 
 A blocked tensor has its channels in two axes: ``[N, C, H, W]`` becomes ``[N, ceil(C / b), H, W, b]`` (TVM's
 ``NCHW16c`` for ``b = 16``), so that the elements that one vector register holds lie side by side. Channels that ``b``
@@ -7,9 +7,9 @@ an elementwise operator makes of them stays finite and is multiplied by zero by 
 :func:`from_blocked`. Averages and softmax over channels must not run on blocked tensors with filled-up channels.
 
 Shapes are static but for the batch, and the rows of matmuls. The names of the blocks are fixed (``tunehub_conv2d``,
-``tunehub_depthwise``, ``tunehub_dense``, ``tunehub_conv2d_int8``, ``tunehub_dense_int8``, ``tunehub_to_blocked``,
-``tunehub_from_blocked``, ``tunehub_concat``, ``tunehub_slice``, ``tunehub_shuffle``, ``pad_temp``): templates recognise
-them, and the anchor keys of records contain them.
+``tunehub_depthwise``, ``tunehub_dense``, ``tunehub_to_blocked``, ``tunehub_from_blocked``, ``tunehub_concat``,
+``tunehub_slice``, ``tunehub_shuffle``, ``pad_temp``): templates recognise them, and the anchor keys of records contain
+them. :mod:`tunehub.relax.layout.weights` packs weights for them.
 
 Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/conv2d_avx_*.py`` of TVM.
 """
@@ -17,21 +17,17 @@ Source of the layouts: ``topi/nn/conv2d.py`` (``conv2d_NCHWc``) and ``topi/x86/c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from tvm import te, tirx, topi
 
+from tunehub.relax.layout.weights import grouped_window
 from tunehub.relax.nodes import plain_extent, symbolic
 
-Array = npt.NDArray[Any]
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
-CONV2D_INT8, DENSE_INT8 = "tunehub_conv2d_int8", "tunehub_dense_int8"
 TO_BLOCKED, FROM_BLOCKED, CONCAT, PAD = "tunehub_to_blocked", "tunehub_from_blocked", "tunehub_concat", "pad_temp"
 SHUFFLE, SLICE = "tunehub_shuffle", "tunehub_slice"
-_FACTOR = {4: "int8", 2: "int16"}  # types of weights by how many products one instruction adds up
 
 
 def conv2d_blocked(
@@ -47,18 +43,18 @@ def conv2d_blocked(
     """Return the convolution of ``data`` as the tensor ``[N, O/o, OH, OW, o]``.
 
     ``data``: ``[N, C/c, H, W, c]`` with ``weight`` ``[O/o, I/i, KH, KW, i, o]``, or plain ``[N, C, H, W]`` with
-    ``weight`` ``[O/o, I, KH, KW, o]`` (stems; groups must be 1), both as :func:`pack_conv2d_weight` returns them.
+    ``weight`` ``[O/o, I, KH, KW, o]`` (stems; groups must be 1), both as
+    :func:`tunehub.relax.layout.weights.pack_conv2d_weight` returns them.
     ``padding``: top, left, bottom, right. ``channels``: the logical numbers of input and output channels, needed with
     ``groups > 1`` where blocks are filled up; the default takes the blocks as full.
     With one group ``i`` must equal ``c``. With more, a block of output channels reads the input channels of all
-    groups that it touches, see :func:`grouped_window`; its weights are zero for groups that an output is not in.
+    groups that it touches, see :func:`tunehub.relax.layout.weights.grouped_window`; its weights are zero for groups
+    that an output is not in.
     Blocks that touch fewer groups than others skip the rest of the window.
     """
     blocked = len(data.shape) == 5
-    batch, _, height, width = _extents(data.shape)[:4]
     outer, kernel, block = int(weight.shape[0]), _ints(weight.shape[2:4]), int(weight.shape[-1])
-    padded = zeros_around(data, padding)
-    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
+    padded, size, place = windows(data, kernel, strides, padding, dilation)
     channel = _input_channel(data, weight, groups, channels)
     touched = _touched_groups(data, weight, groups, channels)
     outer_in, kh, kw = (
@@ -67,43 +63,14 @@ def conv2d_blocked(
     inner_in = [te.reduce_axis((0, int(weight.shape[4])), "ii")] if blocked else []
 
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
-        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
         outer_c, *inner_c = channel(oc, outer_in, *inner_in)
-        product = at(padded, n, outer_c, *place, *inner_c) * at(weight, oc, outer_in, kh, kw, *inner_in, oi)
+        element = at(padded, n, outer_c, *place(oh, ow, kh, kw), *inner_c)
+        product = element * at(weight, oc, outer_in, kh, kw, *inner_in, oi)
         if touched is not None:  # te.sum(where=...) is ignored by TVM's create_prim_func
             product = tirx.if_then_else(touched(oc, outer_in), product, tirx.const(0, data.dtype))
         return te.sum(product, axis=[outer_in, kh, kw, *inner_in])
 
-    return te.compute((batch, outer, rows, columns, block), compute, name=CONV2D)
-
-
-def conv2d_int8_blocked(
-    data: Any,
-    weight: Any,
-    *,
-    strides: tuple[int, int] = (1, 1),
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    dilation: tuple[int, int] = (1, 1),
-) -> Any:
-    """Return the convolution of uint8 ``data`` ``[N, C/c, H, W, c]`` as int32 sums ``[N, O/o, OH, OW, o]``.
-
-    ``weight``: integers ``[O/o, C/c, KH, KW, c/g, o, g]``, as :func:`pack_conv2d_int8_weight` returns them: the ``g``
-    products that one instruction adds up lie side by side. One group only. Where weights have 16 bits, data are widened
-    once, with their padding.
-    """
-    batch, _, height, width, _ = _extents(data.shape)
-    outer, inner, *kernel, words, lanes, group = _ints(weight.shape)
-    padded = zeros_around(data, padding) if str(weight.dtype) == "int8" else _widened(data, padding)
-    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
-    extents = {"ic": inner, "kh": kernel[0], "kw": kernel[1], "iw": words, "ii": group}
-    ic, kh, kw, iw, ii = (te.reduce_axis((0, extent), name) for name, extent in extents.items())
-
-    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
-        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        element, factor = at(padded, n, ic, *place, iw * group + ii), weight[oc, ic, kh, kw, iw, oi, ii]
-        return te.sum(element.astype("int32") * factor.astype("int32"), axis=[ic, kh, kw, iw, ii])
-
-    return te.compute((batch, outer, rows, columns, lanes), compute, name=CONV2D_INT8)
+    return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=CONV2D)
 
 
 def depthwise_blocked(
@@ -117,34 +84,33 @@ def depthwise_blocked(
     """Return the depthwise convolution of ``data`` ``[N, C/c, H, W, c]`` with ``weight`` ``[C/c, KH, KW, c]``.
 
     One output channel for each input channel. The result has the shape ``[N, C/c, OH, OW, c]``; sums of uint8 ``data``
-    are int32.
+    are int32, those of bfloat16 float32, as ``weight`` is.
     """
-    batch, outer, height, width, block = _extents(data.shape)
+    batch, outer, _, _, block = _extents(data.shape)
     kernel = _ints(weight.shape[1:3])
-    padded = zeros_around(data, padding)
-    rows, columns = output_size((height, width), kernel, strides, padding, dilation)
+    padded, size, place = windows(data, kernel, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, kernel[0]), "kh"), te.reduce_axis((0, kernel[1]), "kw")
 
     def compute(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
-        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        element, factor = at(padded, n, c, *place, ci), weight[c, kh, kw, ci]
-        if str(data.dtype) == "uint8":
-            element, factor = element.astype("int32"), factor.astype("int32")
+        element, factor = at(padded, n, c, *place(oh, ow, kh, kw), ci), weight[c, kh, kw, ci]
+        if str(data.dtype) != str(weight.dtype):
+            sums = "int32" if str(data.dtype) == "uint8" else "float32"
+            element, factor = element.astype(sums), factor.astype(sums)
         return te.sum(element * factor, axis=[kh, kw])
 
-    return te.compute((batch, outer, rows, columns, block), compute, name=DEPTHWISE)
+    return te.compute((batch, outer, *size, block), compute, name=DEPTHWISE)
 
 
 def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
     """Return the matmul of ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K, o]`` as ``[..., M, N]``.
 
-    ``weight`` is as :func:`pack_dense_weight` returns it; ``outputs``: ``N`` without the fill-up (default: all).
+    ``weight`` is as :func:`tunehub.relax.layout.weights.pack_dense_weight` returns it; ``outputs``: ``N`` without the
+    fill-up (default: all).
     Two blocks: the products by blocks of ``o`` (``tunehub_dense``) and the copy to the plain result
     (``tunehub_from_blocked``), which a template computes in one pass.
     """
     *lead, depth = _extents(data.shape)
     outer, _, block = _ints(weight.shape)
-    total = outer * block if outputs is None else outputs
     k = te.reduce_axis((0, depth), "k")
 
     def compute(*indices: Any) -> Any:
@@ -152,25 +118,12 @@ def dense_blocked(data: Any, weight: Any, *, outputs: int | None = None) -> Any:
         return te.sum(at(data, *rows, k) * weight[oc, k, oi], axis=[k])
 
     product = te.compute((*lead, outer, block), compute, name=DENSE)
-    return te.compute((*lead, total), lambda *i: at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED)
+    return cut(product, outer * block if outputs is None else outputs)
 
 
-def dense_int8_blocked(data: Any, weight: Any, *, outputs: int) -> Any:
-    """Return the matmul of uint8 ``data`` ``[..., M, K]`` and ``weight`` ``[N/o, K/g, o, g]`` as int32 sums
-    ``[..., M, N]``; as :func:`dense_blocked`, with weights of :func:`pack_dense_int8_weight`."""
-    *lead, depth = _extents(data.shape)
-    outer, words, block, group = _ints(weight.shape)
-    if str(weight.dtype) != "int8":
-        wide = te.compute((*lead, depth), lambda *i: at(data, *i).astype("int16"), name=PAD)
-        data = wide
-    kw, ki = te.reduce_axis((0, words), "kw"), te.reduce_axis((0, group), "ki")
-
-    def compute(*indices: Any) -> Any:
-        *rows, oc, oi = indices
-        element, factor = at(data, *rows, kw * group + ki), weight[oc, kw, oi, ki]
-        return te.sum(element.astype("int32") * factor.astype("int32"), axis=[kw, ki])
-
-    product = te.compute((*lead, outer, block), compute, name=DENSE_INT8)
+def cut(product: Any, outputs: int) -> Any:
+    """Return ``product`` ``[..., M, N/o, o]`` as ``[..., M, outputs]``, without the fill-up."""
+    *lead, _, block = _extents(product.shape)
     return te.compute(
         (*lead, outputs), lambda *i: at(product, *i[:-1], i[-1] // block, i[-1] % block), name=FROM_BLOCKED
     )
@@ -207,17 +160,15 @@ def _average(
     dilation: tuple[int, int],
 ) -> Any:
     """Averages over windows that are all of one size: TOPI counts their elements, where it does not know the image."""
-    batch, outer, height, width, block = _extents(data.shape)
-    padded = zeros_around(data, padding)
-    rows, columns = output_size((height, width), pool_size, strides, padding, dilation)
+    batch, outer, _, _, block = _extents(data.shape)
+    padded, size, place = windows(data, pool_size, strides, padding, dilation)
     kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
 
     def total(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
-        place = (oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1])
-        return te.sum(at(padded, n, c, *place, ci), axis=[kh, kw])
+        return te.sum(at(padded, n, c, *place(oh, ow, kh, kw), ci), axis=[kh, kw])
 
     count = tirx.const(math.prod(pool_size), data.dtype)
-    sums = te.compute((batch, outer, rows, columns, block), total, name="pool_sum")
+    sums = te.compute((batch, outer, *size, block), total, name="pool_sum")
     return te.compute(sums.shape, lambda *at: sums[at] / count, name="pool_avg")
 
 
@@ -350,96 +301,6 @@ def pad_blocked(data: Any, before: tuple[int, int], after: tuple[int, int], valu
     return topi.nn.pad(data, [0, 0, *before, 0], [0, 0, *after, 0], value)
 
 
-def grouped_window(groups: int, channels: tuple[int, int], out_block: int) -> int:
-    """The number of groups whose input channels a block of ``out_block`` output channels reads, at most.
-
-    One where the output channels of a group are a multiple of the block; the multiply-adds of a grouped convolution
-    grow by this factor, because weights for foreign groups are zero. ``channels``: logical input, output channels.
-    """
-    each = channels[1] // groups
-    blocks = -(-channels[1] // out_block)
-    return max(
-        (min(b * out_block + out_block, channels[1]) - 1) // each - b * out_block // each + 1 for b in range(blocks)
-    )
-
-
-def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, groups: int = 1) -> Array:
-    """Return ``weight`` ``[O, I/groups, KH, KW]`` as :func:`conv2d_blocked` reads it, filled up with zeros.
-
-    The result may be a view that is not contiguous, so that a weight is copied once, where it goes.
-    ``in_block``: the block of the data, None for plain data. With groups, the input channels of the result are those
-    of the window (:func:`grouped_window`), in blocks of the largest divisor of the channels of a group up to
-    ``in_block``.
-    """
-    if groups > 1:
-        weight, in_block = _window_weight(weight, groups, out_block), _group_block(weight.shape[1], in_block or 1)
-    filled = _fill(_fill(weight, 0, out_block), 1, in_block or 1)
-    outputs, inputs, kh, kw = filled.shape
-    split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
-    packed: Array = split.transpose(0, 2, 4, 5, 3, 1)
-    return packed if in_block else packed[:, :, :, :, 0]
-
-
-def phases_of_weight(weight: Array, *, strides: tuple[int, int], block: int) -> Array:
-    """The weight ``[I, O, KH, KW]`` of a transposed convolution as that of a plain one, ``[P * O', I, A, B]``.
-
-    Its result has one group of channels for each of the ``P`` places in a stride, filled up to ``O'``, a multiple of
-    ``block``. A phase has each ``strides``-th tap, in reverse; taps beyond the kernel are zero.
-    """
-    inputs, outputs, *kernel = weight.shape
-    taps = [-(-extent // stride) for extent, stride in zip(kernel, strides, strict=True)]
-    whole = [tap * stride for tap, stride in zip(taps, strides, strict=True)]
-    grown = np.zeros((inputs, -(-outputs // block) * block, *whole), weight.dtype)
-    grown[:, :outputs, : kernel[0], : kernel[1]] = weight
-    split = grown.reshape(inputs, -1, taps[0], strides[0], taps[1], strides[1])[:, :, ::-1, :, ::-1]
-    phases = split.transpose(3, 5, 1, 0, 2, 4)  # rows and columns of a stride, outputs, inputs, taps
-    return np.ascontiguousarray(phases.reshape(-1, inputs, *taps))
-
-
-def pack_depthwise_weight(weight: Array, *, block: int) -> Array:
-    """Return ``weight`` ``[C, 1, KH, KW]`` as ``[C/c, KH, KW, c]``, filled up with zeros."""
-    filled = _fill(weight[:, 0], 0, block)
-    channels, kh, kw = filled.shape
-    return np.ascontiguousarray(filled.reshape(channels // block, block, kh, kw).transpose(0, 2, 3, 1))
-
-
-def pack_dense_weight(weight: Array, *, out_block: int) -> Array:
-    """Return ``weight`` ``[K, N]`` as ``[N/o, K, o]``, filled up with zeros."""
-    filled = _fill(weight, 1, out_block)
-    depth, outputs = filled.shape
-    return np.ascontiguousarray(filled.reshape(depth, outputs // out_block, out_block).transpose(1, 0, 2))
-
-
-def pack_conv2d_int8_weight(weight: Array, *, in_block: int, out_block: int, group: int) -> Array:
-    """Return integers ``[O, I, KH, KW]`` as :func:`conv2d_int8_blocked` reads them, filled up with zeros; 16 bits each
-    where ``group`` is 2."""
-    packed = pack_conv2d_weight(weight, in_block=in_block, out_block=out_block)
-    split = packed.reshape(*packed.shape[:4], in_block // group, group, out_block)
-    return np.ascontiguousarray(split.swapaxes(-1, -2).astype(_FACTOR[group]))
-
-
-def pack_dense_int8_weight(weight: Array, *, out_block: int, group: int) -> Array:
-    """Return integers ``[K, N]`` as :func:`dense_int8_blocked` reads them, filled up with zeros."""
-    packed = pack_dense_weight(weight, out_block=out_block)
-    split = packed.reshape(packed.shape[0], packed.shape[1] // group, group, out_block)
-    return np.ascontiguousarray(split.swapaxes(-1, -2).astype(_FACTOR[group]))
-
-
-def pack_channels(values: Array, *, block: int) -> Array:
-    """Return a tensor ``[..., C, *spatial]`` of three or four axes (``[C, 1, 1]``, ``[1, C, H, W]``) in blocks.
-
-    The result has four or five axes, filled up with zeros: a bias ``[C, 1, 1]`` becomes ``[C/c, 1, 1, c]``, which
-    broadcasts against ``[N, C/c, H, W, c]``. A tensor whose channel axis has the extent 1 becomes ``[..., 1, 1]``.
-    """
-    axis = values.ndim - 3
-    if values.shape[axis] == 1:
-        return values[..., np.newaxis]
-    filled = _fill(values, axis, block)
-    shape = filled.shape
-    split = filled.reshape(*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :])
-    return np.ascontiguousarray(np.moveaxis(split, axis + 1, -1))
-
-
 def at(tensor: Any, *indices: Any) -> Any:
     """The element of ``tensor`` there; Python 3.10 has no star in subscripts."""
     return tensor[indices]
@@ -451,40 +312,31 @@ def _run_at(data: Any, n: Any, place: Any, rest: Sequence[Any], run: int) -> Any
     return at(data, n, place // runs, *rest[:-1], place % runs * run + rest[-1] % run)
 
 
-def zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
+def windows(
+    data: Any,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: tuple[int, int, int, int],
+    dilation: Sequence[int],
+) -> tuple[Any, tuple[Any, Any], Callable[..., tuple[Any, Any]]]:
+    """``data`` with zeros around it, how many windows of ``kernel`` its rows and columns have, and a function of
+    (oh, ow, kh, kw): the row and the column of an element of a window."""
+    height, width = _extents(data.shape)[2:4]
+    whole = (height + padding[0] + padding[2], width + padding[1] + padding[3])
+    rows, columns = (_simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1))
+
+    def place(oh: Any, ow: Any, kh: Any, kw: Any) -> tuple[Any, Any]:
+        return oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1]
+
+    return _zeros_around(data, padding), (rows, columns), place
+
+
+def _zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
     if not any(padding):
         return data
     top, left, bottom, right = padding
     tail = [0] * (len(data.shape) - 4)
     return topi.nn.pad(data, [0, 0, top, left, *tail], [0, 0, bottom, right, *tail], name=PAD)
-
-
-def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
-    """``data`` in 16 bits with zeros around it."""
-    top, left, bottom, right = padding
-    batch, outer, height, width, block = _extents(data.shape)
-
-    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
-        row, column = h - top, w - left
-        value = at(data, n, c, row, column, i).astype("int16")
-        if not any(padding):
-            return value
-        inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
-        return tirx.if_then_else(inside, value, tirx.const(0, "int16"))
-
-    return te.compute((batch, outer, height + top + bottom, width + left + right, block), compute, name=PAD)
-
-
-def output_size(
-    size: tuple[int, int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: tuple[int, int, int, int],
-    dilation: Sequence[int],
-) -> tuple[int, int]:
-    whole = (size[0] + padding[0] + padding[2], size[1] + padding[1] + padding[3])
-    rows, columns = (_simplified((whole[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1) for i in (0, 1))
-    return rows, columns
 
 
 def _simplified(extent: Any) -> Any:
@@ -532,30 +384,6 @@ def _touched_groups(data: Any, weight: Any, groups: int, channels: tuple[int, in
         return tirx.all(group >= first, group <= last // each_out)
 
     return touched
-
-
-def _group_block(each_in: int, in_block: int) -> int:
-    return max(size for size in range(1, in_block + 1) if each_in % size == 0 and in_block % size == 0)
-
-
-def _window_weight(weight: Array, groups: int, out_block: int) -> Array:
-    """Grouped ``weight`` with the input channels of the window of each output's block, zero for foreign groups."""
-    outputs, each_in = weight.shape[:2]
-    each_out = outputs // groups
-    window = grouped_window(groups, (each_in * groups, outputs), out_block)
-    wide = np.zeros((outputs, window * each_in, *weight.shape[2:]), weight.dtype)
-    for output in range(outputs):
-        first = min(output // out_block * out_block // each_out, groups - window)
-        start = (output // each_out - first) * each_in
-        wide[output, start : start + each_in] = weight[output]
-    return wide
-
-
-def _fill(array: Array, axis: int, block: int) -> Array:
-    missing = -array.shape[axis] % block
-    if not missing:
-        return array
-    return np.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
 
 
 def _layout(data: Any) -> str:

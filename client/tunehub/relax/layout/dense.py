@@ -8,33 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import Kernels, rewritten
-from tunehub.relax.layout import blocked, paired, tiled
+from tunehub.relax.layout import blocked, grouped
+from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8, WORDS, Groups
 from tunehub.relax.layout.narrowing import Narrowing
+from tunehub.relax.layout.weights import Array, pack_dense_weight
 from tunehub.relax.nodes import (
     bound_value,
     constant_array,
     constant_like,
     is_constant,
+    operator_of,
     shape_of,
     static_shape,
     tensor_type,
 )
 from tunehub.templates.dot_product import DotProduct
 
-_Array = npt.NDArray[Any]
-
 
 def pack_dense(mod: Any, block: int, dot: DotProduct | None = None, narrowing: Narrowing | None = None) -> Any:
     """Return ``mod`` with the matmuls that have a constant right operand reading it in blocks of ``block``; those of
     uint8 and int8 as ``dot``, the instruction for them, does.
 
-    ``narrowing``: which products have operands in bfloat16 (:mod:`tunehub.relax.layout.paired`); a tensor that several
+    ``narrowing``: which products have operands in bfloat16 (:mod:`tunehub.relax.layout.grouped`); a tensor that several
     of them read is rounded once.
 
     Left as they are: products of other types than float32 and these, with batches of weights, with fewer outputs than
@@ -55,7 +54,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._kernels = Kernels(self.builder_)
-        self.packed: dict[Any, Any] = {}  # (constant, transposed) -> packed constant: each weight is held once
+        self.packed: dict[Any, Any] = {}  # (constant, transposed, groups) -> packed: each weight is held once
         self._rounded: dict[Any, Any] = {}  # variable -> its value in bfloat16
 
     def visit_dataflow_block_(self, block: Any) -> Any:
@@ -69,31 +68,7 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         data, shape = call.args[0], shape_of(call.args[0])
         if shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
             return call
-        if str(tensor_type(data).dtype) == "uint8":
-            return self._of_integers(call)
-        if not _is_float32(data, call):
-            return call
-        weight = self._weight(call.args[1], tiles=self._in_tiles(data))
-        if weight is None:
-            return call
-        constant, outputs = weight
-        if self._in_tiles(data):
-            return self._kernels.call(
-                lambda x, w: tiled.dense_tiled(x, w, outputs=outputs),
-                *(self._in_pairs(data), constant),
-                name="dense_amx",
-                how=(outputs,),
-            )
-        if self._narrows(shape[-1]):
-            return self._kernels.call(
-                lambda x, w: paired.dense_paired(x, w, outputs=outputs),
-                *(self._in_pairs(data), constant),
-                name="dense_bf16",
-                how=(outputs,),
-            )
-        return self._kernels.call(
-            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
-        )
+        return self._of_integers(call) if str(tensor_type(data).dtype) == "uint8" else self._of_floats(call)
 
     def _of_integers(self, call: Any) -> Any:
         constant, dot = bound_value(self, call.args[1]), self.dot
@@ -102,38 +77,53 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         values = constant_array(constant)
         if values.ndim != 2 or values.shape[0] % dot.group:
             return call
-        step = tiled.STEP * tiled.GROUPS["int8"]
-        tiles = dot.tiles and values.shape[0] % step == 0 and static_shape(call.args[0]) is not None
-        key = (constant, False, tiles)
+        tiles = dot.tiles and values.shape[0] % TILES_INT8.depth == 0 and static_shape(call.args[0]) is not None
+        groups = TILES_INT8 if tiles else WORDS[dot.group]
+        key = (constant, False, groups)
         if key not in self.packed:
-            self.packed[key] = _integers_in_tiles(values) if tiles else _integers(values, dot)
-        outputs = values.shape[1]
-        kernel = tiled.dense_tiled if tiles else blocked.dense_int8_blocked
+            self.packed[key] = grouped.pack_dense(values, groups, out_block=dot.lanes)
+        return self._grouped(groups, call.args[0], self.packed[key], values.shape[1])
+
+    def _of_floats(self, call: Any) -> Any:
+        data = call.args[0]
+        groups = self._groups(data)
+        weight = self._weight(call.args[1], groups) if _is_float32(data, call) else None
+        if weight is None:
+            return call
+        constant, outputs = weight
+        if groups is not None:
+            return self._grouped(groups, self._narrow(data), constant, outputs)
         return self._kernels.call(
-            lambda x, w: kernel(x, w, outputs=outputs),
-            call.args[0],
-            self.packed[key],
-            name="dense_int8_amx" if tiles else "dense_int8",
+            lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, constant, name="dense", how=(outputs,)
+        )
+
+    def _grouped(self, groups: Groups, data: Any, constant: Any, outputs: int) -> Any:
+        return self._kernels.call(
+            lambda x, w: grouped.dense_grouped(x, w, outputs=outputs),
+            *(data, constant),
+            name=f"dense_{groups.name}",
             how=(outputs,),
         )
 
-    def _narrows(self, depth: int) -> bool:
-        return self.narrowing is not None and self.narrowing.dense(depth)
+    def _groups(self, data: Any) -> Groups | None:
+        """How a product of ``data`` is computed in bfloat16; None in float32."""
+        shape, known = shape_of(data), static_shape(data)
+        if shape is None or self.narrowing is None:
+            return None
+        if known is not None and self.narrowing.dense_in_tiles(known[-1]):
+            return TILES
+        return PAIRS if self.narrowing.dense(shape[-1]) else None
 
-    def _in_pairs(self, data: Any) -> Any:
+    def _narrow(self, data: Any) -> Any:
         """``data`` in bfloat16."""
         if data not in self._rounded:
-            self._rounded[data] = self.builder_.emit(relax.op.astype(data, paired.NARROW))
+            self._rounded[data] = self.builder_.emit(relax.op.astype(data, grouped.NARROW))
         return self._rounded[data]
 
-    def _in_tiles(self, data: Any) -> bool:
-        shape = static_shape(data)
-        return shape is not None and self.narrowing is not None and self.narrowing.dense_in_tiles(shape[-1])
-
-    def _weight(self, operand: Any, *, tiles: bool) -> tuple[Any, int] | None:
+    def _weight(self, operand: Any, groups: Groups | None) -> tuple[Any, int] | None:
         """The packed constant for the right operand of a product, and the number of outputs; None to keep it."""
         value = bound_value(self, operand)
-        transposed = getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
+        transposed = operator_of(value) == "relax.permute_dims"
         constant = bound_value(self, value.args[0]) if transposed else value
         shape = static_shape(constant)
         if not is_constant(constant) or shape is None or len(shape) != 2 or not _is_float32(constant):
@@ -143,33 +133,24 @@ class _DensePacker(PyExprMutator):  # type: ignore[misc]
         depth, outputs = reversed(shape) if transposed else shape
         if outputs < self.block or not depth:
             return None
-        key = (constant, transposed, tiles)
+        key = (constant, transposed, groups)
         if key not in self.packed:
             array = constant_array(constant)
-            pack = _in_tiles if tiles else paired.pack_dense_pairs if self._narrows(depth) else _packed
-            self.packed[key] = pack(array.T if transposed else array, self.block)
+            array = array.T if transposed else array
+            self.packed[key] = (
+                _packed(array, self.block)
+                if groups is None
+                else grouped.pack_dense(array, groups, out_block=self.block)
+            )
         return self.packed[key], outputs
 
 
-def _integers(values: _Array, dot: DotProduct) -> Any:
-    packed = blocked.pack_dense_int8_weight(values, out_block=dot.lanes, group=dot.group)
-    return constant_like(packed.shape, str(packed.dtype), lambda own: np.copyto(own, packed))
-
-
-def _integers_in_tiles(values: _Array) -> Any:
-    return tiled.pack_dense_tiles(values, tiled.STEP, "int8")
-
-
-def _in_tiles(weight: _Array, block: int) -> Any:
-    return tiled.pack_dense_tiles(weight, block, paired.NARROW)
-
-
-def _packed(weight: _Array, block: int) -> Any:
-    """The constant that is ``blocked.pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
+def _packed(weight: Array, block: int) -> Any:
+    """The constant that is ``pack_dense_weight`` of ``weight``, written once: weights may be a gigabyte."""
     depth, outputs = weight.shape
     whole = outputs // block
 
-    def fill(packed: _Array) -> None:
+    def fill(packed: Array) -> None:
         full = weight[:, : whole * block]
         if weight.strides[1] == weight.itemsize:  # blocks lie in one piece: numpy moves them nearly twice as fast so
             piece = f"V{block * weight.itemsize}"
@@ -177,7 +158,7 @@ def _packed(weight: _Array, block: int) -> Any:
         else:
             packed[:whole] = full.reshape(depth, whole, block).transpose(1, 0, 2)
         if whole < len(packed):
-            packed[whole:] = blocked.pack_dense_weight(weight[:, whole * block :], out_block=block)
+            packed[whole:] = pack_dense_weight(weight[:, whole * block :], out_block=block)
 
     return constant_like((-(-outputs // block), depth, block), "float32", fill)
 

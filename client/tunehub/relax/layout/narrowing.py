@@ -1,6 +1,6 @@
 """Operands in bfloat16: where they are faster, and activations that are kept so between the operators that want them.
 
-An operator of pairs (:mod:`tunehub.relax.layout.paired`) reads a tensor that is rounded once for all of them. If the
+An operator of pairs (:mod:`tunehub.relax.layout.grouped`) reads a tensor that is rounded once for all of them. If the
 rest of its readers only add, multiply or compare its elements, they read it rounded, too: then the kernel before writes
 nothing else, and half of the bytes move. What sums up or divides (norms, softmax, pooling) reads float32.
 """
@@ -16,15 +16,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
-from tunehub.relax.layout.paired import NARROW, PAIR, WIDE
-from tunehub.relax.layout.tiled import GROUPS, STEP
-from tunehub.relax.nodes import tensor_type
+from tunehub.relax.layout.grouped import NARROW, PAIRS, TILES, WIDE
+from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
 from tunehub.templates import amx, pairs
 from tunehub.templates.base import Machine
 from tunehub.templates.pairs import LANES
 
-_STEP = STEP * GROUPS[NARROW]  # channels that an instruction for matrices adds up
 _WORTH = 1.15  # times as fast as in float32 products of pairs must be
 _ELEMENTWISE = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "clip", "nn.relu")
@@ -44,25 +42,31 @@ class Narrowing:
     @property
     def blocks(self) -> tuple[int, ...]:
         """Sizes of blocks of channels that instructions for matrices want, beside those of vectors."""
-        return (_STEP,) if self.tiles else ()
+        return (TILES.depth,) if self.tiles else ()
 
     def dense_in_tiles(self, depth: int) -> bool:
         """A product with sums of ``depth`` and a known number of rows."""
-        return self.tiles and depth % _STEP == 0
+        return self.tiles and depth % TILES.depth == 0
 
     def conv_in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts of images of a known size."""
-        return self.tiles and workload.groups == 1 and source == result == _STEP
+        return self.tiles and workload.groups == 1 and source == result == TILES.depth
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether depthwise convolutions, which multiply in float32, read bfloat16. What is around them is so much
+        faster by instructions for matrices that the bytes count; by those for pairs nobody has measured it."""
+        return self.tiles
 
     def dense(self, depth: int) -> bool:
         """A product with sums of ``depth``."""
-        return depth % PAIR == 0 and self.machine.rates.pairs >= _WORTH
+        return depth % PAIRS.size == 0 and self.machine.rates.pairs >= _WORTH
 
     def conv(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts."""
         if self.machine.rates.pairs < _WORTH:
             return False
-        fits = workload.groups == 1 and source > 0 and source % PAIR == 0 and result == LANES
+        fits = workload.groups == 1 and source > 0 and source % PAIRS.size == 0 and result == LANES
         return fits and not (self.winograd and self._is_faster_by_winograd(workload, source, result))
 
     def _is_faster_by_winograd(self, workload: ConvWorkload, source: int, result: int) -> bool:
@@ -80,15 +84,19 @@ class Narrowing:
         return chosen_tile(convolution, self.machine, self.machine.rates.pairs / GUESS_MARGIN) is not None
 
 
-def doubt(target: Any, machine: Machine) -> str | None:
+def doubt(target: Any, machine: Machine, *, asked: bool = True) -> str | None:
     """Why nothing should be rounded for ``target``, which is ``machine``; None where products of pairs, or of matrices,
-    are faster."""
+    are faster. Unless it is ``asked`` for, a profile of the machine has to say so: on some CPUs pairs are slower."""
     if amx.doubt(target, NARROW) is None:
         return None
-    faster = machine.rates.pairs
-    if (lacking := pairs.doubt(target)) is not None or faster >= _WORTH:
+    if (lacking := pairs.doubt(target)) is not None:
         return lacking
-    return f"the machine's profile says that products of pairs are only {faster:.2g} times as fast"
+    if machine.rates.pairs < _WORTH:
+        known = f"{machine.rates.pairs:.2g} times as fast by {machine.profile or 'what is known'}"
+        return f"products of pairs are only {known}"
+    if not asked and machine.profile is None:
+        return "whether pairs are faster is not known without a profile of this CPU (`tunehub calibrate`)"
+    return None
 
 
 def read_narrow(mod: Any) -> Any:
@@ -103,7 +111,7 @@ class _NarrowReader(PyExprMutator):  # type: ignore[misc]
         return super().visit_dataflow_block_(block)
 
     def visit_call_(self, call: Any) -> Any:
-        if _operator(call) not in _ELEMENTWISE:
+        if operator_of(call) not in _ELEMENTWISE:
             return super().visit_call_(call)
         arguments = [self._read(each) for each in call.args]
         return self.builder_.normalize(relax.Call(call.op, arguments, call.attrs))
@@ -122,24 +130,9 @@ def _kept_narrow(block: Any) -> dict[Any, Any]:
     early: set[Any] = set()
     for binding in block.bindings:
         value = binding.value
-        if _operator(value) == "relax.astype" and str(tensor_type(value).dtype) == NARROW:
+        if operator_of(value) == "relax.astype" and str(tensor_type(value).dtype) == NARROW:
             rounded[value.args[0]] = binding.var
             continue
-        tolerant = _operator(value) in _ELEMENTWISE
-        early.update(each for each in _variables(value) if not tolerant or each not in rounded)
+        tolerant = operator_of(value) in _ELEMENTWISE
+        early.update(each for each in variables_in(value) if not tolerant or each not in rounded)
     return {source: var for source, var in rounded.items() if source not in early}
-
-
-def _variables(expression: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(each: Any) -> None:
-        if isinstance(each, relax.Var):
-            found.append(each)
-
-    relax.analysis.post_order_visit(expression, visit)
-    return found
-
-
-def _operator(value: Any) -> str:
-    return str(getattr(getattr(value, "op", None), "name", ""))

@@ -21,12 +21,13 @@ from tunehub.relax.layout.attention import join_attention
 from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
+from tunehub.relax.layout.grouped import TILES_INT8
 from tunehub.relax.layout.images import filled, image_shape, is_view, transform
 from tunehub.relax.layout.narrowing import Narrowing, read_narrow
-from tunehub.relax.layout.rules import ELEMENTWISE, Choice, Operator, Rules
+from tunehub.relax.layout.operators import Choice, Operator, Rules
+from tunehub.relax.layout.rules import ELEMENTWISE, recognise
 from tunehub.relax.layout.sequences import as_images
-from tunehub.relax.layout.tiled import GROUPS, STEP
-from tunehub.relax.nodes import tensor_type
+from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.templates.dot_product import DotProduct
 
 _SMALLEST_BLOCK = 4  # elements of the smallest vectors, of SSE and NEON
@@ -79,9 +80,9 @@ def plan_layouts(
 def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:
     """The block of channels that instructions for matrices of integers want, where a convolution has integers."""
     values = _values(_dataflow(function)).values() if dot is not None and dot.tiles else ()
-    convolutions = [each for each in values if str(getattr(getattr(each, "op", None), "name", "")) == "relax.nn.conv2d"]
+    convolutions = [each for each in values if operator_of(each) == "relax.nn.conv2d"]
     whole = any(str(tensor_type(each.args[0]).dtype) == "uint8" for each in convolutions)
-    return (STEP * GROUPS["int8"],) if whole else ()
+    return (TILES_INT8.depth,) if whole else ()
 
 
 def _dataflow(function: Any) -> list[Any]:
@@ -131,7 +132,7 @@ class _Network:
         )
         self.operators: dict[Any, Operator] = {}
         for variable, value in values.items():
-            operator = rules.recognise(value)
+            operator = recognise(rules, value)
             if operator is not None and len(operator.choices) > 1:
                 self.operators[variable] = operator
         self._plain = self._needed_plain(result)
@@ -217,25 +218,14 @@ class _Network:
 
     def _needed_plain(self, result: Any) -> set[Any]:
         """The variables that something reads that has no choice; tuples count where somebody reads the tuple."""
-        plain = set(_variables(result))
+        plain = set(variables_in(result))
         for binding in reversed(self._bindings):
             if not isinstance(binding.var, relax.DataflowVar):
                 plain.add(binding.var)
             unread = isinstance(binding.value, relax.Tuple) and binding.var not in plain
             if binding.var not in self.operators and not unread:
-                plain.update(_variables(binding.value))
+                plain.update(variables_in(binding.value))
         return plain
-
-
-def _variables(expression: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(each: Any) -> None:
-        if isinstance(each, relax.Var):
-            found.append(each)
-
-    relax.analysis.post_order_visit(expression, visit)
-    return found
 
 
 def _followed(expression: Any, values: Mapping[Any, Any]) -> Any:
@@ -287,7 +277,7 @@ class _LayoutRewriter(PyExprMutator):  # type: ignore[misc]
         if getattr(call.op, "name", "") != "relax.reshape" or not isinstance(call.args[0], relax.Var):
             return call
         before = self.lookup_binding(call.args[0])
-        if getattr(getattr(before, "op", None), "name", "") != "relax.reshape":
+        if operator_of(before) != "relax.reshape":
             return call
         return relax.op.reshape(before.args[0], call.args[1])
 

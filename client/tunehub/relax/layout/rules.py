@@ -8,375 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
-from tunehub.relax.layout import blocked, paired, tiled
-from tunehub.relax.layout.costs import PLAIN, ConvWorkload, LayoutCosts
+from tunehub.relax.layout import blocked
+from tunehub.relax.layout.convolutions import conv2d
+from tunehub.relax.layout.costs import PLAIN
 from tunehub.relax.layout.images import batch_of, filled, image_shape, open_axes_of, transform, typical_shape
-from tunehub.relax.nodes import (
-    constant_array,
-    constant_like,
-    integers,
-    is_constant,
-    shape_of,
-    static_shape,
-    tensor_type,
-)
-from tunehub.templates.dot_product import DotProduct
+from tunehub.relax.layout.operators import Choice, Operator, Rules, four, pair
+from tunehub.relax.layout.transposed import conv2d_transpose
+from tunehub.relax.layout.weights import pack_channels
+from tunehub.relax.nodes import integers, operator_of, shape_of, static_shape, tensor_type
 
-if TYPE_CHECKING:
-    from tunehub.relax.layout.narrowing import Narrowing
-
-_Array = npt.NDArray[Any]
-_Shape = tuple[int, int, int, int]
 _SHORTEST_RUN = 4  # of channels that move together: fewer take as long as a transform to the plain layout
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The layout of the data that an operator reads, that of its result, and its cost."""
-
-    source: int
-    result: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A call with several choices. ``write(builder, choice, data)`` returns the expression in other layouts.
-
-    ``fuses``: the operator becomes a part of the kernel before it, if there is no transform between them.
-    """
-
-    inputs: tuple[Any, ...]
-    choices: tuple[Choice, ...]
-    write: Callable[[Any, Choice, Sequence[Any]], Any]
-    fuses: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The rules for one function. ``blocks``: sizes to consider; ``value_of``: what a variable is bound to; ``dot``:
-    the instruction for products of integers; ``narrowing``: which operators have operands in bfloat16."""
-
-    blocks: tuple[int, ...]
-    costs: LayoutCosts
-    value_of: Callable[[Any], Any]
-    dot: DotProduct | None = None
-    narrowing: Narrowing | None = None
-    _packed: dict[Any, Any] = field(default_factory=dict)
-    _rounded: dict[Any, Any] = field(default_factory=dict)
-
-    def recognise(self, call: Any) -> Operator | None:
-        """The operator that ``call`` is, if it has layouts to choose from."""
-        name = str(getattr(getattr(call, "op", None), "name", ""))
-        if name in _RULES:
-            return _RULES[name](self, call)
-        return _elementwise(self, call, name) if name in ELEMENTWISE else None
-
-    def in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
-        """Whether a convolution in float32 becomes one by instructions for matrices."""
-        return self.narrowing is not None and self.narrowing.conv_in_tiles(workload, source, result)
-
-    def constant(self, expression: Any) -> _Array | None:
-        """The value of a constant tensor."""
-        value = self.value_of(expression)
-        return constant_array(value) if is_constant(value) else None
-
-    def packed(self, constant: Any, how: tuple[object, ...], pack: Callable[[], Any]) -> Any:
-        """A packed weight as a constant, once for all calls that use it in this way; ``pack`` gives an array, or a
-        constant."""
-        key = (self.value_of(constant), how)
-        if key not in self._packed:
-            values = pack()
-            self._packed[key] = (
-                values
-                if is_constant(values)
-                else constant_like(
-                    values.shape, str(values.dtype), lambda packed: np.copyto(packed, values, casting="no")
-                )
-            )
-        return self._packed[key]
-
-    def in_pairs(self, builder: Any, data: Any) -> Any:
-        """``data`` in bfloat16, rounded once."""
-        if data not in self._rounded:
-            self._rounded[data] = builder.emit(relax.op.astype(data, paired.NARROW))
-        return self._rounded[data]
-
-
-# --- Convolutions
-
-
-def _conv2d(rules: Rules, call: Any) -> Operator | None:
-    if str(tensor_type(call.args[0]).dtype) == "uint8":
-        return _conv2d_int8(rules, call)
-    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "OIHW")
-    if known is None or str(attrs.out_dtype or "float32") not in ("float32", "void"):
-        return None
-    shape, values, result = known
-    workload = _workload(shape, values, result, int(attrs.groups))
-    pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
-    fixed = static_shape(data) is not None
-    choices = tuple(
-        Choice(
-            a, b, rules.costs.conv(workload, a, b) / (_TILES_GAIN if fixed and rules.in_tiles(workload, a, b) else 1)
-        )
-        for a, b in pairs
-    )
-
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
-        return _write_conv2d(rules, builder, workload, call, (choice, inputs[0]))
-
-    return Operator((data,), choices, write)
-
-
-def _workload(shape: _Shape, values: _Array, result: Sequence[int], groups: int) -> ConvWorkload:
-    return ConvWorkload(
-        batch=shape[0],
-        in_channels=shape[1],
-        out_channels=result[1],
-        in_size=(shape[2], shape[3]),
-        out_size=(result[2], result[3]),
-        kernel=(values.shape[2], values.shape[3]),
-        groups=groups,
-    )
-
-
-def _image_and_weight(
-    rules: Rules, call: Any, kernel_layout: str, dtype: str = "float32"
-) -> tuple[_Shape, _Array, tuple[int, ...]] | None:
-    """The shape of the image, the constant weight of ``dtype`` in ``kernel_layout``, and the shape of the result."""
-    data, weight = call.args
-    attrs = call.attrs
-    shape, values, result = image_shape(data), rules.constant(weight), typical_shape(call)
-    if shape is None or result is None or values is None or values.dtype != dtype:
-        return None
-    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
-    return (shape, values, result) if layouts == ("NCHW", kernel_layout, "NCHW") else None
-
-
-def _conv_layouts(workload: ConvWorkload, blocks: Sequence[int]) -> list[tuple[int, int]]:
-    if workload.depthwise:
-        return [(block, block) for block in blocks]
-    sources = (PLAIN, *blocks) if workload.groups == 1 else tuple(blocks)
-    return [(source, result) for source in sources for result in blocks]
-
-
-def _write_conv2d(rules: Rules, builder: Any, workload: ConvWorkload, call: Any, data: tuple[Choice, Any]) -> Any:
-    choice, expression = data
-    weight, values = call.args[1], rules.constant(call.args[1])
-    assert values is not None
-    strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
-    if workload.depthwise:
-        constant = rules.packed(
-            weight,
-            ("depthwise", choice.source),
-            lambda: blocked.pack_depthwise_weight(values, block=choice.source),
-        )
-        return builder.call_te(
-            lambda x, w: blocked.depthwise_blocked(x, w, strides=strides, padding=padding, dilation=dilation),
-            expression,
-            constant,
-            primfunc_name_hint="depthwise",
-        )
-    if static_shape(call.args[0]) is not None and rules.in_tiles(workload, choice.source, choice.result):
-        constant = rules.packed(
-            weight,
-            ("tiles", choice.source, choice.result),
-            lambda: tiled.pack_conv2d_tiles(
-                values, in_block=choice.source, out_block=choice.result, kind=paired.NARROW
-            ),
-        )
-        return builder.call_te(
-            lambda x, w: tiled.conv2d_tiled(x, w, strides=strides, padding=padding, dilation=dilation),
-            rules.in_pairs(builder, expression),
-            constant,
-            primfunc_name_hint="conv2d_amx",
-        )
-    if rules.narrowing is not None and rules.narrowing.conv(workload, choice.source, choice.result):
-        constant = rules.packed(
-            weight,
-            ("pairs", choice.source, choice.result),
-            lambda: paired.pack_conv2d_pairs(values, in_block=choice.source, out_block=choice.result),
-        )
-        return builder.call_te(
-            lambda x, w: paired.conv2d_paired(x, w, strides=strides, padding=padding, dilation=dilation),
-            rules.in_pairs(builder, expression),
-            constant,
-            primfunc_name_hint="conv2d_bf16",
-        )
-    groups, channels = workload.groups, (workload.in_channels, workload.out_channels)
-    how = ("conv2d", choice.source, choice.result, groups)
-    constant = rules.packed(
-        weight,
-        how,
-        lambda: blocked.pack_conv2d_weight(
-            values, in_block=choice.source or None, out_block=choice.result, groups=groups
-        ),
-    )
-    return builder.call_te(
-        lambda x, w: blocked.conv2d_blocked(
-            x, w, strides=strides, padding=padding, dilation=dilation, groups=groups, channels=channels
-        ),
-        expression,
-        constant,
-        primfunc_name_hint="conv2d",
-    )
-
-
-# --- Convolutions of integers
-
-
-def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
-    """uint8 times int8 with int32 sums; results in blocks of what one instruction computes. An image of few channels,
-    as networks begin with, is read in blocks of what it multiplies at once."""
-    known, dot = _image_and_weight(rules, call, "OIHW", "int8"), rules.dot
-    if known is None or dot is None:
-        return None
-    shape, values, result = known
-    workload = _workload(shape, values, result, int(call.attrs.groups))
-    if workload.groups > 1 and not workload.depthwise:
-        return None
-    few = shape[1] <= dot.group and not workload.depthwise
-    pairs = [(PLAIN, PLAIN), (dot.group if few else dot.lanes, dot.lanes)]
-    step = tiled.STEP * tiled.GROUPS["int8"]
-    if dot.tiles and workload.groups == 1 and not few and static_shape(call.args[0]) is not None:
-        pairs.append((step, step))
-    gains = {PLAIN: _PLAIN_INT8, step: _INT8_GAIN * _TILES_GAIN}
-    choices = tuple(Choice(a, b, rules.costs.conv(workload, a, b) / gains.get(b, _INT8_GAIN)) for a, b in pairs)
-
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
-        return _write_conv2d_int8(rules, builder, call, values, (choice, inputs[0]))
-
-    return Operator((call.args[0],), choices, write)
-
-
-_TILES_GAIN = 4.0  # times as fast as in float32, cautiously
-_INT8_GAIN, _PLAIN_INT8 = 3.0, 0.2  # times as fast as float32: blocked, and plain, for which there is no instruction
-
-
-def _write_conv2d_int8(rules: Rules, builder: Any, call: Any, values: _Array, data: tuple[Choice, Any]) -> Any:
-    (choice, expression), dot = data, rules.dot
-    assert dot is not None
-    if int(call.attrs.groups) > 1:
-        kernel, key, name = blocked.depthwise_blocked, ("depthwise", choice.source), "depthwise_int8"
-
-        def pack() -> Any:
-            return blocked.pack_depthwise_weight(values, block=choice.source)
-    elif choice.result > dot.lanes:
-        kernel, key, name = tiled.conv2d_tiled, ("tiles", choice.source), "conv2d_int8_amx"
-
-        def pack() -> Any:
-            return tiled.pack_conv2d_tiles(values, in_block=choice.source, out_block=choice.result, kind="int8")
-    else:
-        kernel, key, name = blocked.conv2d_int8_blocked, ("int8", choice.source), "conv2d_int8"
-
-        def pack() -> Any:
-            return blocked.pack_conv2d_int8_weight(values, in_block=choice.source, out_block=dot.lanes, group=dot.group)
-
-    strides, padding, dilation = _pair(call.attrs.strides), _four(call.attrs.padding), _pair(call.attrs.dilation)
-    return builder.call_te(
-        lambda x, w: kernel(x, w, strides=strides, padding=padding, dilation=dilation),
-        expression,
-        rules.packed(call.args[1], key, pack),
-        primfunc_name_hint=name,
-    )
-
-
-# --- Transposed convolutions
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Phases:
-    """One axis of a transposed convolution as a plain one: each place in a stride is computed on its own.
-
-    Element ``o`` of the result is element ``u // stride`` of phase ``u % stride``, with ``u = o + cut``.
-    """
-
-    stride: int
-    taps: int
-    padding: tuple[int, int]
-    cut: int
-    extent: int  # of each phase
-
-    @classmethod
-    def of(cls, inputs: int, kernel: int, stride: int, padding: tuple[int, int], more: int) -> _Phases:
-        """``padding``: before the first element and after the last, as the transposed convolution has it; ``more``:
-        elements that its result has besides. Nothing but ``extent`` depends on ``inputs``."""
-        before, after = padding
-        taps, last = -(-kernel // stride), inputs - 1 + (kernel - 1 - after + more) // stride
-        skipped = min(before // stride, taps - 1)
-        extent = last + 1 - skipped
-        padding = (taps - 1 - skipped, extent - inputs + skipped)
-        return cls(stride=stride, taps=taps, padding=padding, cut=before - skipped * stride, extent=extent)
-
-
-def _conv2d_transpose(rules: Rules, call: Any) -> Operator | None:
-    """Sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158): no products with the zeros between the inputs."""
-    data, attrs, known = call.args[0], call.attrs, _image_and_weight(rules, call, "IOHW")
-    if known is None or int(attrs.groups) != 1 or _pair(attrs.dilation) != (1, 1):
-        return None
-    shape, values, result = known
-    padding, kernel, strides = _four(attrs.padding), values.shape[2:], _pair(attrs.strides)
-    more = _pair(attrs.output_padding)
-    rows, columns = (
-        _Phases.of(shape[2 + i], kernel[i], strides[i], (padding[i], padding[2 + i]), more[i]) for i in (0, 1)
-    )
-    if min(*rows.padding, *columns.padding) < 0:
-        return None
-
-    def workload(block: int) -> ConvWorkload:
-        return ConvWorkload(
-            batch=shape[0],
-            in_channels=shape[1],
-            out_channels=math.prod(strides) * filled((1, result[1], 1, 1), block),
-            in_size=(shape[2], shape[3]),
-            out_size=(rows.extent, columns.extent),
-            kernel=(rows.taps, columns.taps),
-        )
-
-    def cost(source: int, block: int) -> float:
-        seconds = rules.costs.conv(workload(block), source, block)
-        if not block:  # the plain operator multiplies with the zeros, too
-            return seconds * math.prod(strides)
-        return seconds + rules.costs.pooling(2 * filled(result, block), block)
-
-    def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
-        return _write_phases(rules, builder, call, (rows, columns), (choice, inputs[0]))
-
-    pairs = [(PLAIN, PLAIN), *((a, b) for a in (PLAIN, *rules.blocks) for b in rules.blocks)]
-    return Operator((data,), tuple(Choice(a, b, cost(a, b)) for a, b in pairs), write)
-
-
-def _write_phases(
-    rules: Rules, builder: Any, call: Any, axes: tuple[_Phases, _Phases], data: tuple[Choice, Any]
-) -> Any:
-    choice, expression = data
-    (rows, columns), weight = axes, call.args[1]
-    strides, result, values = (rows.stride, columns.stride), shape_of(call), rules.constant(weight)
-    assert values is not None and result is not None
-
-    def pack() -> Any:
-        phases = blocked.phases_of_weight(values, strides=strides, block=choice.result)
-        return blocked.pack_conv2d_weight(phases, in_block=choice.source or None, out_block=choice.result)
-
-    constant = rules.packed(weight, ("phases", choice.source, choice.result, strides), pack)
-    padding = (rows.padding[0], columns.padding[0], rows.padding[1], columns.padding[1])
-    phases = builder.emit_te(
-        lambda x, w: blocked.conv2d_blocked(x, w, padding=padding), expression, constant, primfunc_name_hint="conv2d"
-    )
-    begin, size = (rows.cut, columns.cut), (result[2], result[3])
-    return builder.call_te(
-        lambda x: blocked.shuffle_blocked(x, strides=strides, begin=begin, size=size),
-        phases,
-        primfunc_name_hint="shuffle",
-    )
+def recognise(rules: Rules, call: Any) -> Operator | None:
+    """The operator that ``call`` is, if it has layouts to choose from."""
+    name = operator_of(call)
+    if name in _RULES:
+        return _RULES[name](rules, call)
+    return _elementwise(rules, call, name) if name in ELEMENTWISE else None
 
 
 # --- Pooling and reductions over the image
@@ -393,10 +47,10 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
                 lambda x: blocked.pool2d_blocked(
                     x,
                     kind="max" if kind == "max" else "avg",
-                    pool_size=_pair(attrs.pool_size),
-                    strides=_pair(attrs.strides),
-                    padding=_four(attrs.padding),
-                    dilation=_pair(attrs.dilation),
+                    pool_size=pair(attrs.pool_size),
+                    strides=pair(attrs.strides),
+                    padding=four(attrs.padding),
+                    dilation=pair(attrs.dilation),
                     ceil_mode=bool(attrs.ceil_mode),
                     count_include_pad=bool(attrs.count_include_pad),
                 ),
@@ -404,7 +58,7 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
                 primfunc_name_hint=f"{kind}_pool2d",
             )
 
-        taps = math.prod(_pair(attrs.pool_size))
+        taps = math.prod(pair(attrs.pool_size))
         return _same_layout(rules, call, (call.args[0],), write, taps=taps)
 
     return rule
@@ -528,7 +182,7 @@ def _blocked_constant(rules: Rules, call: Any, argument: Any, choice: Choice) ->
     missing = -image.shape[1] % choice.result
     if image.shape[1] > 1 and missing and str(call.op.name) == "relax.divide":
         image = np.pad(image, [(0, 0), (0, missing), (0, 0), (0, 0)], constant_values=1)
-    return relax.const(blocked.pack_channels(image, block=choice.result))
+    return relax.const(pack_channels(image, block=choice.result))
 
 
 def _concat(rules: Rules, call: Any) -> Operator | None:
@@ -668,8 +322,8 @@ def _same_layout(
 
 
 _RULES: dict[str, Callable[[Rules, Any], Operator | None]] = {
-    "relax.nn.conv2d": _conv2d,
-    "relax.nn.conv2d_transpose": _conv2d_transpose,
+    "relax.nn.conv2d": conv2d,
+    "relax.nn.conv2d_transpose": conv2d_transpose,
     "relax.nn.max_pool2d": _pooling("max"),
     "relax.nn.avg_pool2d": _pooling("avg"),
     "relax.nn.adaptive_max_pool2d": _adaptive_pooling("max"),
@@ -695,13 +349,3 @@ ELEMENTWISE = {
     **dict.fromkeys(("exp", "log", "sqrt", "rsqrt", "power", "sin", "cos", "nn.softplus"), "whole"),
 }
 ELEMENTWISE = {f"relax.{name}": kind for name, kind in ELEMENTWISE.items()}
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = (int(value) for value in values)
-    return first, second
-
-
-def _four(values: Any) -> tuple[int, int, int, int]:
-    top, left, bottom, right = (int(value) for value in values)
-    return top, left, bottom, right

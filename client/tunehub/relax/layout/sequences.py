@@ -20,6 +20,7 @@ from tunehub.relax.nodes import (
     constant_array,
     integers,
     is_constant,
+    operator_of,
     same_extent,
     shape_of,
     tensor_type,
@@ -43,11 +44,7 @@ def as_images(mod: Any, elementwise: Iterable[str]) -> Any:
 
 def _has_sequences(function: Any) -> bool:
     blocks = getattr(getattr(function, "body", None), "blocks", ())  # without a visitor, which would take milliseconds
-    return any(_operator(binding.value) in _CONVOLUTIONS for block in blocks for binding in block.bindings)
-
-
-def _operator(expression: Any) -> str:
-    return str(getattr(getattr(expression, "op", None), "name", ""))
+    return any(operator_of(binding.value) in _CONVOLUTIONS for block in blocks for binding in block.bindings)
 
 
 @mutator
@@ -56,7 +53,7 @@ class _ImageRaiser(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        name, result = _operator(call), shape_of(call)
+        name, result = operator_of(call), shape_of(call)
         if result is None or str(tensor_type(call).dtype) != "float32":
             return call
         image = None
@@ -136,7 +133,7 @@ class _ImageRaiser(PyExprMutator):  # type: ignore[misc]
     def _known_image(self, sequence: Any) -> Any | None:
         """The image that a sequence is the only row of."""
         reshape, shape = bound_value(self, sequence), shape_of(sequence)
-        if _operator(reshape) != "relax.reshape" or shape is None:
+        if operator_of(reshape) != "relax.reshape" or shape is None:
             return None
         image = reshape.args[0]
         same = len(shape) == 3 and _same(shape_of(image), (*shape[:2], 1, shape[2]))

@@ -22,7 +22,17 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.kernels import rewritten
-from tunehub.relax.nodes import bound_value, constant_array, is_constant, shape_of, static_shape, tensor_type
+from tunehub.relax.nodes import (
+    bound_value,
+    calls_in,
+    constant_array,
+    is_constant,
+    operator_of,
+    shape_of,
+    static_shape,
+    tensor_type,
+    variables_in,
+)
 from tunehub.relax.quantised.rounding import affine_of
 from tunehub.relax.quantised.scales import (
     LIMITS,
@@ -58,7 +68,7 @@ def in_integers(mod: Any, dot: DotProduct | None, note: Callable[[str], None] | 
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``dot``: the instruction they are for; without one ``mod`` stays as it is. ``note`` is told what became
     of them, if there are any."""
-    if not any(_name(call) == _DEQUANTIZE or _is_integer_product(call) for call in _calls(mod)):
+    if not any(operator_of(call) == _DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
         return mod
     rewriter = _Integers(mod)
     rewriter.begin(dot, _users(mod))
@@ -89,12 +99,12 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Data of 8 signed bits that are only dequantised become unsigned."""
-        self._may_shift = all(_name(user) == _DEQUANTIZE for user in self._users.get(binding.var, [None]))
+        self._may_shift = all(operator_of(user) == _DEQUANTIZE for user in self._users.get(binding.var, [None]))
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        rule = _RULES.get(_name(call))
+        rule = _RULES.get(operator_of(call))
         written = None if rule is None else getattr(self, rule)(call)
         return call if written is None else written
 
@@ -126,7 +136,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         if _is_integer_product(call):
             return self._matmul_of_integers(call)
         second = bound_value(self, call.args[1])
-        turned = _name(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
+        turned = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
 
         def write(data: Any, weight: Array, _zero: int) -> Any:
             if weight.ndim != 2:
@@ -169,9 +179,9 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """The 8 bits that ``expression`` has in 32, and the zero point in 32 that is taken off them; None where there
         is no such."""
         value, zero = bound_value(self, expression), None
-        if _name(value) == "relax.subtract":
+        if operator_of(value) == "relax.subtract":
             value, zero = bound_value(self, value.args[0]), value.args[1]
-        if _name(value) != "relax.astype" or not _is(value.args[0], *LIMITS):
+        if operator_of(value) != "relax.astype" or not _is(value.args[0], *LIMITS):
             return None, None
         return value.args[0], zero
 
@@ -182,8 +192,8 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         operand = bound_value(self, call.args[1])
         weight = bound_value(self, operand.args[0]) if turned else operand
         data = self._dequantised(call.args[0])
-        if data is None or _name(weight) != _DEQUANTIZE:
-            if data is not None or _name(weight) == _DEQUANTIZE:
+        if data is None or operator_of(weight) != _DEQUANTIZE:
+            if data is not None or operator_of(weight) == _DEQUANTIZE:
                 self.kept["only one of its operands is quantised"] += 1
             return None
         try:
@@ -278,13 +288,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _moved(self, source: Any, affine: Affine, dtype: str) -> Any | None:
         """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers."""
         value = bound_value(self, source)
-        if _name(value) == _DEQUANTIZE:
+        if operator_of(value) == _DEQUANTIZE:
             arguments = self._dequantised(source)
             same = arguments is not None and arguments[1] == affine
             return arguments[0] if same and arguments is not None and _is(arguments[0], dtype) else None
-        if _name(value) == "relax.concat":
+        if operator_of(value) == "relax.concat":
             return self._joined(value, affine, dtype)
-        if _name(value) not in _MOVING:
+        if operator_of(value) not in _MOVING:
             return None
         data = self._dequantised(value.args[0])
         if data is None or data[1] != affine or not _is(data[0], dtype):
@@ -309,7 +319,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _dequantised(self, expression: Any) -> tuple[Any, Affine] | None:
         """The integers that ``expression`` is dequantised from, which are not constant."""
         value = bound_value(self, expression)
-        affine = affine_of(self, value) if _name(value) == _DEQUANTIZE else None
+        affine = affine_of(self, value) if operator_of(value) == _DEQUANTIZE else None
         if affine is None or is_constant(bound_value(self, value.args[0])):
             return None
         return (value.args[0], affine) if _is(value.args[0], *LIMITS) else None
@@ -331,7 +341,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         value = bound_value(self, expression)
         if is_constant(value):
             return constant_array(value)
-        name, shape = _name(value), static_shape(value)
+        name, shape = operator_of(value), static_shape(value)
         inner = self._constant(value.args[0]) if name in (_DEQUANTIZE, *_SHAPING) else None
         if inner is None or shape is None:
             return None
@@ -362,7 +372,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
 
 def _bounds(value: Any, value_of: Callable[[Any], Any]) -> tuple[float, float] | None:
     """What ``value`` clips its argument to; None when it is no clipping."""
-    name = _name(value)
+    name = operator_of(value)
     if name in ("relax.nn.relu", "relax.nn.relu6"):
         return 0.0, 6.0 if name.endswith("6") else float("inf")
     if name == "relax.clip":
@@ -378,7 +388,7 @@ def _bounds(value: Any, value_of: Callable[[Any], Any]) -> tuple[float, float] |
 
 
 def _is_integer_product(call: Any) -> bool:
-    return _name(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
+    return operator_of(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
 
 
 def _along(image: Any, axis: int) -> list[int]:
@@ -401,23 +411,6 @@ def _is(expression: Any, *dtypes: str) -> bool:
     return str(tensor_type(expression).dtype) in dtypes
 
 
-def _name(call: Any) -> str:
-    return str(getattr(getattr(call, "op", None), "name", ""))
-
-
-def _calls(mod: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call):
-            found.append(node)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return found
-
-
 def _users(mod: Any) -> dict[Any, list[Any]]:
     """Who reads each variable: calls, and None for anything else that does."""
     found: dict[Any, list[Any]] = {}
@@ -432,9 +425,5 @@ def _users(mod: Any) -> dict[Any, list[Any]]:
 
 def _add_users(found: dict[Any, list[Any]], value: Any) -> None:
     user = value if isinstance(value, relax.Call) else None
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Var):
-            found.setdefault(node, []).append(user)
-
-    relax.analysis.post_order_visit(value, visit)
+    for variable in variables_in(value):
+        found.setdefault(variable, []).append(user)

@@ -1,9 +1,9 @@
 """Quantising and dequantising as code that becomes vectors, and additions between integers as one step.
 
-TVM writes ``quantize`` with ``round`` and a cast, which LLVM does not make vectors of. Adding 1.5·2^23 to a number
-below 2^22 leaves it rounded to the nearest integer, ties to even, in the low bits of the sum. Numbers are clipped
-before: clipped after, the addition and the multiplication by a scale would be one step with one rounding, and every
-some ten thousandth result another than onnxruntime's.
+TVM writes ``quantize`` with ``round`` and a cast, which LLVM does not make vectors of. LLVM's ``lrint`` is one
+instruction that rounds to the nearest integer, ties to even (``cvtps2dq``), and the least of that and 255 in unsigned
+numbers is part of the one that keeps 8 bits (``vpmovusdb``). What is too large for 32 bits becomes, on x86 the least
+negative number, elsewhere the largest one: above 255 in either case.
 
 What is computed of dequantised tensors and quantised again, such as the addition of a residual, is one function of
 integers: else what it is fused with would hand over numbers of four times the size.
@@ -24,6 +24,7 @@ from tunehub.relax.nodes import (
     bound_value,
     constant_array,
     is_constant,
+    operator_of,
     same_shape,
     shape_of,
     static_shape,
@@ -31,7 +32,6 @@ from tunehub.relax.nodes import (
 )
 from tunehub.relax.quantised.scales import LIMITS, Affine
 
-_MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
 _QUANTIZE, _DEQUANTIZE, _ADD = "relax.quantize", "relax.dequantize", "relax.add"
 _LEAVES = 3  # tensors that one function adds up, at most
 
@@ -44,16 +44,16 @@ def quantise_in_vectors(mod: Any, _context: Any) -> Any:
 
 def quantised(x: Any, affine: Affine, dtype: str) -> Any:
     """The integer of ``dtype`` that stands for the float32 expression ``x``; NaN becomes one of the limits."""
-    low, high = (_f32(limit - affine.zero) for limit in LIMITS[dtype])
     steps = x if affine.scale == 1 else x / _f32(affine.scale)
-    return (_rounded(te.max(te.min(steps, high), low)) + _i32(affine.zero)).astype(dtype)
+    least = LIMITS[dtype][0]
+    return _clipped(_rounded(te.max(steps, _f32(least - affine.zero))) + _i32(affine.zero - least), dtype)
 
 
 def quantised_at_run_time(x: Any, scale: Any, zero: Any, dtype: str) -> Any:
     """The same for a scale and a zero point that are expressions."""
-    offset = zero.astype("float32")
-    low, high = (_f32(limit) - offset for limit in LIMITS[dtype])
-    return (_rounded(te.max(te.min(x / scale, high), low)) + zero.astype("int32")).astype(dtype)
+    least = LIMITS[dtype][0]
+    steps = te.max(x / scale, _f32(least) - zero.astype("float32"))
+    return _clipped(_rounded(steps) + (zero.astype("int32") - _i32(least)), dtype)
 
 
 def dequantised(q: Any, affine: Affine) -> Any:
@@ -74,12 +74,12 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
         value = binding.value
-        if _name(value) == _DEQUANTIZE and (affine := self._affine(value)) is not None:
+        if operator_of(value) == _DEQUANTIZE and (affine := self._affine(value)) is not None:
             self._terms[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
 
     def visit_call_(self, call: Any) -> Any:
         original, call = call, self.visit_expr_post_order(call)
-        name = _name(call)
+        name = operator_of(call)
         if name not in (_QUANTIZE, _DEQUANTIZE) or shape_of(call) is None:
             return call
         source, result = (str(tensor_type(each).dtype) for each in (original.args[0], call))
@@ -111,7 +111,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def _at_run_time(self, call: Any, dtype: str) -> Any:
         """Quantising by a scale and a zero point that are computed."""
         kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in call.args[1:]]
-        if _name(call) != _QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
+        if operator_of(call) != _QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
             return call
 
         def compute(x: Any, scale: Any, zero: Any) -> Any:
@@ -123,19 +123,20 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
 
     def _requantised(self, terms: Sequence[tuple[Any, Affine]], clipped: bool, affine: Affine, dtype: str) -> Any:
         """The sum of ``terms``, without what is negative where ``clipped``, in the order and the precision of
-        onnxruntime's ``QLinearAdd``: scales are divided once, zero points are one number."""
+        onnxruntime's ``QLinearAdd`` for AVX2: scales are divided once, zero points are one number."""
         affines, (low, _) = [each for _, each in terms], LIMITS[dtype]
         factors = [np.float32(each.scale) / np.float32(affine.scale) for each in affines]
-        zeros = sum((f * np.float32(each.zero) for f, each in zip(factors, affines, strict=True)), np.float32(0))
-        first = float(np.float32(affine.zero) - zeros)
+        first, least = (
+            float(np.float32(affine.zero) - _zeros(factors, affines)),
+            max(affine.zero, low) if clipped else low,
+        )
 
         def compute(*tensors: Any) -> Any:
             def element(*i: Any) -> Any:
                 total = _f32(first)
                 for q, factor in reversed(list(zip(tensors, factors, strict=True))):
                     total = q[i].astype("int32").astype("float32") * _f32(float(factor)) + total
-                least = _f32(max(affine.zero if clipped else low, low))
-                return quantised(te.max(total, least), Affine(scale=1.0, zero=0), dtype)
+                return _clipped(_rounded(te.max(total, _f32(least))) - _i32(low), dtype)
 
             return te.compute(tensors[0].shape, element, name="requantize")
 
@@ -146,7 +147,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         """The dequantised tensors of one shape that ``x`` is the sum of, none where it is anything else, and whether
         that is clipped at zero."""
         value = bound_value(self, x)
-        if _name(value) == "relax.nn.relu":
+        if operator_of(value) == "relax.nn.relu":
             return self._added(value.args[0], x), True
         return self._added(x, x), False
 
@@ -155,7 +156,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         if known is not None:
             return [known] if same_shape(x, whole) else []
         value = bound_value(self, x)
-        if _name(value) != _ADD:
+        if operator_of(value) != _ADD:
             return []
         parts = [self._added(each, whole) for each in value.args]
         return [] if not all(parts) or sum(map(len, parts)) > _LEAVES else [*parts[0], *parts[1]]
@@ -165,8 +166,24 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
         return affine if kinds[0] in LIMITS and kinds[1] == "float32" and shape_of(call) is not None else None
 
 
+def _zeros(factors: Sequence[Any], affines: Sequence[Affine]) -> Any:
+    """The sum of what zero points stand for, by multiply-adds with one rounding each, from the last on: another order
+    moved one of 100,000 results a step."""
+    total = np.float32(0)
+    for factor, affine in reversed(list(zip(factors, affines, strict=True))):
+        total = np.float32(np.float64(factor) * affine.zero + np.float64(total))
+    return total
+
+
 def _rounded(x: Any) -> Any:
-    return tirx.reinterpret("int32", x + _f32(_MAGIC)) - _i32(_MAGIC_BITS)
+    return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)
+
+
+def _clipped(above: Any, dtype: str) -> Any:
+    """The integer of ``dtype`` that is ``above`` its least one, or its largest one."""
+    low, high = LIMITS[dtype]
+    steps = te.min(above.astype("uint32"), tirx.const(high - low, "uint32"))
+    return (steps.astype("int32") + _i32(low)).astype(dtype) if low else steps.astype(dtype)
 
 
 def affine_of(mutator: Any, call: Any) -> Affine | None:
@@ -179,10 +196,6 @@ def affine_of(mutator: Any, call: Any) -> Affine | None:
     if scales.size != 1 or zeros.size != 1 or not np.isfinite(scales).all() or float(scales.reshape(())) <= 0:
         return None
     return Affine(scale=float(scales.reshape(())), zero=int(zeros.reshape(())))
-
-
-def _name(call: Any) -> str:
-    return str(getattr(getattr(call, "op", None), "name", ""))
 
 
 def _f32(value: float) -> Any:

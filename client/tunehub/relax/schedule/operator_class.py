@@ -86,7 +86,7 @@ def anchor_class_of(mod: Any) -> OperatorClass | None:
     if block is None or not reduces(block):
         return None
     try:
-        return _classified([ANCHOR_SCHEME], [block], {})
+        return _classified([ANCHOR_SCHEME, *_operand_types(block)], [block], {})
     except _NoClassError:
         return None
 
@@ -100,6 +100,14 @@ def class_fields(mod: Any) -> dict[str, Any]:
         "anchor_class": None if anchors is None else anchors.key,
         "anchor_extents": () if anchors is None else anchors.extents,
     }
+
+
+def _operand_types(block: Any) -> list[str]:
+    """The types of what a block reads and casts to that of its sums, but for float16: so its records in published
+    packages have their classes."""
+    sums = str(buffer_kind(buffer_of(block.writes[0])).dtype)
+    found = [str(buffer_kind(buffer_of(region)).dtype) for region in block.reads]
+    return [dtype for dtype in found if dtype not in (sums, "float16")]
 
 
 def _classified(head: list[str], blocks: list[Any], names: dict[Any, str]) -> OperatorClass | None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
+import msgspec
 
 from tunehub.relax.nodes import main_module
 from tunehub.relax.open_axes import rows
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of
 from tunehub.relax.schedule.guard import GuardError, check_function
-from tunehub.relax.symbols import largest_probes, symbols_of
+from tunehub.relax.symbols import largest_probes, symbols_of, with_branches_for
 from tunehub.templates import dense
 from tunehub_registry.template_record import TemplateRecord
 
@@ -37,19 +37,35 @@ def by_ladder(function: Any, target: Any, record: LadderRecord, rule: Rule) -> J
     """
     if len(symbols_of(function)) != record.symbols:
         raise GuardError(f"the record has {record.symbols} symbols")
+    steps = record.ladder
+    if len(steps) == 1:
+        return _checked(_by_step(function, target, steps[0], rule), function, target)
+    branches = _branches(function, target, steps, rule)
+    return _checked(joined(function, size_of(function), branches), function, target)
+
+
+def _branches(function: Any, target: Any, steps: Sequence[LadderStep], rule: Rule) -> list[SizeBranch]:
+    """A branch for each of ``steps``. Those of one kind are one function, which is compiled once."""
     from tvm import s_tir
 
-    *lower, last = record.ladder
-    above = _by_step(function, target, last, rule)
-    if not lower:
-        return _checked(above, function, target)
-    # Schedules of one function share what they leave as it is, such as variables: each is of a copy of its own.
-    copies = [(step, s_tir.renew_defs(function)) for step in lower]
-    branches = [
-        SizeBranch(up_to=step.up_to, function=_by_step(copy, target, step, rule), apart=True) for step, copy in copies
-    ]
-    branches.append(SizeBranch(up_to=None, function=above))
-    return _checked(joined(function, size_of(function), branches), function, target)
+    last, made = _kind(steps[-1]), dict[bytes, Any]()
+    for step in steps:
+        if _kind(step) not in made:
+            # Schedules of one function share what they leave as it is, such as variables: each but that of the last
+            # step is of a copy of its own.
+            own = function if _kind(step) == last else s_tir.renew_defs(function)
+            made[_kind(step)] = _by_step(own, target, step, rule)
+    ends = [step.up_to for step in steps]
+    sizes = list(zip([0, *filter(None, ends)], ends, strict=True))
+    for kind, scheduled in made.items():
+        own_sizes = [each for step, each in zip(steps, sizes, strict=True) if _kind(step) == kind]
+        made[kind] = with_branches_for(scheduled, own_sizes)
+    return [SizeBranch(up_to=step.up_to, function=made[_kind(step)], apart=_kind(step) != last) for step in steps]
+
+
+def _kind(step: LadderStep) -> bytes:
+    """The same for steps that schedule a function in the same way."""
+    return msgspec.json.encode((step.own, step.named, step.trace), order="sorted")
 
 
 def ladder_text(record: LadderRecord, names: Sequence[str]) -> str:
@@ -80,7 +96,9 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
     template, version, knobs = fit.match.template, named.version, named.knobs
     if named.template == rows.NAME:
         like = (knobs.get("large"), knobs.get("blocks"))
-        space = [to_builtins(choice) for choice in fit.knob_space(fit.match)] if template.NAME == dense.NAME else []
+        space = (
+            [msgspec.to_builtins(choice) for choice in fit.knob_space(fit.match)] if template.NAME == dense.NAME else []
+        )
         same = [choice for choice in space if (choice["columns"], choice["blocks"]) == like]
         if not same:
             return None
@@ -98,9 +116,8 @@ def static_record(record: LadderRecord, exact: str, fit: TemplateFit) -> Templat
 
 
 def _checked(scheduled: Any, function: Any, target: Any) -> JoinedSteps:
-    # On CPUs the tile of a step is checked by itself: another size is another number of tiles, by the same statements.
-    values = largest_probes(scheduled) if target.kind.name == "llvm" else None
-    check_function(scheduled, function, target, values)
+    # The tile of a step is checked by itself: another size is another number of tiles, by the same statements.
+    check_function(scheduled, function, target, largest_probes(scheduled))
     return JoinedSteps(mod=main_module(scheduled))
 
 

@@ -8,21 +8,44 @@ top.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunehub import templates
 from tunehub.relax.nodes import buffer_kind, integer, parameters
 from tunehub.relax.schedule.guard import check_tiles
 from tunehub.templates import KnobError, Machine, Match, NamedKnobs
 
+if TYPE_CHECKING:
+    from tunehub.target.machine_profile import PublishedProfile
+
 _LONG, _SHORT = ("int64", "uint64"), 2**31
 
 
-@lru_cache(maxsize=8)
+_published: ContextVar[PublishedProfile | None] = ContextVar("published machine profile", default=None)
+
+
+@contextmanager
+def published_rates(profile: PublishedProfile | None) -> Iterator[None]:
+    """Inside, in this thread or task, machines without a profile of their user's have this one, if it is for them."""
+    token = _published.set(profile)
+    try:
+        yield
+    finally:
+        _published.reset(token)
+
+
 def machine_for(target: Any) -> Machine:
     """The CPU of ``target``, looked at once."""
-    return templates.machine_of(target)  # asks LLVM, 0.4 ms
+    return _machine(target, _published.get())
+
+
+@lru_cache(maxsize=8)
+def _machine(target: Any, published: PublishedProfile | None) -> Machine:
+    return templates.machine_of(target, published=published)  # asks LLVM, 0.4 ms
 
 
 def with_short_indices(mod: Any) -> Any:
@@ -91,6 +114,9 @@ class TemplateFit:
         return self.by_default(match)
 
     def _apply(self, match: Match, knobs: Any) -> Any:
+        lacking = templates.lacking(match, self._target)
+        if lacking is not None:
+            raise KnobError(f"the template {match.template.NAME} has no instruction for it: {lacking}")
         schedule = match.template.apply(with_short_indices(self._mod), match.workload, knobs)
         check_tiles(schedule.mod["main"])
         return schedule

@@ -4,6 +4,12 @@ A tile of m×m results takes (m+2)² products instead of 9m²: 2.25 times fewer 
 is cut into tiles of (m+2)×(m+2) that overlap by two, ``V = Bᵀ d B``; each of their (m+2)² places is a matrix product
 of tiles and channels with ``U = G g Gᵀ``, the transformed weights; ``Aᵀ M A`` are the results.
 
+Of integers m is 4, and everything is exact. ``B`` has whole numbers, and so have ``G`` and ``A`` when ``G`` is made 24
+times as large and its first and last row give 8 of that to ``A``: results are 576 = 9 · 64 times as large. The image's
+tiles and the weights fit 16 bits, which two instructions' worth of pairs multiply; the transform back goes around
+modulo 2^31, where 9 has an inverse, and the 6 bits that 64 takes are shifted out. TVM tells LLVM that additions in 32
+bits do not overflow, so that these are of 31 bits, of which it says nothing.
+
 Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016 (arXiv 1509.09308).
 """
 
@@ -15,7 +21,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx, topi
 
-from tunehub.relax.layout.blocked import Array
+from tunehub.relax.layout.weights import Array
 from tunehub.relax.nodes import element_type, plain_extent
 
 PRODUCT, RESULT = "tunehub_winograd", "tunehub_winograd_result"
@@ -35,12 +41,26 @@ _G = {
         ]
     ),
 }
+_WHOLE_G = np.array([[3, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 3]])
+_WHOLE_B = np.array([[5, 5], [2, 8], [5, 5], [3, 3], [3, 3], [5, 5]])  # of rows of Bᵀ: sums above 0 and below
+WHOLE_TILE, PAIR = 4, 2
+_SHIFT, _INVERSE_OF_9 = 6, 954437177  # modulo 2^31
+_WRAPPING, _UNSIGNED = "int31", "uint31"
+_MOST_DATA = 255
 
 
 def transformed_shape(shape: Sequence[int], tile: int) -> tuple[int, ...]:
-    """The shape of what :func:`transform_weight` makes of a weight of ``shape``."""
+    """The shape of what :func:`transform_weight`, or of integers :func:`transform_integers`, makes of a weight of
+    ``shape``."""
     outer, inner, _, _, *block = shape
+    if len(block) == 3:
+        block = [block[0] * block[2] // PAIR, block[1], PAIR]
     return (tile + KERNEL - 1, tile + KERNEL - 1, outer, inner, *block)
+
+
+def weight_type(rank: int) -> str:
+    """The type of transformed weights that had ``rank`` axes: seven have those of integers."""
+    return "int16" if rank == 7 else "float32"
 
 
 def transform_weight(weight: Array, tile: int, result: Array) -> None:
@@ -53,12 +73,36 @@ def transform_weight(weight: Array, tile: int, result: Array) -> None:
         places[:, at] = (both @ taps).reshape(inner, -1, *block).swapaxes(0, 1)
 
 
+def transform_integers(weight: Array, result: Array) -> None:
+    """Write integers ``[O/o, I/i, 3, 3, i/g, o, g]`` into ``result`` ``[6, 6, O/o, I/i, i/2, o, 2]`` of 16 bits."""
+    inner, (words, lanes, group) = weight.shape[1], weight.shape[4:]
+    both, places = np.kron(_WHOLE_G, _WHOLE_G), result.reshape(-1, *result.shape[2:])
+    for at, each in enumerate(weight.swapaxes(-1, -2)):
+        taps = each.reshape(inner, KERNEL * KERNEL, -1).astype(np.int64)
+        pairs = (both @ taps).reshape(inner, -1, words * group // PAIR, PAIR, lanes)
+        places[:, at] = pairs.swapaxes(0, 1).swapaxes(-1, -2)
+
+
+def are_exact(weight: Array) -> bool:
+    """Whether integers ``[O/o, I/i, 3, 3, i/g, o, g]`` and any data of 8 bits have results that 31 bits hold 64 times,
+    and sums in each place that 32 bits hold."""
+    outputs = weight.shape[0] * weight.shape[5]
+    taps = weight.astype(np.int64).transpose(2, 3, 0, 5, 1, 4, 6).reshape(KERNEL * KERNEL, outputs, -1)
+    above, below = np.maximum(taps, 0).sum(2), np.maximum(-taps, 0).sum(2)
+    results = _MOST_DATA * max(int(above.sum(0).max()), int(below.sum(0).max()))
+    data = [max(a * c + b * d, a * d + b * c) for a, b in _WHOLE_B for c, d in _WHOLE_B]
+    factors = np.kron(np.abs(_WHOLE_G), np.abs(_WHOLE_G)) @ (above + below)
+    sums = _MOST_DATA * int((np.asarray(data)[:, np.newaxis] * factors).max())
+    return results < 2 ** (30 - _SHIFT) and sums < 2**31
+
+
 def conv2d_winograd(data: Any, weight: Any) -> Any:
     """Return the convolution of ``data`` ``[N, I/i, R+2, S+2, i]``, which has its padding, as ``[N, O/o, R, S, o]``.
 
-    ``weight``: as :func:`transform_weight` writes it, which says the tile, too. Where tiles go over the end of the
-    image there is one block more, ``tunehub_winograd_border``, that adds zeros.
+    ``weight``: as :func:`transform_weight` or :func:`transform_integers` writes it, which says the tile, too. Where
+    tiles go over the end of the image there is one block more, ``tunehub_winograd_border``, that adds zeros.
     """
+    whole = len(weight.shape) == 7
     batch, inner, height, width, block = data.shape
     extent, lanes = int(weight.shape[0]), weight.shape[5]
     tile = extent - KERNEL + 1
@@ -71,24 +115,37 @@ def conv2d_winograd(data: Any, weight: Any) -> Any:
     a, m, th, tw = (tirx.IntImm(index, each) for each in (extent, tile, down, across))
 
     def of_rows(n: Any, c: Any, y: Any, x: Any, i: Any, j: Any, ci: Any) -> Any:
-        return picked(i, of_image([data[n, c, y * tile + k, x * tile + j, ci] for k in range(extent)]))
+        elements = [data[n, c, y * tile + k, x * tile + j, ci] for k in range(extent)]
+        return picked(i, of_image([each.astype("int16") for each in elements] if whole else elements))
 
     def of_tile(i: Any, j: Any, n: Any, y: Any, x: Any, c: Any, ci: Any) -> Any:
         return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in range(extent)]))
 
     def product(i: Any, j: Any, o: Any, n: Any, y: Any, x: Any, oi: Any) -> Any:
-        return te.sum(tiles[i, j, n, y, x, c, ci] * weight[i, j, o, c, ci, oi], axis=[c, ci])
+        if not whole:
+            return te.sum(tiles[i, j, n, y, x, c, ci] * weight[i, j, o, c, ci, oi], axis=[c, ci])
+        element, factor = tiles[i, j, n, y, x, c, ci * PAIR + ii], weight[i, j, o, c, ci, oi, ii]
+        return te.sum(element.astype("int32") * factor.astype("int32"), axis=[c, ci, ii])
 
     def of_sums(n: Any, o: Any, y: Any, x: Any, i: Any, j: Any, oi: Any) -> Any:
-        return picked(i, of_products([products[k, j, o, n, y, x, oi] for k in range(extent)]))
+        found = [products[k, j, o, n, y, x, oi] for k in range(extent)]
+        if not whole:
+            return picked(i, of_products(found))
+        value = picked(i, _of_whole_products([each.astype(_WRAPPING) for each in found]))
+        return value.astype(_UNSIGNED).astype("int32")  # without signs, which nobody reads
 
     def result(n: Any, o: Any, h: Any, w: Any, oi: Any) -> Any:
         y, x, i = h // tile, w // tile, h % tile
-        return picked(w % tile, of_products([sums[n, o, y, x, i, k, oi] for k in range(extent)]))
+        found = [sums[n, o, y, x, i, k, oi] for k in range(extent)]
+        if not whole:
+            return picked(w % tile, of_products(found))
+        value = picked(w % tile, _of_whole_products([each.astype(_WRAPPING) for each in found]))
+        return ((value * tirx.const(_INVERSE_OF_9, _WRAPPING)) >> tirx.const(_SHIFT, _WRAPPING)).astype("int32")
 
     in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
     tiles = te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
-    c, ci = te.reduce_axis((0, inner), "ic"), te.reduce_axis((0, block), "ii")
+    c, ci = te.reduce_axis((0, inner), "ic"), te.reduce_axis((0, weight.shape[4]), "ii")
+    ii = te.reduce_axis((0, PAIR), "pair")
     outer = weight.shape[2]
     products = te.compute((a, a, outer, batch, th, tw, lanes), product, name=PRODUCT)
     sums = te.compute((batch, outer, th, tw, m, a, lanes), of_sums, name=SUMS)
@@ -99,10 +156,11 @@ def of_image(d: Sequence[Any]) -> list[Any]:
     """``Bᵀ d``; what two of them share is written alike, so that LLVM computes it once."""
     if len(d) == 4:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
-    even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
-    evens, odds = d[4] - d[2], (d[3] - d[1]) * _number(2)
-    first = d[0] * _number(4) - d[2] * _number(5) + d[4]
-    last = d[1] * _number(4) - d[3] * _number(5) + d[5]
+    two, four, five = (tirx.const(each, element_type(d[0])) for each in (2, 4, 5))
+    even, odd = d[4] - d[2] * four, d[3] - d[1] * four
+    evens, odds = d[4] - d[2], (d[3] - d[1]) * two
+    first = d[0] * four - d[2] * five + d[4]
+    last = d[1] * four - d[3] * five + d[5]
     return [first, even + odd, even - odd, evens + odds, evens - odds, last]
 
 
@@ -116,6 +174,18 @@ def of_products(d: Sequence[Any]) -> list[Any]:
         near_odd + far_odd * _number(2),
         near + far * _number(4),
         near_odd + far_odd * _number(8) + d[5],
+    ]
+
+
+def _of_whole_products(d: Sequence[Any]) -> list[Any]:
+    """``Aᵀ d`` of integers, 24 times as large."""
+    near, near_odd, far, far_odd = d[1] + d[2], d[1] - d[2], d[3] + d[4], d[3] - d[4]
+    two, four, eight = (tirx.const(each, _WRAPPING) for each in (2, 4, 8))
+    return [
+        d[0] * two - near * four + far,
+        far_odd * two - near_odd * four,
+        far * four - near * four,
+        far_odd * eight - near_odd * four + d[5] * eight,
     ]
 
 

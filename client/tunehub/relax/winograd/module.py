@@ -11,7 +11,13 @@ from tunehub.relax.nodes import constant_array, constant_like, main_module
 from tunehub.relax.schedule.ladder import Scheduling
 from tunehub.relax.schedule.template_fit import machine_for
 from tunehub.relax.symbols import is_symbolic
-from tunehub.relax.winograd.kernel import transform_weight, transformed_shape
+from tunehub.relax.winograd.kernel import (
+    are_exact,
+    transform_integers,
+    transform_weight,
+    transformed_shape,
+    weight_type,
+)
 from tunehub.relax.winograd.replacing import Replacement, WinogradStage, with_replacements
 from tunehub.relax.winograd.rewriting import find, rewritten
 from tunehub.relax.winograd.rule import chosen_tile
@@ -54,7 +60,7 @@ def with_winograd(
     def added(replaced: str, name: str) -> None:
         named[name] = written[replaced]
 
-    return with_replacements(mod, replacement, _transformed, note, added), named
+    return with_replacements(mod, replacement, _transformed, note, added, _fits), named
 
 
 def _replacement(name: str, function: Any, target: Any, lookup: RecordLookup) -> tuple[Replacement, Scheduling] | None:
@@ -113,5 +119,12 @@ def has_ladder(mod: Any, exact: str, lookup: RecordLookup) -> bool:
 
 def _transformed(constant: Any, tile: int) -> Any:
     values = constant_array(constant)
-    shape = transformed_shape(values.shape, tile)
-    return constant_like(shape, "float32", lambda own: transform_weight(values, tile, own))
+    shape, kind = transformed_shape(values.shape, tile), weight_type(values.ndim)
+    if kind == "int16":
+        return constant_like(shape, kind, lambda own: transform_integers(values, own))
+    return constant_like(shape, kind, lambda own: transform_weight(values, tile, own))
+
+
+def _fits(constant: Any) -> bool:
+    values = constant_array(constant)
+    return weight_type(values.ndim) == "float32" or are_exact(values)

@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import result_types
-from tunehub.relax.nodes import is_constant, tensor_class
+from tunehub.relax.nodes import calls_in, is_constant, operator_of, tensor_class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +46,10 @@ def with_replacements(
     transformed: Callable[[Any, int], Any],
     note: Callable[[str], None],
     added: Callable[[str, str], None] = lambda _replaced, _name: None,
+    fits: Callable[[Any], bool] = lambda _constant: True,
 ) -> Any:
-    """``mod`` with what ``replacement`` gives for its functions, by name, where every call has a constant weight.
+    """``mod`` with what ``replacement`` gives for its functions, by name, where every call has a constant weight that
+    ``fits``.
 
     ``transformed``: the weight, a constant, for a tile. ``note`` is told how many functions do not keep their records,
     ``added`` of each new function whose place it takes, and its name.
@@ -57,7 +59,7 @@ def with_replacements(
         if isinstance(function, tirx.PrimFunc):
             name = str(variable.name_hint)
             own = replacement(name, function)
-            if own is not None and all(_has_constant(call, own.weight) for call in calls.get(name, ())):
+            if own is not None and all(_has_constant(call, own.weight, fits) for call in calls.get(name, ())):
                 found[name] = own
     recorded = sum(each.recorded for each in found.values())
     if recorded:
@@ -68,23 +70,18 @@ def with_replacements(
     return _Rewriter(mod, found, transformed, added).written() if found else mod
 
 
-def _has_constant(call: Any, at: int) -> bool:
+def _has_constant(call: Any, at: int, fits: Callable[[Any], bool]) -> bool:
     fields = getattr(call.args[1], "fields", ())
-    return at < len(fields) and is_constant(fields[at])
+    return at < len(fields) and is_constant(fields[at]) and fits(fields[at])
 
 
 def _calls(mod: Any) -> dict[str, list[Any]]:
     """The calls of PrimFuncs in the graphs of ``mod``, by name; those that are no plain ``call_tir`` have no arguments
     that are known."""
     found: dict[str, list[Any]] = {}
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and str(getattr(node.op, "name", "")).startswith("relax.call_tir"):
-            found.setdefault(str(node.args[0].name_hint), []).append(node)
-
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
+    for call in calls_in(mod):
+        if operator_of(call).startswith("relax.call_tir"):
+            found.setdefault(str(call.args[0].name_hint), []).append(call)
     return found
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from tvm import ir, te, tirx
 
 from tunehub.relax.layout.blocked import CONV2D
+from tunehub.relax.layout.grouped import CONV2D_INT8
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of, element_type, integer, parameters
-from tunehub.relax.winograd.kernel import IMAGE, KERNEL, SUM, conv2d_winograd
+from tunehub.relax.winograd.kernel import IMAGE, KERNEL, SUM, conv2d_winograd, transformed_shape, weight_type
 from tunehub.relax.winograd.rule import OPEN_BATCHES, Conv3x3
 
+_KINDS = (("float32",) * 3, ("uint8", "int8", "int32"), ("int16", "int16", "int32"))  # of image, weight and result
 _SPATIAL = 0  # tvm::tirx::IterVarType::kDataPar
 
 
@@ -29,7 +31,7 @@ class Found:
 
 
 def find(function: Any) -> Found | None:
-    """The one blocked float32 convolution of ``function``, a PrimFunc of static shapes, that can be written so."""
+    """The one blocked convolution of ``function``, a PrimFunc, in float32 or integers, that can be written so."""
     own = [hash(buffer) for buffer in parameters(function)]
     found = [(at, block) for at, each in enumerate(statements_of(function)) for block in _convolutions(each)]
     if len(found) != 1:
@@ -40,8 +42,8 @@ def find(function: Any) -> Found | None:
     if len(operands) != 2 or hash(operands[1]) not in own:
         return None
     convolution = _described(*map(_extents, (*operands, result)))
-    kinds = {str(buffer_kind(buffer).dtype) for buffer in (*operands, result)}
-    if convolution is None or kinds != {"float32"}:
+    kinds = tuple(str(buffer_kind(buffer).dtype) for buffer in (*operands, result))
+    if convolution is None or kinds not in _KINDS:
         return None
     return Found(convolution=convolution, weight=own.index(hash(operands[1])), image=operands[0], result=result, at=at)
 
@@ -66,12 +68,13 @@ def rewritten(function: Any, found: Found, tile: int) -> Any:
 
 def _kernel(function: Any, found: Found, tile: int) -> Any:
     """The algorithm as a function of image, weight and result, which counts as ``function`` does."""
-    image = buffer_kind(found.image).shape
-    outer, inner, _, _, *block = buffer_kind(parameters(function)[found.weight]).shape
-    extent = tirx.const(tile + KERNEL - 1, element_type(outer))
+    image, direct = buffer_kind(found.image), buffer_kind(parameters(function)[found.weight]).shape
+    shape = transformed_shape([int(extent) for extent in direct], tile)
     operands = (
-        te.placeholder(image, "float32", name=IMAGE),
-        te.placeholder((extent, extent, outer, inner, *block), "float32", name="weight"),
+        te.placeholder(image.shape, str(image.dtype), name=IMAGE),
+        te.placeholder(
+            [tirx.const(extent, element_type(direct[0])) for extent in shape], weight_type(len(direct)), name="weight"
+        ),
     )
     return te.create_prim_func([*operands, conv2d_winograd(*operands)])
 
@@ -85,7 +88,7 @@ def statements_of(function: Any) -> list[Any]:
 
 
 def _convolutions(statement: Any) -> list[Any]:
-    return [block for block in blocks_in(statement) if str(block.name_hint) == CONV2D]
+    return [block for block in blocks_in(statement) if str(block.name_hint) in (CONV2D, CONV2D_INT8)]
 
 
 def _described(
@@ -93,9 +96,12 @@ def _described(
 ) -> Conv3x3 | None:
     """By extents: where rows and columns of the padded image are two more than those of the result, every place of it
     begins a window."""
-    if image is None or weight is None or result is None or (len(image), len(weight), len(result)) != (5, 6, 5):
+    if image is None or weight is None or result is None or (len(image), len(result)) != (5, 5):
         return None
-    grouped = weight[1] != image[1] or weight[4] != image[4]
+    if len(weight) not in (6, 7):
+        return None
+    group = weight[6] if len(weight) == 7 else 1
+    grouped = weight[1] != image[1] or weight[4] * group != image[4]
     steps = [image[axis] - result[axis] for axis in (2, 3)]
     if grouped or tuple(weight[2:4]) != (KERNEL, KERNEL) or steps != [KERNEL - 1, KERNEL - 1]:
         return None
@@ -105,6 +111,7 @@ def _described(
         outputs=(result[1], result[4]),
         rows=result[2],
         columns=result[3],
+        group=group,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from tunehub.records.never_worse import GUESS_MARGIN
+from tunehub.relax.winograd.kernel import PAIR, WHOLE_TILE
 from tunehub.templates import register_tile
 from tunehub.templates.base import FLOAT_BYTES, Machine
 from tunehub.templates.winograd import register_tiles
@@ -18,7 +19,7 @@ from tunehub.templates.winograd import register_tiles
 TILES = _LARGE, _SMALL = 4, 2
 OPEN_BATCHES = 1, 8  # for which an open batch is judged
 _KERNEL, _MOST_INPUTS = 3, 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
-_TRANSFORMED = 6.4  # of one vector of one place, in and out
+_TRANSFORMED = {1: 6.4, PAIR: 4.0}  # of one vector of one place, in and out, by products of one instruction
 _MOST_READERS = 4  # of weights from memory; more cores get no more
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 _STEPS = 3  # more that all threads begin together
@@ -28,13 +29,14 @@ _STEPS = 3  # more that all threads begin together
 class Conv3x3:
     """A convolution of 3×3 with unit strides. ``batches``: the numbers of images for which it is judged, several for an
     open one; ``inputs`` and ``outputs``: blocks of channels, and channels in one; ``rows`` and ``columns`` are those of
-    the result."""
+    the result. ``group``: products of integers that one instruction adds up; 1 for float32."""
 
     batches: tuple[int, ...]
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     rows: int
     columns: int
+    group: int = 1
 
 
 def gains(convolution: Conv3x3, tile: int, machine: Machine) -> list[float]:
@@ -52,7 +54,8 @@ def chosen_tile(convolution: Conv3x3, machine: Machine, tuned_gain: float = 1.0)
     ``tuned_gain``: how many times as fast as by default knobs the direct convolution is by a record.
     """
     accurate = math.prod(convolution.inputs) <= _MOST_INPUTS
-    promised = {tile: gains(convolution, tile, machine) for tile in (TILES if accurate else (_SMALL,))}
+    tiles = (WHOLE_TILE,) if convolution.group > 1 else TILES if accurate else (_SMALL,)
+    promised = {tile: gains(convolution, tile, machine) for tile in tiles}
     worth = {
         tile: mean
         for tile, found in promised.items()
@@ -69,7 +72,7 @@ def _direct(convolution: Conv3x3, batch: int, machine: Machine) -> float:
     sizes = register_tile.tiles(convolution.columns, outer, lanes, machine)
     cost = min(register_tile.cost((convolution.columns, *size), lanes, machine) for size in sizes)
     pixels = batch * convolution.rows * convolution.columns
-    return _units(convolution, machine, pixels * _KERNEL * _KERNEL * cost, _KERNEL * _KERNEL)
+    return _units(convolution, machine, pixels * _KERNEL * _KERNEL * cost, _KERNEL * _KERNEL, convolution.group)
 
 
 def _by_tiles(convolution: Conv3x3, batch: int, tile: int, machine: Machine) -> float:
@@ -80,14 +83,16 @@ def _by_tiles(convolution: Conv3x3, batch: int, tile: int, machine: Machine) -> 
     vectors = sum(
         blocks * register_tile.vectors_of(lanes, machine) for blocks, lanes in (convolution.inputs, convolution.outputs)
     )
-    transforms = _TRANSFORMED * places * tiles * vectors / machine.cores
-    return _units(convolution, machine, places * tiles * cost, places) + transforms + _STEPS * machine.rates.region
+    group = min(convolution.group, PAIR)
+    transforms = _TRANSFORMED[group] * places * tiles * vectors / machine.cores
+    products = _units(convolution, machine, places * tiles * cost, places, group)
+    return products + transforms + _STEPS * machine.rates.region
 
 
-def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int) -> float:
+def _units(convolution: Conv3x3, machine: Machine, steps: float, places: int, group: int) -> float:
     """Of products that take ``steps`` for a block of outputs and an input, and of reading ``places`` weights for each
-    pair of channels. A step counts two multiply-adds in a unit."""
+    pair of channels. A step counts two multiply-adds in a unit, of which an instruction does ``group`` at once."""
     inputs = math.prod(convolution.inputs)
-    weights = FLOAT_BYTES * places * inputs * math.prod(convolution.outputs)
+    weights = FLOAT_BYTES / group * places * inputs * math.prod(convolution.outputs)
     bytes_a_unit = machine.rates.memory_bytes * machine.vector * min(machine.cores, _MOST_READERS)
-    return 2 * steps * convolution.outputs[0] * inputs / machine.cores + weights / bytes_a_unit
+    return 2 * steps / group * convolution.outputs[0] * inputs / machine.cores + weights / bytes_a_unit

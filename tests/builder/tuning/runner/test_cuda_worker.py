@@ -92,3 +92,47 @@ def test_what_was_compared_is_forgotten_with_its_candidates(
     assert session.difference(unpacked(0), 0) > 0.1
     session.build_case("t", target, [tvm.ir.save_json(matmul)])
     assert session.difference(unpacked(0), 0) == 0.0
+
+
+class _Recorded:
+    """A graph that takes a second a launch; ``made`` counts them, ``closed`` those that are freed."""
+
+    made = closed = 0
+
+    def __init__(self, launch: Any, count: int) -> None:
+        launch()
+        type(self).made += 1
+
+    def seconds(self, replays: int) -> float:
+        return 1.0
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def test_many_runs_are_timed_in_a_graph_that_is_recorded_once_and_freed(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_worker, "RecordedLaunches", _Recorded)
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    session.task("t", tvm.ir.save_json(matmul))
+    session.build_case("t", target, [tvm.ir.save_json(matmul)])
+    assert session.time(packed(0), 1) < 1.0
+    assert [session.time(packed(0), 100) for _ in range(3)] == [1.0] * 3
+    assert (_Recorded.made, _Recorded.closed) == (1, 0)
+    session.drop()
+    assert _Recorded.closed == 1
+
+
+def _refused(*_: Any) -> None:
+    raise ValueError("it allocates")
+
+
+def test_what_cannot_be_recorded_is_launched_run_by_run(
+    matmul: Any, target: dict[str, Any], tvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_worker, "RecordedLaunches", _refused)
+    session = _SessionOnCpu(str(tmp_path / "lock"))
+    session.task("t", tvm.ir.save_json(matmul))
+    session.build(0, "t", target, tvm.ir.save_json(matmul))
+    assert 0.0 < session.time(0, 100) < 1.0

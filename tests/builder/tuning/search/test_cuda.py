@@ -131,8 +131,8 @@ def test_the_tuner_of_templates_proposes_the_rules_tiles_and_the_worker_builds_t
     assert searches.propose(request(task, trials)) == []
     session = CudaKnobSession(str(tmp_path / "lock"))
     session.task(task.exact, str(tvm.ir.save_json(task.mod)))
-    made = [session.candidate(task.exact, CONFIG, seed.candidate)["main"] for seed in proposed[:2]]
-    assert all(thread_tag(each) for each in map(first_loop, made))
+    made = [session.candidate(task.exact, CONFIG, each)["main"] for each in (proposed[0].candidate, RULE)]
+    assert all(thread_tag(each) for each in map(first_loop, made)), "and what serves without a record, for the gate"
 
 
 def request(task: TuningTask, news: Sequence[Trial]) -> SearchRequest:

@@ -10,19 +10,20 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tunehub.relax.nodes import buffer_kind, buffer_of, parameters
+from tunehub.relax.nodes import buffer_kind, buffer_of, parameters, statements_in
 
 from ..operators import BINARY
 
 WARP = 32
 _BOUND = 4
 _BASE = 1024  # where shared memory begins
+_LONGEST_S = 60  # that a part of a block waits
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,43 @@ class _Cluster:
 
 
 @dataclass
+class _Barrier:
+    """One that is passed each time ``count`` threads have arrived."""
+
+    count: int
+    left: int
+    passed: int = 0
+    brought: list[Any] = field(default_factory=list)  # places and values, which are there for those who wait
+
+
+@dataclass
+class _Ring:
+    """Barriers in shared memory, by their addresses, at which parts of a block wait for each other."""
+
+    barriers: dict[int, _Barrier] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    failed: bool = False
+
+    def arrive(self, at: int, count: int) -> None:
+        with self.changed:
+            barrier = self.barriers[at]
+            assert barrier.left >= count, "more arrive than are waited for"
+            barrier.left -= count
+            if not barrier.left:
+                barrier.left, barrier.passed = barrier.count, barrier.passed + 1
+                self.changed.notify_all()
+
+    def wait(self, at: int, parity: int, pool: Any) -> None:
+        with self.changed:
+            barrier = self.barriers[at]
+            came = self.changed.wait_for(lambda: self.failed or barrier.passed % 2 != parity, _LONGEST_S)
+            assert came and not self.failed, "nobody comes"
+            for places, values in barrier.brought:
+                pool[places] = values
+            barrier.brought.clear()
+
+
+@dataclass
 class _Lockstep:
     arrays: dict[int, Any]
     own: set[int] = field(default_factory=set)  # buffers of which each thread has its own
@@ -61,6 +99,7 @@ class _Lockstep:
     pool: Any = None
     cluster: Any = None
     allocated: list[Any] = field(default_factory=list)
+    ring: _Ring = field(default_factory=_Ring)
 
     def statement(self, node: Any) -> None:
         getattr(self, f"do_{type(node).__name__}")(node)
@@ -143,11 +182,61 @@ class _Lockstep:
 
     def do_IfThenElse(self, node: Any) -> None:
         before, holds = self.active, np.asarray(self.value(node.condition), bool)
+        if node.else_case is not None and all(map(_waits, (node.then_case, node.else_case))):
+            self.apart([(before & holds, node.then_case), (before & ~holds, node.else_case)])
+            return
         for active, case in ((before & holds, node.then_case), (before & ~holds, node.else_case)):
             self.active = active
             if case is not None and active.any():
                 self.statement(case)
         self.active = before
+
+    def apart(self, cases: Sequence[tuple[Any, Any]]) -> None:
+        """Parts of a block that wait for each other, side by side."""
+        with ThreadPoolExecutor(len(cases)) as pool:
+            runs = [pool.submit(self.part, active, body) for active, body in cases if active.any()]
+            raised = [error for each in runs if (error := each.exception()) is not None]
+        for error in sorted(raised, key=lambda each: str(each) == "nobody comes"):
+            raise error
+
+    def part(self, active: Any, body: Any) -> None:
+        own = replace(self, names=dict(self.names), active=active, waiting=[], copies=[[]], started={})
+        try:
+            own.statement(body)
+            assert not any(own.started.values()) and not any(own.copies), "nobody waits for it"
+        except BaseException:
+            with self.ring.changed:
+                self.ring.failed = True
+                self.ring.changed.notify_all()
+            raise
+
+    def tunehub_ring_barrier(self, at: Any, count: Any) -> None:
+        self.ring.barriers[self.one(at)] = _Barrier(self.one(count), self.one(count))
+
+    def tunehub_ring_set(self) -> None:
+        assert self.active.all()
+
+    def tunehub_ring_arrive(self, at: Any) -> None:
+        self.ring.arrive(self.one(at), int(np.broadcast_to(self.active, self.threads).sum()))
+
+    def tunehub_ring_brought(self, at: Any) -> None:
+        self.ring.barriers[self.one(at)].brought.extend(each for group in self.copies for each in group)
+        self.copies = [[]]
+        self.tunehub_ring_arrive(at)
+
+    def tunehub_ring_wait(self, at: Any, parity: Any) -> None:
+        self.ring.wait(self.one(at), self.one(parity), self.pool)
+
+    def tunehub_ring_turn(self, *_: Any) -> None:
+        """Who takes turns does so in lockstep here."""
+
+    tunehub_ring_give = tunehub_ring_registers = tunehub_ring_turn
+
+    def one(self, value: Any) -> int:
+        """What all threads that take part have."""
+        found = np.unique(np.broadcast_to(value, (self.threads,))[np.broadcast_to(self.active, self.threads)])
+        assert len(found) == 1, "threads disagree"
+        return int(found[0])
 
     def do_Bind(self, node: Any) -> None:
         self.names[hash(node.var)] = self.value(node.value)
@@ -317,6 +406,9 @@ class _Lockstep:
 
     def tunehub_copies_arrived(self, under_way: int) -> None:
         assert self.active.all()
+        self.land(under_way)
+
+    def land(self, under_way: int) -> None:
         for group in self.copies[: len(self.copies) - 1 - under_way]:
             for places, values in group:
                 self.pool[places] = values
@@ -381,6 +473,9 @@ class _Lockstep:
                 _put(sums, np.full((128, columns // 2), np.nan), lanes)
                 self.started.setdefault(group, []).append(partial(arrive, group))
 
+    def tunehub_wgmma_have_weighted(self, sums: _Pointer, _: _Pointer, under_way: int, count: int, __: int) -> None:
+        self.tunehub_wgmma_have(sums, under_way, count)
+
     def tunehub_wgmma_have(self, _: _Pointer, under_way: int, __: int) -> None:
         for group, own in self.started.items():
             if np.broadcast_to(self.active, self.threads)[128 * group]:
@@ -388,6 +483,12 @@ class _Lockstep:
                 for arrive in own[:count]:
                     arrive()
                 del own[:count]
+
+
+def _waits(body: Any) -> bool:
+    """Whether a statement waits for what others do meanwhile."""
+    calls = [node.value for node in statements_in(body) if type(node).__name__ == "Evaluate"]
+    return any("tunehub_ring_wait" in str(getattr(call, "args", [""])[0]) for call in calls if len(call.args))
 
 
 def _tag(node: Any) -> str:

@@ -139,8 +139,8 @@ FIRST = [
 ]
 
 
-def _wide(rows: int, along: int, keys: int) -> AttentionTile:
-    return AttentionTile(warps=(4 * rows, along), rows=1, keys=keys, warpgroups=True)
+def _wide(rows: int, along: int, keys: int, *, copying: bool = False) -> AttentionTile:
+    return AttentionTile(warps=(4 * rows, along), rows=1, keys=keys, warpgroups=True, copying=copying)
 
 
 WARPGROUPS = [
@@ -150,6 +150,9 @@ WARPGROUPS = [
     Case("float16", 1, 4, 70, 300, 128, 64, _wide(1, 2, 64), 2, True, (1, 4, 1, 300)),
     Case("float16", 2, 2, 65, 40, 128, 128, _wide(1, 1, 128), mask=(65, 40)),
     Case("float16", 1, 1, 130, 200, 64, 64, _wide(2, 1, 32)),
+    Case("float16", 1, 2, 130, 200, 64, 64, _wide(2, 1, 32, copying=True)),
+    Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, copying=True), 2, True, (1, 2, 1, 200), behind=False),
+    Case("bfloat16", 1, 1, 129, 129, 64, 128, _wide(3, 1, 32, copying=True), causal=True),
 ]
 
 

@@ -18,6 +18,7 @@ from tunehub.cuda.attention.joining import join_attention
 from tunehub.cuda.attention.kernel import AttentionTile
 from tunehub.cuda.attention.rule import by_rule, serves, tiles
 from tunehub.cuda.attention.spec import attention_of
+from tunehub.cuda.knobs import knob_space
 from tunehub.relax.nodes import buffer_shapes, main_module, tensor_class
 from tunehub.relax.schedule.guard import GuardError
 from tunehub.relax.symbols import instance, symbol_name, symbols_of
@@ -88,6 +89,21 @@ def test_attention_of_open_length_is_right_at_every_size(case: tuple[str, int, i
         assert np.abs(out.reshape(want.shape).astype("float64") - want).max() <= bound * np.abs(want).max(), size
 
 
+@pytest.mark.parametrize("blocks,copying", [(16, False), (64, True)], ids=["few", "many"])
+def test_a_warpgroup_copies_for_others_where_blocks_of_wide_heads_are_many(blocks: int, copying: bool) -> None:
+    function = function_of(blocks // 2, 512, "float16", 128)
+    assert _first_tile(function).copying is copying
+    assert not _first_tile(function_of(blocks // 2, 512, "float16", 64)).copying
+    found = by_rule(main_module(function), tvm.target.Target(H200))
+    assert found is not None and ("tunehub_ring_wait" in str(found[0].mod)) is copying
+
+
+def test_a_warpgroup_copies_for_three_where_heads_of_64_are_long_and_fill_the_gpu() -> None:
+    assert _first_tile(function_of(66, 2112, "float16", 64)).warps == (12, 1)
+    assert not _first_tile(function_of(66, 1920, "float16", 64)).copying  # short
+    assert not _first_tile(function_of(7, 2112, "float16", 64)).copying  # 154 blocks, of 264 places
+
+
 def _first_tile(function: Any, arch: str = "sm_90") -> AttentionTile:
     found = attention_of(function)
     assert found is not None
@@ -155,3 +171,8 @@ def test_tiles_of_which_none_can_be_launched_raise(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("arch", "expected"), [("sm_90", True), ("sm_80", True), ("sm_90a", True), ("sm_75", False)])
 def test_only_architectures_with_the_instructions_are_served(arch: str, expected: bool) -> None:
     assert serves(tvm.target.Target({"kind": "cuda", "arch": arch})) is expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_attention_has_no_knobs_that_could_be_tuned(dtype: str) -> None:
+    assert knob_space(main_module(function_of(1, 64, dtype, 64)), tvm.target.Target(H200)) == []

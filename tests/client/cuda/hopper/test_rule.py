@@ -76,7 +76,7 @@ def test_other_gpus_and_tvms_are_served_as_before(monkeypatch: pytest.MonkeyPatc
     matmul = matmul_of(mod)
     assert rule.expected_s(matmul, tvm.target.Target({"kind": "cuda", "arch": "sm_80"})) is None
     assert rule.expected_s(matmul, H200) is not None
-    monkeypatch.setattr(rule, "_has_functions", lambda: False)
+    monkeypatch.setattr(rule, "has_functions", lambda: False)
     assert rule.expected_s(matmul, H200) is None
     assert by_warpgroups(mod, H200) is None
     assert not _serves_by_warpgroups(mod)

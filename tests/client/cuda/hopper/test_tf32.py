@@ -62,13 +62,16 @@ def test_results_are_those_of_rounded_operands(tile: str) -> None:
 
 
 @pytest.mark.no_cover
-def test_constant_weights_of_a_network_are_rounded_once_and_not_by_the_kernel() -> None:
+@pytest.mark.parametrize("transposed", [False, True], ids=["as it multiplies", "as a linear layer has it"])
+def test_constant_weights_of_a_network_are_rounded_once_and_not_by_the_kernel(transposed: bool) -> None:
     rng = np.random.default_rng(0)
     given, weight = (rng.standard_normal(shape).astype("float32") for shape in ((100, 140), (140, 72)))
     x, builder = relax.Var("x", _Tensor((100, 140), "float32")), relax.BlockBuilder()
     with builder.function("main", [x]):
         with builder.dataflow():
-            result = builder.emit_output(op.matmul(x, relax.const(weight)))
+            constant = relax.const(weight.T.copy() if transposed else weight)
+            factor = builder.emit(op.permute_dims(constant)) if transposed else constant
+            result = builder.emit_output(op.matmul(x, factor))
         builder.emit_func_output(result)
     with H200:
         found = gpu_products_in_tf32(builder.get())

@@ -119,6 +119,8 @@ static unsigned bytes(unsigned a, unsigned b, unsigned selected) {
   for (int i = 0; i < 4; ++i) found |= (unsigned)(all >> (selected >> 4 * i & 7) * 8 & 255) << 8 * i;
   return found;
 }
+static unsigned twice(unsigned pair, int which) { return (pair >> 16 * which & 0xffffu) * 0x10001u; }
+static unsigned held(unsigned value) { return value; }
 static unsigned and_or(unsigned a, unsigned mask, unsigned bits) { return (a & mask) | bits; }
 static unsigned add(unsigned a, unsigned b) {
   return both([&](int s) { return as_float(a >> s & 0xffff, 0) + as_float(b >> s & 0xffff, 0); });

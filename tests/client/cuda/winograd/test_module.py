@@ -17,10 +17,11 @@ from tvm import relax
 from tunehub.cuda.winograd import module as winograd
 from tunehub.cuda.winograd import transforms
 from tunehub.cuda.winograd.module import with_winograd
-from tunehub.records.lookup import EmptyLookup
+from tunehub.records.lookup import EmptyLookup, FoundLadder
 from tunehub.relax.nodes import main_module
 from tunehub.relax.pipeline import prepare
 from tunehub.relax.symbols import is_symbolic
+from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 
 from ....relax_nets import net
 from ....threads_as_loops import UNOPTIMISED, threads_as_loops
@@ -126,3 +127,24 @@ def test_an_open_batch_has_the_results_of_the_direct_convolution(
         data = array(batch, *shape)
         expected = direct(data)
         assert np.abs(served(data) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+class _OfSizes(EmptyLookup):
+    """A ladder for every function with an open batch, measured at one image and at 9."""
+
+    def __init__(self, at_one_s: float) -> None:
+        self._times = tuple(TimesAt(at=(n,), run_s=n * at_one_s, default_s=1.0) for n in (1, 9))
+
+    def ladders(self, by: str, key: str) -> Any:
+        if by != "exact":
+            return ()
+        steps = (LadderStep(own="rule", times=self._times),)
+        record = LadderRecord(exact=key, op="conv2d", source="template", symbols=1, ladder=steps)
+        return (FoundLadder(record=record, rung="exact", package="p 1"),)
+
+
+@pytest.mark.parametrize(("at_one_s", "count"), [(1e-7, 0), (1.0, 3)])
+def test_a_ladder_stays_where_it_was_faster_at_the_batches_that_are_judged(at_one_s: float, count: int) -> None:
+    mod = prepare(layer((tvm.tirx.Var("n", "int64"), 64, 56, 56), 64), H200)
+    found = functions(with_winograd(mod, H200, _OfSizes(at_one_s), lambda _: None))
+    assert sum("winograd" in name for name in found) == count

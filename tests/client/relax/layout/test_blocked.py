@@ -11,7 +11,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import te, topi  # noqa: E402
 
-from tunehub.relax.layout import blocked  # noqa: E402
+from tunehub.relax.layout import blocked, weights  # noqa: E402
 
 from ....threads_as_loops import UNOPTIMISED  # noqa: E402
 
@@ -80,7 +80,7 @@ def test_conv2d(
         data,
         weight,
     )
-    packed = blocked.pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=groups)
+    packed = weights.pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=groups)
     result = evaluate(
         lambda x, w: blocked.conv2d_blocked(
             x, w, strides=strides, padding=padding, dilation=dilation, groups=groups, channels=(channels, outputs)
@@ -99,7 +99,7 @@ def test_depthwise() -> None:
     result = evaluate(
         lambda x, w: blocked.depthwise_blocked(x, w, strides=(2, 1), padding=(1, 1, 1, 1)),
         block(data, 8),
-        blocked.pack_depthwise_weight(weight, block=8),
+        weights.pack_depthwise_weight(weight, block=8),
     )
     np.testing.assert_allclose(unblock(result, 11), expected, rtol=1e-4, atol=1e-4)
 
@@ -108,7 +108,7 @@ def test_depthwise() -> None:
 def test_dense(outputs: int) -> None:
     data, weight = random(2, 3, 13), random(13, outputs)
     result = evaluate(
-        lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, blocked.pack_dense_weight(weight, out_block=8)
+        lambda x, w: blocked.dense_blocked(x, w, outputs=outputs), data, weights.pack_dense_weight(weight, out_block=8)
     )
     np.testing.assert_allclose(result, data @ weight, rtol=1e-4, atol=1e-4)
 
@@ -188,7 +188,7 @@ def test_pad() -> None:
 
 def test_pack_channels() -> None:
     bias = random(11, 1, 1)
-    assert blocked.pack_channels(bias, block=8).shape == (2, 1, 1, 8)
+    assert weights.pack_channels(bias, block=8).shape == (2, 1, 1, 8)
     whole = random(1, 11, 3, 2)
-    np.testing.assert_array_equal(blocked.pack_channels(whole, block=8), block(whole, 8))
-    assert blocked.pack_channels(random(1, 1, 3, 2), block=8).shape == (1, 1, 3, 2, 1)
+    np.testing.assert_array_equal(weights.pack_channels(whole, block=8), block(whole, 8))
+    assert weights.pack_channels(random(1, 1, 3, 2), block=8).shape == (1, 1, 3, 2, 1)

@@ -13,7 +13,7 @@ relax = pytest.importorskip("tvm.relax")
 from tunehub import templates  # noqa: E402
 from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
 from tunehub.relax.layout.dense import pack_dense  # noqa: E402
-from tunehub.relax.nodes import static_shape  # noqa: E402
+from tunehub.relax.nodes import calls_in, operator_of, static_shape  # noqa: E402
 from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def run(mod: Any, target: Any, *shapes: tuple[int, ...]) -> Any:
 
 def products(mod: Any) -> int:
     """How many matrix products are still operators of Relax."""
-    return sum(relax_pipeline._operator(call) == "relax.matmul" for call in relax_pipeline._relax_calls(mod))
+    return sum(operator_of(call) == "relax.matmul" for call in calls_in(mod))
 
 
 @pytest.mark.parametrize("outputs", [8, 13, 40])
@@ -85,7 +85,7 @@ def test_a_weight_of_two_products_is_packed_once(nets: Nets) -> None:
         return b.emit(op.matmul(b.emit(op.matmul(x, weight)), weight))
 
     packed = pack_dense(nets.build(make, (4, 16)), 8)
-    first, second = (call.args[1].fields[1] for call in relax_pipeline._relax_calls(packed) if call.args[1:])
+    first, second = (call.args[1].fields[1] for call in calls_in(packed) if call.args[1:])
     assert first.same_as(second)
 
 

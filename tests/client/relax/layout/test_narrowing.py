@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
@@ -16,8 +17,10 @@ from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
 from tunehub.relax.layout.narrowing import Narrowing, doubt  # noqa: E402
 from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
 from tunehub.relax.pipeline import compile_module, prepare  # noqa: E402
+from tunehub.target.machine_profile import PublishedProfile  # noqa: E402
 from tunehub.templates import Machine, pairs  # noqa: E402
 from tunehub.templates.base import Rates  # noqa: E402
+from tunehub_registry.machine_profile import MachineProfile  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +115,38 @@ def test_an_open_batch_is_computed_in_bfloat16(nets: Nets, make_hub: Any) -> Non
     assert "default" not in hub.rungs()
 
 
+def inverted(nets: Nets) -> Any:
+    """A depthwise convolution between two of 1×1, as in MobileNetV2."""
+
+    def make(b: Any, x: Any) -> Any:
+        wide = b.emit(op.clip(b.emit(op.nn.conv2d(x, nets.const(64, 32, 1, 1))), 0.0, 6.0))
+        weight = nets.const(64, 1, 3, 3)
+        deep = b.emit(op.nn.relu(b.emit(op.nn.conv2d(wide, weight, padding=1, strides=2, groups=64))))
+        return b.emit(op.nn.conv2d(deep, nets.const(64, 64, 1, 1)))
+
+    return nets.build(make, (1, 32, 14, 14))
+
+
+@needs_tvm
+def test_depthwise_convolutions_read_and_write_bfloat16_between_those_by_amx(nets: Nets) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+    found = signatures(prepare(inverted(nets), target, layout="auto", precision="bf16"))
+    (depthwise,) = (types for name, types in found.items() if "depthwise" in name)
+    assert depthwise == ["bfloat16", "float32", "bfloat16"]
+
+
+@needs_cpu
+def test_depthwise_convolutions_of_bfloat16_are_right(
+    nets: Nets, make_hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Narrowing, "depthwise", True)
+    mod, hub, plain = inverted(nets), make_hub(layout="auto", precision="bf16"), make_hub(layout="auto")
+    found, expected = (outputs(mod, tunehub.host_target(), each, images(1)) for each in (hub, plain))
+    assert 1e-6 < np.abs(found - expected).max() / np.abs(expected).max() < 2e-2
+    (depthwise,) = (each for each in hub.workloads if "depthwise" in each.name)
+    assert (depthwise.rung, depthwise.template) == ("template", "depthwise")
+
+
 def test_a_cpu_without_the_instruction_computes_in_float32_and_the_report_says_so(nets: Nets, make_hub: Any) -> None:
     mod, target = residual(nets), tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
     wide, narrow = (make_hub(layout="auto", precision=precision) for precision in ("float32", "bf16"))
@@ -124,6 +159,41 @@ def test_a_profile_may_say_that_it_does_not_pay() -> None:
     slow = Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.5))
     assert doubt(COOPERLAKE, MACHINE) is None
     assert "only 0.5 times as fast" in str(doubt(COOPERLAKE, slow))
+
+
+@needs_tvm
+def test_auto_rounds_where_it_is_known_to_be_faster() -> None:
+    known = Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=1.8), profile="the profile of llvm-x 1")
+    slow = Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.9), profile="your own profile of 2026-11-23")
+    assert "without a profile" in str(doubt(COOPERLAKE, MACHINE, asked=False))
+    assert doubt(COOPERLAKE, known, asked=False) is None
+    assert "only 0.9 times as fast by your own profile of 2026-11-23" in str(doubt(COOPERLAKE, slow, asked=False))
+    with_amx = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+    assert doubt(with_amx, MACHINE, asked=False) is None
+    assert "lacks" in str(doubt(tvm.target.Target({"kind": "llvm", "mcpu": "znver3"}), known, asked=False))
+
+
+@needs_cpu
+def test_auto_goes_by_the_profile_of_the_package(
+    nets: Nets, make_hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+    mod, target = residual(nets), tunehub.host_target()
+    wide, unknown, known, slow = (make_hub(layout="auto", precision=p) for p in ("float32", "auto", "auto", "auto"))
+    fast = MachineProfile(
+        cpu=str(target.attrs["mcpu"]), mattr=tuple(map(str, target.attrs.get("mattr", ()))), cores=2,
+        measured="2026-11-23", multiply_add_s=2.8e-10, dependent_s=1.1e-9, memory_bytes=2e10, region_s=3e-6,
+        pairs_s=2.8e-10,
+    )  # fmt: skip
+    known.published_profile = PublishedProfile(profile=fast, package="llvm-own 0.1.0")
+    slow.published_profile = PublishedProfile(profile=replace(fast, pairs_s=6e-10), package="llvm-own 0.2.0")
+    expected, left, rounded, same = (outputs(mod, target, hub, images(1)) for hub in (wide, unknown, known, slow))
+    assert np.array_equal(left, expected)
+    assert "precision=auto: nothing is rounded: whether pairs are faster is not known" in " ".join(unknown.notes)
+    assert 1e-6 < np.abs(rounded - expected).max() / np.abs(expected).max() < 2e-2
+    assert "rules go by the profile of llvm-own 0.1.0" in " ".join(known.notes)
+    assert np.allclose(same, expected, atol=1e-5 * np.abs(expected).max())
+    assert "nothing is rounded: products of pairs are only 0.84 times as fast by the profile of" in " ".join(slow.notes)
 
 
 def test_convolutions_that_winograd_makes_faster_stay_in_float32() -> None:

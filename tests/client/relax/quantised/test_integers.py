@@ -13,7 +13,7 @@ from tvm import relax, te
 from tunehub.hub import Hub, Policy
 from tunehub.measure.difference import tolerance
 from tunehub.registries.resolution import Resolution
-from tunehub.relax.layout.blocked import conv2d_int8_blocked
+from tunehub.relax.layout.grouped import conv2d_grouped
 from tunehub.relax.nodes import buffer_kind, main_module, parameters, tensor_class
 from tunehub.relax.pipeline import compile_module, prepare
 from tunehub.relax.quantised.integers import in_integers
@@ -100,10 +100,10 @@ def convolved(q: Array, weight: Array, strides: int, padding: int, groups: int) 
     return np.einsum("nchwpq,kcpq->nkhw", windows, weight.astype("float64"), optimize=True)
 
 
-def run(mod: Any, target: Any, x: Array) -> tuple[Array, Any]:
+def run(mod: Any, target: Any, x: Array, winograd: bool = False) -> tuple[Array, Any]:
     host = descriptor_of(target)
     resolution, policy = Resolution(host=host, chosen=None), Policy(strict=True)
-    hub = Hub(target=target, host=host, resolution=resolution, policy=policy, layout="auto")
+    hub = Hub(target=target, host=host, resolution=resolution, policy=policy, layout="auto", winograd=winograd)
     executable = compile_module(mod, target, hub)
     report = hub.report()
     hub.close()
@@ -262,7 +262,7 @@ def test_the_code_has_the_instruction_also_for_cpus_that_this_one_is_not(name: s
     weight = te.placeholder((2, 1, 3, 3, *WEIGHTS[name]), "int8" if WEIGHTS[name][-1] == 4 else "int16")
     lanes = WEIGHTS[name][1]
     data = te.placeholder((1, 1, 14, 14, lanes), "uint8")
-    function = te.create_prim_func([data, weight, conv2d_int8_blocked(data, weight, padding=(1, 1, 1, 1))])
+    function = te.create_prim_func([data, weight, conv2d_grouped(data, weight, padding=(1, 1, 1, 1))])
     fit = TemplateFit(main_module(function), cpu(name))
     assert fit.match is not None
     built = tvm.tirx.build(fit.by_default(fit.match).mod, target=cpu(name))
@@ -303,3 +303,46 @@ def test_an_open_batch_is_computed_in_the_same_integers() -> None:
     assert any(note.startswith("int8: 1 of 1 ") for note in report.notes)
     (kernel,) = (item for item in report.workloads if "int8" in item.name)
     assert kernel.rung == "template", kernel.skipped
+
+
+@newest
+@pytest.mark.parametrize("batch", [1, "open"])
+def test_winograds_algorithm_gives_the_same_integers(batch: Any) -> None:
+    name = next(each for each in CPUS if runs_here(each))
+    model = Model((1, 64, 56, 56))
+    if batch == "open":
+        model.input = relax.Var("x", tensor_class()((tvm.tirx.Var("batch", "int64"), 64, 56, 56), "float32"))
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((64, 64, 3, 3), 0)
+        y = model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight, padding=1))
+        return model.quantised(y, (MIDDLE[0] * 3, 128))
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (1 if batch == 1 else 3, 64, 56, 56)).astype("float32")
+    (result, report), (direct, _) = (run(mod, cpu(name), x, winograd) for winograd in (True, False))
+    assert len(np.unique(result)) > 100
+    assert np.array_equal(result, direct)
+    (kernel,) = (item for item in report.workloads if "int8" in item.name)
+    assert kernel.template == "winograd", (kernel.template, kernel.skipped)
+
+
+@newest
+def test_sums_too_long_to_be_exact_are_computed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunehub.relax.winograd import module
+
+    monkeypatch.setattr(module, "chosen_tile", lambda *_: 4)
+    model = Model((1, 512, 8, 8))
+    model.rng = type("Largest", (), {
+        "integers": lambda _, low, high, shape: np.full(shape, high - 1), "uniform": model.rng.uniform,
+    })()  # fmt: skip
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((32, 512, 3, 3), 0)
+        y = model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight, padding=1))
+        return model.quantised(y, (MIDDLE[0] * 99, 128))
+
+    x = np.random.default_rng(2).uniform(-3, 3, (1, 512, 8, 8)).astype("float32")
+    _, report = run(model.build(make), cpu(next(each for each in CPUS if runs_here(each))), x, winograd=True)
+    (kernel,) = (item for item in report.workloads if "int8" in item.name)
+    assert kernel.template == "conv2d"

@@ -12,7 +12,7 @@ from tvm import te, tirx  # noqa: E402
 
 from tunehub.relax.nodes import statements_in  # noqa: E402
 from tunehub.relax.schedule.branches import SizeBranch, joined, size_of  # noqa: E402
-from tunehub.relax.symbols import branches_at, instance, largest_probes, probes  # noqa: E402
+from tunehub.relax.symbols import BRANCH, branches_at, instance, largest_probes, probes, with_branches_for  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +67,27 @@ def test_the_largest_probe_of_each_branch_is_known(three: Any) -> None:
 def test_an_instance_has_the_branch_for_its_size_alone(three: Any) -> None:
     assert [_run(instance(three, values), *values) for values in ((1, 1), (2, 3), (3, 3))] == [1, 2, 3]
     assert len(list(statements_in(instance(three, (2, 3)).body))) < len(list(statements_in(three.body))) / 2
+
+
+def test_branches_that_no_size_of_some_ranges_needs_are_left_out() -> None:
+    def one(number: float) -> Any:
+        return _adding(number, 1, tirx.Var("length", "int64"))
+
+    function = one(0.0)
+    ends = enumerate([1, 6, 40, None], start=1)
+    whole = joined(function, size_of(function), [SizeBranch(up_to=end, function=one(n)) for n, end in ends])
+    for ranges, expected in (
+        ([(0, 1), (40, None)], {1: 1.0, 41: 4.0, 5000: 4.0}),
+        ([(6, 7)], {7: 3.0}),
+        ([(5, 6), (39, 41)], {6: 2.0, 40: 3.0, 41: 4.0}),
+        ([(0, None)], {1: 1.0, 6: 2.0, 7: 3.0, 50: 4.0}),
+    ):
+        fewer = with_branches_for(whole, ranges)
+        loops = [each for each in statements_in(fewer.body) if str(getattr(each, "loop_var", "")) == BRANCH]
+        assert len(loops) == len({*expected.values()})
+        assert {size: _run(fewer, 1, size) for size in expected} == expected
+    assert with_branches_for(function, [(0, 1)]).same_as(function)
+
+
+def test_of_several_symbols_all_branches_stay(three: Any) -> None:
+    assert with_branches_for(three, [(0, 1)]).same_as(three)

@@ -14,7 +14,7 @@ from tunehub.relax.keys import anchor_key, workload_key  # noqa: E402
 from tunehub.relax.nodes import main_module  # noqa: E402
 from tunehub.relax.schedule.ladder import Scheduling  # noqa: E402
 from tunehub.relax.schedule.size_ladder import ladder_text  # noqa: E402
-from tunehub.relax.symbols import instance  # noqa: E402
+from tunehub.relax.symbols import branches_at, instance  # noqa: E402
 from tunehub_registry.evidence import RecordEvidence  # noqa: E402
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt  # noqa: E402
 
@@ -76,6 +76,17 @@ def test_steps_of_all_kinds_are_right_on_both_sides_of_every_threshold(cpu: Any)
     assert (served.rung, served.record, served.package) == ("exact", record, "p 1")
     assert served.sizes == "exact for s0 <= 16, default for s0 <= 32, rule above"
     check_outputs(case, found.function, cpu, [(n,) for n in (1, 2, 3, 15, 16, 17, 32, 33, 61, 130)])
+
+
+def test_steps_of_one_kind_are_one_branch(cpu: Any) -> None:
+    case = case_of("dense")
+    tile, other = rows(6, 3, 2), rows(4)
+    steps = [(2, tile), (7, other), (16, tile), (None, other)]
+    record = ladder(case, *(step(end, (end or 61,), **knobs) for end, knobs in steps))
+    found = scheduled(case, cpu, record)
+    assert not found.outcome.rejected
+    assert [branches_at(found.function, [n]) for n in (2, 3, 8, 17)] == [(0,), (1,), (0,), (1,)]
+    check_outputs(case, found.function, cpu, [(n,) for n in (1, 2, 3, 7, 8, 16, 17, 61)])
 
 
 def test_the_size_of_several_symbols_is_their_product(cpu: Any) -> None:

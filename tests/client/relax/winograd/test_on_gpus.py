@@ -124,13 +124,6 @@ def test_a_record_stays_unless_the_algorithm_should_be_faster(
     assert ["winograd=False" in note for note in notes] == ([] if stays else [True])
 
 
-def test_an_open_batch_keeps_a_ladder(nets: Nets, monkeypatch: Any) -> None:
-    mod = prepared(network(nets, batch=tvm.tirx.Var("n", "int64")))
-    assert with_winograd(mod, H200, EmptyLookup(), lambda _: None) is not mod
-    monkeypatch.setattr(EmptyLookup, "ladders", lambda _, kind, key: ["a ladder"] if kind == "exact" else [])
-    assert with_winograd(mod, H200, EmptyLookup(), lambda _: None) is mod
-
-
 def test_without_a_schedule_nothing_is_rewritten(nets: Nets, monkeypatch: Any) -> None:
     def refused(*_: Any) -> None:
         raise ValueError("refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,3 +73,13 @@ def test_what_tuning_gained_counts_for_the_direct_convolution() -> None:
 def test_tiles_that_do_not_fill_the_image_gain_less() -> None:
     losses: list[Any] = [promised(layer(64, size), 4) for size in (56, 57)]
     assert losses[1] < losses[0]
+
+
+def test_integers_gain_half_as_much_where_four_products_are_one_instruction() -> None:
+    def integers(channels: int, size: int, group: int) -> Conv3x3:
+        return replace(layer(channels, size), group=group)
+
+    assert [chosen_tile(integers(*each, 4), machine(2)) for each in ((64, 56), (128, 28))] == [4, 4]
+    assert promised(integers(64, 56, 2), 4) > 1.5 * promised(integers(64, 56, 4), 4)
+    assert chosen_tile(integers(256, 14, 4), machine(2)) is None  # 4.7 MB of weights instead of 0.6
+    assert chosen_tile(integers(512, 7, 4), machine(2)) is None

@@ -1,0 +1,31 @@
+"""How near a network's outputs are to those of another runtime, on some inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tunehub.measure.difference import difference
+from tunehub_registry.evidence import Accuracy
+
+INPUTS = 64
+Outputs = Sequence[Any]
+
+
+def accuracy_of(pairs: Iterable[tuple[Outputs, Outputs]]) -> Accuracy:
+    """The largest difference, and how often the largest number of a row of the first output is at the same place.
+
+    ``pairs``: what was found and what was expected, of each input. Raises ValueError where outputs are not finite or of
+    another shape.
+    """
+    inputs = rows = same = 0
+    apart = 0.0
+    for found, expected in pairs:
+        inputs, apart = inputs + 1, max(apart, difference(found, expected))
+        if not np.isfinite(apart):
+            raise ValueError("outputs are not finite, or of another shape")
+        classes = [np.atleast_1d(each[0]).argmax(axis=-1).reshape(-1) for each in (found, expected)]
+        rows, same = rows + classes[0].size, same + int((classes[0] == classes[1]).sum())
+    return Accuracy(inputs=inputs, rows=rows, same_class=same, max_rel_diff=apart)

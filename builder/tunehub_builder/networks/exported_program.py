@@ -1,0 +1,84 @@
+"""A program of torch.export in a `.pt2` file."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+from tunehub.exceptions import last_line, typed_last_line
+from tunehub_builder.networks.exceptions import ModelFileError
+from tunehub_builder.networks.exported_archive import checked_archive
+from tunehub_builder.networks.network import ImportedModel
+from tunehub_builder.networks.other_file import OtherFile
+
+_NAMED = 3  # nodes that an error names
+_REMEDY = "Write the model with other operators, or export it to ONNX"
+
+
+class ExportedProgramFile(OtherFile):
+    """A file of `torch.export.save`."""
+
+    to_onnx = "Export it: torch.onnx.export(program, …)"
+
+    def imported(self) -> ImportedModel:
+        """See `UserModel.imported`. Raises ModuleNotFoundError without PyTorch."""
+        from tunehub_builder.networks.fixing import with_fixed
+
+        program = self.program()
+        module = with_fixed(_to_relax(program, str(self.path)), self.shapes, self.sizes, str(self.path))
+        return ImportedModel(module=module, outputs=_output_names(program))
+
+    def program(self) -> Any:
+        """The program (a `torch.export.ExportedProgram`), with nothing unpickled but tensors. Raises ModelFileError,
+        and ModuleNotFoundError without PyTorch."""
+        import torch
+
+        checked = checked_archive(self.path)
+        try:
+            if checked.sample_inputs:
+                # torch.export.load tries this, too, and then unpickles anything.
+                torch.load(io.BytesIO(checked.sample_inputs), weights_only=True)
+        except Exception as error:  # pickle's errors, and what its opcodes raise
+            reason = f"its sample inputs are not plain tensors ({last_line(error, limit=120)})"
+            raise ModelFileError(str(self.path), reason, "Save the program with example inputs of tensors") from error
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.export.load(io.BytesIO(checked.data))
+        except Exception as error:  # PyTorch raises whatever it runs into
+            reason = f"PyTorch {torch.__version__} cannot load it ({typed_last_line(error)})"
+            raise ModelFileError(str(self.path), reason, "Use the PyTorch that saved it, or save it again") from error
+
+
+def _to_relax(program: Any, source: str) -> Any:
+    import tvm
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return from_exported_program(program)
+    except Exception as error:  # converters raise whatever they run into
+        reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
+        raise ModelFileError(source, reason, _REMEDY) from error
+
+
+def _place(error: Exception) -> str:
+    """Where the importer failed, by the variables of its functions: a node, or the nodes of operators that it lacks."""
+    trace, found = error.__traceback__, "it"
+    while trace is not None:
+        values = trace.tb_frame.f_locals
+        node: Any = values.get("node")
+        graph = getattr(values.get("exported_program"), "graph", None)
+        if hasattr(node, "op") and hasattr(node, "target"):
+            found = f"the operator {node.target} (node {node.name})"
+        elif graph is not None:
+            lacking = [each for each in graph.nodes if f"'{getattr(each.target, '__name__', '')}'" in str(error)]
+            found = ", ".join(f"the operator {each.target} (node {each.name})" for each in lacking[:_NAMED]) or found
+        trace = trace.tb_next
+    return found
+
+
+def _output_names(program: Any) -> tuple[str, ...]:
+    return tuple(str(name) for name in program.graph_signature.user_outputs)

@@ -1,0 +1,82 @@
+"""The profile of the machine that tunes: measured once for a work directory, so that a package takes it along."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tunehub.exceptions import last_line
+from tunehub.options import read_options
+from tunehub.target.host import host_cpu, physical_cores
+from tunehub.target.machine_profile import MachineProfileError, read_profile
+from tunehub_builder.exceptions import PackingError
+from tunehub_builder.tuning.target import TuningTarget
+from tunehub_builder.tuning.work_directory import WorkDirectory
+from tunehub_registry.exceptions import FormatError
+from tunehub_registry.machine_profile import MachineProfile, parse_profile
+from tunehub_registry.target import TargetDescriptor, model_name
+
+_WORTH = 20  # workloads: fewer are tuned in little more time than measuring takes
+_LIMIT_S = 120
+_COMMAND = "import sys; sys.argv[1:] = ['calibrate', '--dry-run', '--json']; from tunehub.cli import main; main()"
+
+
+def keep_profile(directory: WorkDirectory, target: TuningTarget, workloads: int) -> tuple[str, ...]:
+    """Put the profile of this machine into ``directory``, if it is what ``target`` is for and it is not there: the one
+    that its user has made, else one that is measured now where so many ``workloads`` are tuned. Returns notes.
+
+    Raises WorkDirectoryError when the disk refuses.
+    """
+    cpu = host_cpu()
+    if cpu is None or directory.profile() is not None or not _is_here(target, cpu.model, cpu.mattr):
+        return ()
+    try:
+        found = read_profile(read_options().cache, cpu.model, cpu.mattr, physical_cores())
+    except MachineProfileError:
+        found = None
+    try:
+        found = found or (measured() if workloads >= _WORTH else None)
+    except OSError as error:
+        return (f"the machine's profile was not measured, so that a package will have none: {error}",)
+    if found is not None:
+        directory.save_profile(found)
+    return ()
+
+
+def measured() -> MachineProfile:
+    """This machine's profile, by `tunehub calibrate` in a process of its own. Raises OSError with what that said."""
+    environment = {**os.environ, "TVM_NUM_THREADS": str(physical_cores())}
+    command = [sys.executable, "-c", _COMMAND]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {_LIMIT_S} s") from None
+    if done.returncode != 0:
+        raise OSError(last_line(done.stderr) or f"the process ended with {done.returncode}")
+    answer = json.loads(done.stdout)
+    return msgspec.convert({name: answer[name] for name in MachineProfile.__struct_fields__}, MachineProfile)
+
+
+def profile_to_pack(directory: WorkDirectory, file: Path | None, target: TargetDescriptor) -> MachineProfile | None:
+    """The profile in ``file``, else that of ``directory``, for a package of ``target``. Raises PackingError for a file
+    that holds none, or one of another CPU; WorkDirectoryError for a damaged directory."""
+    if file is None:
+        return directory.profile()
+    try:
+        profile = parse_profile(file.read_bytes(), str(file))
+    except (OSError, FormatError) as error:
+        raise PackingError(f"{error}; give a file that `tunehub calibrate` has written") from error
+    if (target.kind, target.model) != ("llvm", model_name(profile.cpu)):
+        raise PackingError(f"{file} is the profile of {profile.cpu}; the package is for {target.name}")
+    return profile
+
+
+def _is_here(target: TuningTarget, cpu: str, mattr: tuple[str, ...]) -> bool:
+    config = target.config
+    own = (config.get("kind"), config.get("mcpu"), sorted(config.get("mattr", ())))
+    return own == ("llvm", cpu, sorted(mattr))

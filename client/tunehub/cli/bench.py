@@ -1,0 +1,276 @@
+"""`tunehub bench`, implemented by the builder, which has the other runtimes."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from tunehub.cli.compile import (
+    SUFFIX,
+    check_output,
+    compiled,
+    ending_cleanly,
+    print_compiled,
+    started,
+    step_display,
+)
+from tunehub.cli.model_files import dim_option, imported, named_sizes, opened, require_relax_for, shape_option
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import print_json, print_table
+from tunehub.options import Precision
+
+if TYPE_CHECKING:
+    from tunehub.deploy.interface import Interface
+    from tunehub_builder.bench.models import RuntimeRow
+
+_WITH = dict.fromkeys(("tunehub", "default"), "TVM ")
+_REMEDY = "install what benchmarks need: pip install 'tunehub[bench]'"
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|MODEL.so", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--against", metavar="NAMES", help="Of default,onnxruntime,openvino,torch; '' for none.  [all installed]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="Keep the library of MODEL.")
+@click.option("--model", "source", type=click.Path(path_type=Path), metavar="FILE", help="The model of MODEL.so.")
+@shape_option
+@dim_option
+@click.option("--precision", type=click.Choice(get_args(Precision)), help="What float32 may be rounded to.  [float32]")
+@click.option("--threads", type=click.IntRange(min=1), help="Of each runtime.  [physical cores]")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Turns of each runtime.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), help="How far outputs may differ, of the largest.  [by type]"
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw bars: .svg, .png or .pdf.")
+@registry_option
+@json_option
+def bench(
+    model: Path,
+    against: str | None,
+    output: Path | None,
+    source: Path | None,
+    shapes: Sequence[str],
+    dims: Sequence[str],
+    precision: str | None,
+    threads: int | None,
+    repeat: int,
+    tolerance: float | None,
+    plot: Path | None,
+    registry: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Compile MODEL, or take a library, and time it beside other runtimes on this CPU.
+
+    Each has a process of its own and as many threads; they take turns. Outputs are compared. Exits with 1
+    when a runtime fails, or gives something else than tunehub.
+    """
+    asked = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
+    wanted = Comparison(
+        peers=asked, threads=threads or _cores(), repeat=repeat, precision=precision, tolerance=tolerance
+    )
+    require_relax_for("bench")
+    with _builders_errors(), ending_cleanly(), tempfile.TemporaryDirectory() as folder:
+        _check(wanted, model, plot)
+        if model.suffix == SUFFIX:
+            subject = _library(model, source, shapes, dims, output)
+        else:
+            path = output or Path(folder) / f"{model.stem}{SUFFIX}"
+            hub = {"precision": precision, "registry": registry or None}
+            subject = _compiled(model, path, shapes, dims, quiet=as_json, kept=output is not None, **hub)
+        compared = _compared(subject, wanted)
+    if plot is not None:
+        _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
+    if as_json:
+        print_json(_as_plain(model, wanted, compared))
+    else:
+        _print(compared.rows, compared.left_out)
+        click.echo(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
+    sys.exit(1 if any(row.error for row in compared.rows) else 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What was asked for: `peers` by name, None for all there are; the others are options of the command."""
+
+    peers: Sequence[str] | None
+    threads: int
+    repeat: int
+    precision: str | None
+    tolerance: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What is timed: a library, the sizes of its open dimensions, and the file with its model, or why there is none."""
+
+    library: Path
+    interface: Interface
+    sizes: dict[str, int]
+    model: Path | None
+    no_model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What was found: a row for each runtime, tunehub's first, and why others are left out. `tolerance`: the most that
+    outputs may differ; `machine` as packages name it."""
+
+    rows: Sequence[RuntimeRow]
+    left_out: Mapping[str, str]
+    inputs: Mapping[str, tuple[int, ...]]
+    tolerance: float
+    machine: str
+
+
+@contextmanager
+def _builders_errors() -> Iterator[None]:
+    """Errors of the builder as those of a command, and its absence."""
+    try:
+        import tunehub_builder.bench.models  # noqa: F401 - what it needs is missed here
+        from tunehub_builder.exceptions import BenchError
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"comparing needs the module {error.name}: {_REMEDY}") from None
+    try:
+        yield
+    except BenchError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _check(wanted: Comparison, model: Path, plot: Path | None) -> None:
+    """Say what cannot be done before anything is compiled. Raises BenchError and LibraryError."""
+    from tunehub_builder.bench import peers, picture
+
+    if plot is not None:
+        picture.check_picture(plot)
+        check_output(plot, "--plot")
+    if model.suffix != SUFFIX:
+        peers.chosen_peers(wanted.peers, model)
+
+
+def _compared(subject: Subject, wanted: Comparison) -> Compared:
+    from tunehub.target.host import host_descriptor
+    from tunehub_builder.bench import models, peers
+
+    chosen = peers.chosen_peers(wanted.peers, subject.model, subject.no_model)
+    network = models.network_of(subject.interface, subject.sizes, subject.library, subject.model)
+    names = [models.OURS, *(each.name for each in chosen.runtimes)]
+    click.echo(f"timing {', '.join(names)}", err=True)
+    found = models.compare_library(
+        subject.library, network, chosen.runtimes, threads=wanted.threads, repeat=wanted.repeat
+    )
+    most = models.most_apart(subject.interface, wanted.precision) if wanted.tolerance is None else wanted.tolerance
+    return Compared(
+        rows=models.rows_of(found, names, most),
+        left_out=chosen.left_out,
+        inputs=network.inputs,
+        tolerance=most,
+        machine=host_descriptor().name,
+    )
+
+
+def _cores() -> int:
+    from tunehub.target.host import physical_cores
+
+    return physical_cores()
+
+
+def _compiled(
+    model: Path, path: Path, shapes: Sequence[str], dims: Sequence[str], *, quiet: bool, kept: bool, **options: Any
+) -> Subject:
+    """The library of a model's file. What is open is an error before it is compiled."""
+    from tunehub.deploy.embedding import interface_of
+    from tunehub.target.host import host_target
+    from tunehub_builder.bench.models import network_of
+
+    check_output(path, "--output", SUFFIX)
+    with step_display() as show:
+        clock = started(show)
+        read = imported(opened(model, shapes, dims))
+        network_of(interface_of(read.module, host_target()), {}, path, model)
+        made = compiled(read, model, path, clock, **options)
+    if not quiet:
+        print_compiled(model, made, kept=kept)
+        click.echo()
+    return Subject(library=path, interface=made.interface, sizes={}, model=model)
+
+
+def _library(
+    path: Path, source: Path | None, shapes: Sequence[str], dims: Sequence[str], output: Path | None
+) -> Subject:
+    """A library, and the model that it was made from where that is beside it."""
+    from tunehub.deploy.embedding import file_sha256
+    from tunehub.deploy.library import Library
+
+    if shapes or output is not None:
+        raise click.UsageError("--input-shape and --output go with a model; a library is what it is")
+    interface = Library(path).interface
+    if interface.device != "llvm":
+        raise click.UsageError(
+            f"{path} is for {interface.device}; runtimes are compared on this CPU (`tunehub run` times it)"
+        )
+    file, reason = source, ""
+    if file is None and interface.source is not None:
+        file = path.parent / interface.source
+        if not file.is_file():
+            file, reason = None, f"{file} is not there: give the library's model with --model"
+        elif file_sha256(file) != interface.source_sha256:
+            file, reason = None, f"{file} has changed since {path.name} was compiled: compile it again, or give --model"
+    return Subject(library=path, interface=interface, sizes=named_sizes(dims), model=file, no_model=reason)
+
+
+def _print(rows: Sequence[RuntimeRow], left_out: Mapping[str, str]) -> None:
+    ours = rows[0].median_s
+    cells = [
+        (
+            row.name if row.version is None else f"{row.name} ({_WITH.get(row.name, '')}{row.version})",
+            _ms(row.median_s),
+            _ms(row.p95_s),
+            f"{row.median_s / ours:.3g}" if row.median_s and ours else "",
+            "" if row.load_s is None else f"{row.load_s:.2f}",
+            "" if row.difference is None else f"{row.difference:.1e}",
+            str(row.runs),
+        )
+        for row in rows
+    ]
+    headings = ("RUNTIME", "MEDIAN ms", "95 % ms", "OF TUNEHUB'S", "READY AFTER s", "DIFFERENCE", "RUNS")
+    print_table(headings, cells, empty="")
+    for row in rows:
+        if row.error is not None:
+            click.echo(f"{row.name}: {row.error}", err=True)
+    for name, reason in left_out.items():
+        click.echo(f"{name} is left out: {reason}")
+
+
+def _as_plain(model: Path, wanted: Comparison, compared: Compared) -> dict[str, Any]:
+    """For programs."""
+    from tunehub_builder.bench.models import as_plain
+
+    return {
+        "model": str(model),
+        "machine": compared.machine,
+        "threads": wanted.threads,
+        "repeat": wanted.repeat,
+        "tolerance": compared.tolerance,
+        "inputs": {name: list(shape) for name, shape in compared.inputs.items()},
+        "runtimes": [as_plain(row) for row in compared.rows],
+        "left_out": dict(compared.left_out),
+    }
+
+
+def _ms(seconds: float | None) -> str:
+    return "failed" if seconds is None else f"{1e3 * seconds:.4g}"
+
+
+def _draw(rows: Sequence[RuntimeRow], plot: Path, title: str) -> None:
+    from tunehub_builder.bench.picture import draw
+
+    try:
+        draw(rows, plot, title=title)
+    except OSError as error:
+        raise click.ClickException(f"--plot {plot}: {error.strerror}; give a file that you may write") from None

@@ -1,0 +1,203 @@
+"""`tunehub compile`: a model becomes a library that TVM's runtime loads alone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+
+import click
+
+from tunehub.cli.model_files import (
+    dim_option,
+    imported,
+    named_numbers,
+    opened,
+    require_relax_for,
+    shape_option,
+    specialize_option,
+)
+from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.options import Layout, Precision, Verify
+
+if TYPE_CHECKING:
+    from tunehub.deploy.compiling import CompiledLibrary, StepClock
+    from tunehub_builder.networks import ImportedModel
+
+SUFFIX = ".so"  # TVM's runtime loads a library by it
+_STEPS = {
+    "import": "reading the model",
+    "registries": "looking for records",
+    "graph": "simplifying, planning layouts, fusing",
+    "schedule": "scheduling",
+    "lower": "lowering",
+    "code": "generating code",
+    "link": "linking",
+}
+
+
+@click.command("compile")
+@click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="The library.  [the model's name, here]"
+)
+@click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
+@shape_option
+@dim_option
+@specialize_option
+@click.option("--precision", type=click.Choice(get_args(Precision)), help="What float32 may be rounded to.  [float32]")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
+@click.option(
+    "--verify", type=click.Choice(get_args(Verify)), help="Which schedules are run before they serve.  [auto]"
+)
+@click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
+@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@click.option("--strict", is_flag=True, help="Problems with records are errors.")
+@click.option(
+    "--cc", metavar="PROGRAM", help="The C++ compiler that links, for another machine, say.  [the first found]"
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE.json", help="Write the whole report.")
+@registry_option
+@json_option
+def compile_model(
+    model: Path,
+    output: Path | None,
+    shapes: Sequence[str],
+    dims: Sequence[str],
+    specialize: Sequence[str],
+    report: Path | None,
+    registry: Sequence[str],
+    strict: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compile MODEL (.onnx, .pt2, .json) with records into a shared library.
+
+    It needs TVM's runtime to load, not tunehub (docs/deploy.md), and says what it takes: see `tunehub run`.
+    """
+    path = output or Path(f"{model.stem}{SUFFIX}")
+    chosen = {"registry": registry or None, "strict": strict or None, **options}
+    sizes = named_numbers("--specialize", specialize, "NAME=1,8")
+    check_output(path, "--output", SUFFIX)
+    if report is not None:
+        check_output(report, "--report")
+    require_relax_for("compile")
+    with ending_cleanly(), step_display() as show:
+        clock = started(show)
+        read = imported(opened(model, shapes, dims))
+        made = compiled(read, model, path, clock, specialize=sizes or None, **chosen)
+    if report is not None:
+        _save(made, report)
+    if as_json:
+        print_json(as_plain(made))
+    else:
+        print_compiled(model, made)
+
+
+def started(show: Callable[[str], None]) -> StepClock:
+    """The clock of a compile, whose first step begins."""
+    from tunehub.deploy.compiling import StepClock
+
+    clock = StepClock(show)
+    clock("import")
+    return clock
+
+
+def compiled(read: ImportedModel, model: Path, path: Path, clock: StepClock, **options: Any) -> CompiledLibrary:
+    """The library `path` of what was read from the file `model`. Raises what the client raises."""
+    from tunehub.deploy.compiling import compile_library
+
+    return compile_library(read.module, path, clock=clock, outputs=read.outputs, source=model, **options)
+
+
+def check_output(path: Path, option: str, suffix: str = "") -> None:
+    """Raise LibraryError unless a file of this name can be written."""
+    from tunehub.deploy.library import check_writable
+    from tunehub.exceptions import LibraryError
+
+    if suffix and path.suffix != suffix:
+        remedy = f"give {path.with_suffix(suffix)}"
+        raise LibraryError(
+            path, f"does not end in {suffix}, by which TVM's runtime loads it", place=option, remedy=remedy
+        )
+    check_writable(path, option)
+
+
+def print_compiled(model: Path, made: CompiledLibrary, *, kept: bool = True) -> None:
+    """What was made, for people; `kept`: they can run it."""
+    report = made.report
+    seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in made.seconds.items())
+    total = sum(made.seconds.values())
+    click.echo(
+        f"{model.name} for {report.target} with {report.package or 'no package'}, in {total:.1f} s ({seconds})\n"
+    )
+    rows = [
+        (each.rung, str(each.workloads), str(each.calls), "" if each.time_share is None else f"{each.time_share:.0%}")
+        for each in report.coverage()
+    ]
+    print_table(("RUNG", "FUNCTIONS", "CALLS", "KNOWN TIME"), rows, empty="no function was scheduled")
+    click.echo()
+    for line in str(report.summary()).splitlines()[1:]:
+        if not line.startswith("calls: "):  # the table says it
+            click.echo(line)
+    place = made.path if kept else "library"
+    click.echo(f"{place}: {plain_size(made.bytes)}; the model's weights are {plain_size(made.weight_bytes)}")
+    for title, specs in (("takes", made.interface.inputs), ("gives", made.interface.outputs)):
+        click.echo(f"{title} {', '.join(map(str, specs))}")
+    if kept:
+        click.echo(f"\nrun it: tunehub run {made.path}")
+
+
+def as_plain(made: CompiledLibrary) -> dict[str, Any]:
+    """What was made, for programs; the report is that of `--report`, without its workloads."""
+    import msgspec
+
+    report = made.report.to_json()
+    return {
+        "library": str(made.path),
+        "bytes": made.bytes,
+        "weight_bytes": made.weight_bytes,
+        "seconds": dict(made.seconds),
+        "interface": msgspec.to_builtins(made.interface),
+        "report": {name: value for name, value in report.items() if name != "workloads"},
+    }
+
+
+@contextmanager
+def step_display() -> Iterator[Callable[[str], None]]:
+    """On a terminal, what is being done, on stderr; gone afterwards."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("") as status:
+        yield lambda step: status.update(f"{_STEPS.get(step, step)} …")
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Being asked to end (SIGTERM) removes temporary files, as Ctrl-C does."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = None
+    with suppress(ValueError):  # not in the main thread
+        before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _save(made: CompiledLibrary, report: Path) -> None:
+    from tunehub._files.atomic import create_file
+
+    try:
+        create_file(report, made.report.save)
+    except OSError as error:
+        reason = f"{error.strerror}; the library is in {made.path}"
+        raise click.ClickException(f"--report {report}: {reason}; give a file that you may write") from None

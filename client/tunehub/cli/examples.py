@@ -1,0 +1,69 @@
+"""An example or two for each command: its `--help` and docs/reference.md have them, and tests parse them."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES = """\
+tunehub bench model.onnx --dim batch=1 --plot bench.svg
+tunehub bench model.so --against onnxruntime --json
+tunehub cache clear
+tunehub cache ls
+tunehub cache verify
+tunehub calibrate --dry-run
+tunehub check work/resnet
+tunehub check work/resnet --end-to-end
+tunehub compile model.onnx
+tunehub compile model.onnx --dim batch=1 -o model.so --report report.json
+tunehub compile model.pt2 --specialize s77=1,8
+tunehub delegate s3://bucket/hub alice --key alice.pub --names 'llvm-znver*' --targets-key targets --online-key online
+tunehub demo --network squeezenet
+tunehub distill work/resnet -o records.jsonl
+tunehub doctor
+tunehub explain model.onnx --target llvm-znver5 --misses misses.jsonl
+tunehub export tophub tophub/ --target llvm-znver5
+tunehub fetch llvm-znver5==0.1.0
+tunehub import cuda_v0.10.log -o registry/
+tunehub init s3://bucket/hub --root-key root1 --root-key root2 --targets-key targets --online-key online
+tunehub key new publisher
+tunehub key show publisher.pub
+tunehub list llvm
+tunehub lock
+tunehub lock llvm-znver5 'cuda-h200>=0.9' --upgrade llvm-znver5
+tunehub mirror https://example.com/hub s3://bucket/hub
+tunehub networks
+tunehub pack work/resnet --version 0.1.0
+tunehub publish s3://bucket/hub packages/llvm-znver5-0.1.0.tunepkg --key publisher --online-key online
+tunehub refresh s3://bucket/hub --online-key online
+tunehub resolve llvm-znver4
+tunehub rotate s3://bucket/hub online --new-key online2 --root-key root1 --online-key online
+tunehub run model.so
+tunehub run model.so --inputs x.npz --outputs y.npz
+tunehub show llvm-znver5==0.1.0
+tunehub sync --frozen
+tunehub trust add https://example.com/hub root.json
+tunehub trust bind llvm-znver5 https://example.com/hub
+tunehub trust ls
+tunehub trust remove https://example.com/hub
+tunehub trust unbind llvm-znver5
+tunehub tune --target host --model model.onnx --dim batch=1,2,4 --work work/model
+tunehub tune --target host --from-misses misses.jsonl --tuner template --work work/misses
+tunehub unyank s3://bucket/hub llvm-znver5==0.1.0 --key publisher --online-key online
+tunehub yank s3://bucket/hub llvm-znver5==0.1.0 --reason 'slower than 0.0.9' --key publisher --online-key online
+"""
+
+
+def examples_of(path: tuple[str, ...]) -> tuple[str, ...]:
+    """The examples of a command, or of all commands in a group, by the words that call it."""
+    wanted = ["tunehub", *path]
+    return tuple(line for line in EXAMPLES.splitlines() if line.split()[: len(wanted)] == wanted)
+
+
+def with_examples(command: click.Command, path: tuple[str, ...]) -> click.Command:
+    """The command, and those in it, with examples behind their help."""
+    found = examples_of(path)
+    if found:
+        command.epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in found)))
+    for name, inner in getattr(command, "commands", {}).items():
+        with_examples(inner, (*path, name))
+    return command

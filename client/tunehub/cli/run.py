@@ -1,0 +1,107 @@
+"""`tunehub run`: what a compiled library takes, gives, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tunehub.cli.model_files import dim_option, named_sizes, require_relax_for
+from tunehub.cli.options import json_option
+from tunehub.cli.output import print_json
+
+if TYPE_CHECKING:
+    from tunehub.deploy.library import Library
+    from tunehub.measure.protocol import MeasuringPlan
+
+_WARM_UP_S, _SAMPLE_S, _BUDGET_S = 0.1, 0.05, 30.0
+
+
+@click.command()
+@click.argument("library", metavar="MODEL.so", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="Arrays by name.  [random ones]")
+@click.option("--outputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="Write what comes out.")
+@dim_option
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs.")
+@click.option("--repeat", type=click.IntRange(min=1), default=7, show_default=True, help="Timed samples.")
+@json_option
+def run(
+    library: Path, inputs: Path | None, outputs: Path | None, dims: Sequence[str], seed: int, repeat: int, as_json: bool
+) -> None:
+    """Run a library that `tunehub compile` wrote: shapes and element types of what it takes and gives, and its time.
+
+    Loading a library runs its code: load only your own.
+    """
+    from tunehub.cli.compile import check_output
+    from tunehub.deploy.arrays import write_arrays
+    from tunehub.target.threads import size_pool
+
+    sizes = named_sizes(dims)
+    if inputs is not None and sizes:
+        raise click.UsageError("--dim is for random inputs; --inputs has sizes of its own")
+    if outputs is not None:
+        check_output(outputs, "--outputs")
+    require_relax_for("run")
+    size_pool()
+    loaded, given = _loaded(library, inputs, sizes, seed)
+    found, times = _timed(loaded, given, repeat)
+    if outputs is not None:
+        try:
+            write_arrays(outputs, found)
+        except OSError as error:
+            raise click.ClickException(
+                f"--outputs {outputs}: {error.strerror}; give a file that you may write"
+            ) from None
+    facts = {"library": str(library), "inputs": _shapes(given), "outputs": _shapes(found), **_statistics(times)}
+    if as_json:
+        print_json({**facts, "samples_s": list(times)})
+    else:
+        _print(facts)
+
+
+def _loaded(path: Path, inputs: Path | None, sizes: Mapping[str, int], seed: int) -> tuple[Library, dict[str, Any]]:
+    from tunehub.deploy.arrays import random_inputs, read_inputs
+    from tunehub.deploy.library import Library
+
+    library = Library(path)
+    if inputs is not None:
+        return library, read_inputs(inputs, library.interface)
+    return library, random_inputs(library.interface, sizes, seed)
+
+
+def _timed(library: Library, given: Mapping[str, Any], repeat: int) -> tuple[dict[str, Any], tuple[float, ...]]:
+    """The outputs of the first run, and seconds of a run in each sample."""
+    from tunehub.measure.protocol import in_turns, wall_timer
+
+    once = library.runner(given)
+    found = library.outputs(once())
+    return found, in_turns({"run": wall_timer(once)}, plan(repeat))["run"]
+
+
+def plan(repeat: int) -> MeasuringPlan:
+    """So many samples of one program."""
+    from tunehub.measure.protocol import MeasuringPlan
+
+    return MeasuringPlan(rounds=repeat, sample_s=_SAMPLE_S, warm_up_s=_WARM_UP_S, budget_s=_BUDGET_S)
+
+
+def _statistics(times: Sequence[float]) -> dict[str, Any]:
+    from statistics import median
+
+    return {"median_s": median(times), "least_s": min(times), "most_s": max(times), "samples": len(times)}
+
+
+def _shapes(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()]
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    for title in ("inputs", "outputs"):
+        for each in facts[title]:
+            click.echo(f"{title[:-1]:<7} {each['name']} {each['dtype']} {each['shape']}")
+    times = "median {:.4g} ms, {:.4g} to {:.4g}".format(
+        *(1e3 * facts[name] for name in ("median_s", "least_s", "most_s"))
+    )
+    click.echo(f"{times} ({facts['samples']} samples)")

@@ -1,0 +1,100 @@
+"""A Relax module becomes a library that says what it takes (TVM 0.25 and newer)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunehub import api
+from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
+from tunehub.deploy.interface import Interface
+from tunehub.deploy.library import write_library
+from tunehub.hub import open_hub
+from tunehub.report.report import Report
+from tunehub.target.descriptors import as_tvm_target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tunehub.options import HubOptions, Sizes
+
+STEPS = ("import", "registries", "graph", "schedule", "lower", "code", "link")
+"""What a compile does, in order; the first is reading the model."""
+
+
+class StepClock:
+    """When each step began: seconds by step. `show` is told what begins."""
+
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        self._show = show
+        self._began: list[tuple[str, float]] = []
+
+    def __call__(self, step: str) -> None:
+        """`step` begins, and the one before ends."""
+        self._began.append((step, time.perf_counter()))
+        if self._show is not None:
+            self._show(step)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each step so far, the last one until now; several of one name are added."""
+        ends = [began for _, began in self._began[1:]] + [time.perf_counter()]
+        found: dict[str, float] = {}
+        for (name, began), end in zip(self._began, ends, strict=True):
+            found[name] = found.get(name, 0.0) + end - began
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledLibrary:
+    """A library that was written: its `bytes`, those of the model's weights as they were imported, the report, and
+    `seconds` by step."""
+
+    path: Path
+    interface: Interface
+    report: Report
+    bytes: int
+    weight_bytes: int
+    seconds: Mapping[str, float]
+
+
+def compile_library(
+    mod: Any,
+    path: Path,
+    *,
+    target: object = None,
+    clock: StepClock,
+    outputs: Sequence[str] = (),
+    source: Path | None = None,
+    specialize: Sizes | None = None,
+    cc: str | None = None,
+    **options: Unpack[HubOptions],
+) -> CompiledLibrary:
+    """Compile `mod` as `tunehub.compile` does and write it as the shared library `path`, which names its `outputs`, and
+    `source`, the model's file. `cc` is the compiler that links it.
+
+    Raises as `tunehub.compile`; LibraryError for a module without a `main` of tensors, LinkError, OSError.
+    """
+    clock("registries")
+    tvm_target = as_tvm_target(target)
+    interface = interface_of(mod, tvm_target, outputs=outputs, source=source)
+    hub = open_hub(tvm_target, **options)
+    hub.on_step = clock
+    try:
+        executable = api.compile(with_interface(mod, interface), tvm_target, hub=hub, specialize=specialize)
+        clock("link")
+        write_library(executable, path, cc)
+        hub.read_tuning()
+        report = hub.report()
+    finally:
+        hub.close()
+    return CompiledLibrary(
+        path=path,
+        interface=interface,
+        report=report,
+        bytes=path.stat().st_size,
+        weight_bytes=weight_bytes(mod),
+        seconds=clock.seconds(),
+    )

@@ -1,0 +1,97 @@
+"""The interface of a Relax module, and putting it into the module (TVM 0.25 and newer)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tunehub import __version__
+from tunehub.deploy.interface import FUNCTION, Interface, TensorSpec, encoded
+from tunehub.exceptions import LibraryError
+from tunehub.relax.nodes import is_constant, shape_of_type, tensor_type
+
+_CHUNK = 1 << 20
+
+
+def interface_of(mod: Any, target: Any, *, outputs: Sequence[str] = (), source: Path | None = None) -> Interface:
+    """What `main` of `mod` takes and gives, compiled for `target`. `outputs` are the names of what it gives, where they
+    are known; `source` is the model's file. Raises LibraryError for a module without a `main` of tensors; OSError."""
+    main = _main(mod)
+    given = [(str(getattr(each, "name_hint", None) or each.name), tensor_type(each)) for each in main.params]
+    results = _results(main.ret_ty if hasattr(main, "ret_ty") else main.ret_struct_info)
+    named = list(outputs) if len(outputs) == len(results) else [f"output_{at}" for at in range(len(results))]
+    return Interface(
+        inputs=tuple(_spec(name, kind, "input") for name, kind in given),
+        outputs=tuple(_spec(name, kind, "output") for name, kind in zip(named, results, strict=True)),
+        target=str(target),
+        device=str(target.kind.name),
+        tvm=str(tvm.__version__),
+        tunehub=__version__,
+        source=source.name if source else None,
+        source_sha256=file_sha256(source) if source else None,
+    )
+
+
+def with_interface(mod: Any, interface: Interface) -> Any:
+    """`mod` with a function that returns `interface`. Raises LibraryError where another one has its name."""
+    if any(str(variable.name_hint) == FUNCTION for variable in mod.functions):
+        raise LibraryError(FUNCTION, "is a function of the module", place="model", remedy="give it another name")
+    text = relax.const(np.frombuffer(encoded(interface), np.uint8))
+    builder = relax.BlockBuilder()
+    with builder.function(FUNCTION, []):
+        builder.emit_func_output(text)
+    return tvm.IRModule({**dict(mod.functions.items()), **dict(builder.get().functions.items())}, attrs=mod.attrs)
+
+
+def weight_bytes(mod: Any) -> int:
+    """Bytes of the constants of `mod`, each counted once."""
+    sizes: dict[int, int] = {}
+
+    def visit(expression: Any) -> None:
+        if is_constant(expression):
+            kind = tensor_type(expression)
+            # The hash of a node of TVM's is that of its address; constants stay alive with their module.
+            sizes[hash(expression)] = math.prod(shape_of_type(kind) or ()) * np.dtype(str(kind.dtype)).itemsize
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function.body, visit)
+    return sum(sizes.values())
+
+
+def file_sha256(path: Path) -> str:
+    """The hash of a file. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _main(mod: Any) -> Any:
+    for variable, function in mod.functions.items():
+        if str(variable.name_hint) == "main" and isinstance(function, relax.Function):
+            return function
+    raise LibraryError("main", "is no Relax function of the module", place="model", remedy="export the model again")
+
+
+def _results(kind: Any) -> list[Any]:
+    return [inner for field in kind.fields for inner in _results(field)] if hasattr(kind, "fields") else [kind]
+
+
+def _spec(name: str, kind: Any, place: str) -> TensorSpec:
+    dtype, shape = getattr(kind, "dtype", None), shape_of_type(kind)
+    if dtype is None or not hasattr(kind, "ndim"):
+        reason = f"is a {type(kind).__name__}, not a tensor"
+        raise LibraryError(name, reason, place=place, remedy="export a model of tensors")
+    extents = (
+        None if shape is None else tuple(e if isinstance(e, int) else str(str(e)) for e in shape)
+    )  # TVM's texts are of a class of their own
+    return TensorSpec(name=name, dtype=str(dtype), shape=extents)

@@ -1,0 +1,155 @@
+"""Matmuls and convolutions by instructions that multiply groups of numbers and add up the products of each group.
+
+Groups are neighbours along what is summed up: activations have them as they are, because channels of a block, or
+columns of a matrix, lie side by side. Weights are ``[N/o, K/g, o, g]`` and ``[O/o, I/i, KH, KW, i/g, o, g]``. AMX adds
+up 16 groups in one step: its weights are ``[N/o, K/16g, 16, o, g]`` and ``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The
+layout carries the instruction: no record can ask for it where weights were packed otherwise.
+
+Sums of bfloat16 are float32, sums of integers int32; otherwise these are the operators of
+:mod:`tunehub.relax.layout.blocked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tunehub.relax.layout.blocked import PAD, at, cut, windows
+from tunehub.relax.layout.weights import Array, pack_conv2d_weight, pack_dense_weight
+from tunehub.relax.nodes import constant_like, plain_extent
+
+NARROW, WIDE = "bfloat16", "float32"
+DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16", "tunehub_dense_amx"
+CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES = "tunehub_conv2d_int8", "tunehub_conv2d_bf16", "tunehub_conv2d_amx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """How an instruction reads weights: ``size`` numbers of ``kind`` in a group, ``steps`` groups that it adds up.
+    ``name``: of its kernels."""
+
+    name: str
+    kind: str
+    size: int
+    steps: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Numbers that one instruction adds up in each sum."""
+        return self.steps * self.size
+
+
+PAIRS = Groups(name="bf16", kind=NARROW, size=2)
+WORDS = {size: Groups(name="int8", kind=kind, size=size) for size, kind in ((4, "int8"), (2, "int16"))}  # by size
+TILES = Groups(name="amx", kind=NARROW, size=2, steps=16)
+TILES_INT8 = Groups(name="int8_amx", kind="int8", size=4, steps=16)
+
+
+def dense_grouped(data: Any, weight: Any, *, outputs: int) -> Any:
+    """Return the matmul of ``data`` ``[..., M, K]``, bfloat16 or uint8, and ``weight``, as :func:`pack_dense` returns
+    it, as ``[..., M, outputs]`` in float32 or int32."""
+    *lead, depth = [plain_extent(extent) for extent in data.shape]
+    outer, *split, block, group = [int(extent) for extent in weight.shape]
+    if str(weight.dtype) == "int16":
+        narrow = data
+        data = te.compute((*lead, depth), lambda *i: at(narrow, *i).astype("int16"), name=PAD)
+    sums = _sums(weight)
+    axes = [te.reduce_axis((0, extent), f"k{i}") for i, extent in enumerate((*split, group))]
+
+    def compute(*indices: Any) -> Any:
+        *rows, oc, oi = indices
+        element, factor = at(data, *rows, _position(axes, (*split, group))), at(weight, oc, *axes[:-1], oi, axes[-1])
+        return te.sum(element.astype(sums) * factor.astype(sums), axis=axes)
+
+    name = _named(weight, len(split), DENSE_INT8, DENSE_PAIRS, DENSE_TILES)
+    return cut(te.compute((*lead, outer, block), compute, name=name), outputs)
+
+
+def conv2d_grouped(
+    data: Any,
+    weight: Any,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Any:
+    """Return the convolution of ``data`` ``[N, C/c, H, W, c]``, bfloat16 or uint8, and ``weight``, as
+    :func:`pack_conv2d` returns it, as ``[N, O/o, OH, OW, o]`` in float32 or int32; ``padding``: top, left, bottom,
+    right. One group of channels only. Where weights have 16 bits, data are widened once, with their padding."""
+    outer, inputs, *kernel, block, group = [int(extent) for extent in weight.shape]
+    kernel, split = kernel[:2], kernel[2:]
+    if str(weight.dtype) == "int16":
+        data, padding = _widened(data, padding), (0, 0, 0, 0)
+    padded, size, place = windows(data, kernel, strides, padding, dilation)
+    sums = _sums(weight)
+    extents = (("ic", inputs), ("kh", kernel[0]), ("kw", kernel[1]), *((f"k{i}", e) for i, e in enumerate(split)))
+    axes = [te.reduce_axis((0, extent), name) for name, extent in (*extents, ("item", group))]
+    ic, kh, kw, *inner = axes
+
+    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+        element = at(padded, n, ic, *place(oh, ow, kh, kw), _position(inner, (*split, group)))
+        return te.sum(element.astype(sums) * at(weight, oc, *axes[:-1], oi, axes[-1]).astype(sums), axis=axes)
+
+    name = _named(weight, len(split), CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES)
+    return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=name)
+
+
+def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
+    """The constant of ``weight`` ``[K, N]`` as :func:`dense_grouped` reads it, filled up with zeros where outputs end;
+    what one instruction adds up divides K."""
+    return _packed(pack_dense_weight(weight, out_block=out_block), groups)
+
+
+def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int) -> Any:
+    """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_grouped` reads it, filled up with zeros; what one
+    instruction adds up divides ``in_block``."""
+    return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block), groups)
+
+
+def _packed(weight: Array, groups: Groups) -> Any:
+    """The constant of ``weight`` ``[..., inputs, outputs]`` with its inputs in ``groups``."""
+    *outer, _, outputs = weight.shape
+    steps = (groups.steps,) if groups.steps > 1 else ()
+    values = weight.reshape(*outer, -1, *steps, groups.size, outputs).swapaxes(-1, -2)
+    if groups.kind != NARROW:
+        return constant_like(values.shape, groups.kind, lambda own: np.copyto(own, values))
+    import ml_dtypes  # with TVM from 0.27 on
+
+    return relax.const(np.ascontiguousarray(values.astype(ml_dtypes.bfloat16)), NARROW)
+
+
+def _sums(weight: Any) -> str:
+    return WIDE if str(weight.dtype) == NARROW else "int32"
+
+
+def _named(weight: Any, split: int, integers: str, pairs: str, tiles: str) -> str:
+    """The name for the instruction that ``weight``, with its inputs in ``split`` axes of groups, is packed for."""
+    return tiles if split > 1 else pairs if str(weight.dtype) == NARROW else integers
+
+
+def _position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
+    """Where along the inputs an element is that ``axes`` count, the last of them fastest."""
+    position = axes[0]
+    for axis, extent in zip(axes[1:], extents[1:], strict=True):
+        position = position * extent + axis
+    return position
+
+
+def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:
+    """``data`` in 16 bits with zeros around it."""
+    top, left, bottom, right = padding
+    batch, outer, height, width, block = [plain_extent(extent) for extent in data.shape]
+
+    def compute(n: Any, c: Any, h: Any, w: Any, i: Any) -> Any:
+        row, column = h - top, w - left
+        value = at(data, n, c, row, column, i).astype("int16")
+        if not any(padding):
+            return value
+        inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+        return tirx.if_then_else(inside, value, tirx.const(0, "int16"))
+
+    return te.compute((batch, outer, height + top + bottom, width + left + right, block), compute, name=PAD)

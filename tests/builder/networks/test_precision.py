@@ -1,0 +1,78 @@
+"""Networks in bfloat16 and in 8 bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("onnxruntime")
+
+import onnx
+import onnxruntime
+
+from tunehub_builder import networks
+from tunehub_builder.networks import NetworkError, OnnxFileError
+from tunehub_builder.networks.precision import is_quantised
+
+from ...tiny_networks import tiny_mobilenet
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_bfloat16_changes_the_name_and_how_it_is_compiled_alone() -> None:
+    whole = tiny_mobilenet()
+    narrow = networks.in_precision(whole, "bf16")
+    assert (narrow.name, narrow.precision, narrow.compiled_in) == ("tiny_bf16", "bf16", "bf16")
+    assert (whole.precision, whole.compiled_in, narrow.definition) == ("float32", "float32", whole.definition)
+    assert networks.in_precision(whole, "float32") is whole
+    assert networks.in_precision(narrow, None) is narrow
+
+
+def test_a_network_is_quantised_once_and_stays_near(cache: Path, tmp_path: Path) -> None:
+    whole = tiny_mobilenet()
+    narrow = networks.in_precision(whole, "int8")
+    assert (narrow.name, narrow.precision, narrow.compiled_in) == ("tiny_int8", "int8", "float32")
+    model = narrow.onnx_model()
+    assert is_quantised(model)
+    assert not is_quantised(whole.onnx_model())
+    (kept,) = (cache / "quantised").iterdir()
+    written = kept.stat().st_mtime_ns
+    assert narrow.onnx_model() == model
+    assert kept.stat().st_mtime_ns == written
+
+    found, expected = (
+        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            None, whole.sample_inputs()
+        )[0]
+        for each in (model, whole.onnx_model())
+    )
+    assert 0 < np.abs(found - expected).max() < 0.2 * np.abs(expected).max()
+
+    file = tmp_path / "mine.onnx"
+    onnx.save(model, file)
+    read = networks.from_onnx_file(file)
+    assert (read.name, read.precision) == ("mine", "int8"), "a model in 8 bits needs no option"
+    with pytest.raises(NetworkError, match="'mine' is in int8 and cannot be in bf16: leave --precision out"):
+        networks.in_precision(read, "bf16")
+
+
+def test_standard_networks_are_known_in_each_precision() -> None:
+    found = networks.get("bert_base_bf16")
+    assert (found.name, found.precision) == ("bert_base_bf16", "bf16")
+    assert networks.get_open("bert_base", {"sequence": (16,)}, "bf16").name == "bert_base_bf16_open"
+    assert networks.get_open("bert_base", {}, None).name == "bert_base"
+    for name, known in (("resnet50_int8", True), ("resnet50_fp16", True), ("resnet51_int8", False)):
+        assert networks.is_known(name) is known
+    with pytest.raises(NetworkError, match="unknown network 'resnet51_bf16'"):
+        networks.get("resnet51_bf16")
+    with pytest.raises(OnnxFileError, match="has no dimension 'width'"):
+        networks.get_open("bert_base", {"width": (1,)}, "bf16")

@@ -1,0 +1,174 @@
+"""`tunehub compile` and `tunehub run`, in this process; what the library is to others is in tests/client/deploy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ...tiny_networks import tiny_mobilenet
+
+onnx = pytest.importorskip("onnx")
+tvm = pytest.importorskip("tvm")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - only if there is onnx
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::tunehub.HubWarning")]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def product(here: Path) -> Path:
+    """ids [batch, 4] times a constant; the output is called `sum/0`."""
+    weights = numpy_helper.from_array(np.arange(20, dtype="float32").reshape(4, 5), "w")
+    ids = helper.make_tensor_value_info("x:0", TensorProto.FLOAT, ("batch", 4))
+    result = helper.make_tensor_value_info("sum/0", TensorProto.FLOAT, ("batch", 5))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x:0", "w"], ["sum/0"])], "g", [ids], [result], [weights])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), here / "product.onnx"
+    )
+    return here / "product.onnx"
+
+
+def test_a_model_becomes_a_library_that_runs(run: Any, here: Path) -> None:
+    network = tiny_mobilenet()
+    onnx.save(network.onnx_model(), "tiny.onnx")
+    made = run("compile", "tiny.onnx", "--report", "report.json")
+    assert made.code == 0, made.err
+    assert made.out.startswith("tiny.onnx for llvm-")
+    assert "takes data float32 [1, 3, 16, 16]\n" in made.out and "run it: tunehub run tiny.so" in made.out
+    report = json.loads((here / "report.json").read_text())
+    assert len(report["workloads"]) >= 5 and all(each["rung"] != "exact" for each in report["workloads"])
+    assert {path.name for path in here.iterdir()} == {"tiny.onnx", "tiny.so", "report.json"}
+
+    inputs = network.sample_inputs(7)
+    np.savez("x.npz", **inputs)
+    ran = run("run", "tiny.so", "--inputs", "x.npz", "--outputs", "y.npz", "--repeat", 2)
+    assert ran.code == 0, ran.err
+    assert "input   data float32 [1, 3, 16, 16]" in ran.out and "median" in ran.out
+    target = tvm.target.Target({"kind": "llvm"})
+    machine = tvm.relax.VirtualMachine(tvm.compile(network.relax_module(), target), tvm.cpu())
+    expected = machine["main"](*map(tvm.runtime.tensor, inputs.values())).numpy()
+    with np.load("y.npz") as found:
+        (array,) = found.values()
+    assert np.allclose(array, expected, atol=1e-5)
+
+
+def test_an_open_dimension_stays_open_and_runs_at_any_size(run: Any, product: Path) -> None:
+    made = run("compile", product, "-o", "open.so", "--json").json
+    assert made["library"] == "open.so" and made["weight_bytes"] == 80
+    assert list(made["seconds"]) == ["import", "registries", "graph", "schedule", "lower", "code", "link"]
+    interface = made["interface"]
+    assert interface["inputs"] == [{"name": "x_0", "dtype": "float32", "shape": ["batch", 4]}]
+    assert interface["outputs"] == [{"name": "sum_0", "dtype": "float32", "shape": ["batch", 5]}]
+    assert interface["source"] == "product.onnx" and len(interface["source_sha256"]) == 64
+    for size in (1, 9):
+        ran = run("run", "open.so", "--dim", f"batch={size}", "--repeat", 1, "--json").json
+        assert ran["outputs"] == [{"name": "sum_0", "dtype": "float32", "shape": [size, 5]}]
+        assert ran["median_s"] > 0
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    np.savez("x.npz", x_0=x)
+    assert run("run", "open.so", "--inputs", "x.npz", "--outputs", "y.npz", "--repeat", 1).code == 0
+    with np.load("y.npz") as found:
+        assert np.allclose(found["sum_0"], x @ np.arange(20, dtype="float32").reshape(4, 5))
+    missing = run("run", "open.so")
+    assert missing.code == 2 and "'x_0': has the open dimension 'batch'" in missing.err
+    assert run("run", "open.so", "--dim", "bath=1").code == 2
+
+
+def test_dimensions_and_inputs_can_be_fixed_and_have_functions_of_their_own(run: Any, product: Path) -> None:
+    by_name = run("compile", product, "--dim", "batch=3", "--json").json
+    assert by_name["interface"]["inputs"][0]["shape"] == [3, 4]
+    by_input = run("compile", product, "--input-shape", "x:0=2,4", "--json").json
+    assert by_input["interface"]["inputs"][0]["shape"] == [2, 4]
+    assert run("compile", product, "--specialize", "batch=1,8", "-o", "both.so").code == 0
+    machine = tvm.relax.VirtualMachine(tvm.runtime.load_module("both.so"), tvm.cpu())
+    assert machine["main_batch_8"](tvm.runtime.tensor(np.ones((8, 4), "float32"))).shape == (8, 5)
+
+
+def test_what_cannot_be_compiled_is_said_and_leaves_no_file(run: Any, product: Path, here: Path) -> None:
+    node = helper.make_node("Frobnicate", ["x"], ["y"], domain="com.acme", name="frob_1")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4)) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), "foreign.onnx")
+    Path("weights.pth").write_bytes(b"\x80\x04N.")
+    before = set(here.iterdir())
+    for arguments, code, expected in (
+        (["foreign.onnx"], 1, r"cannot import the operator Frobnicate (node frob_1)"),
+        (["weights.pth"], 1, "holds pickled Python"),
+        (["nowhere.onnx"], 1, "no such file"),
+        ([product, "-o", "nowhere/x.so"], 2, "its folder does not exist"),
+        ([product, "-o", "x.dll"], 2, "give x.so"),
+        ([product, "--report", "nowhere/x.json"], 2, "--report"),
+        ([product, "--dim", "bath=1"], 1, "Its open dimensions are batch"),
+        ([product, "--dim", "batch=1,2"], 2, "--specialize batch=1,2"[:18]),
+        ([product, "--dim", "batch"], 2, "--dim: expected NAME=8, got batch"),
+        ([product, "--dim", "batch=1", "--dim", "batch=2"], 2, "'batch' stands twice"),
+        ([product, "--input-shape", "x:0=0,4"], 2, "--input-shape: expected INPUT:1,3,224,224"),
+        ([product, "--specialize", "bath=1"], 2, "bath"),
+        ([product, "--target", "llvm-abacus"], 2, "LLVM knows no such CPU"),
+        ([product, "--cc", "/nowhere/g++"], 1, "no program"),
+    ):
+        ended = run("compile", *arguments)
+        assert (ended.code, ended.out) == (code, ""), ended
+        assert expected in ended.err
+        assert set(here.iterdir()) == before
+
+
+def test_run_refuses_what_it_cannot_feed_or_write(run: Any, product: Path, here: Path) -> None:
+    assert run("compile", product, "-o", "open.so").code == 0
+    np.savez("x.npz", x_0=np.ones((2, 5), "float32"))
+    for arguments, code, expected in (
+        (["open.so", "--inputs", "x.npz"], 2, "array 'x_0' is [2, 5], the input [batch, 4]"),
+        (["open.so", "--inputs", "x.npz", "--dim", "batch=1"], 2, "--dim is for random inputs"),
+        (["open.so", "--dim", "batch=1", "--outputs", "nowhere/y.npz"], 2, "--outputs"),
+        (["product.onnx"], 2, "tunehub compile"),
+    ):
+        ended = run("run", *arguments)
+        assert (ended.code, ended.out) == (code, ""), ended
+        assert expected in ended.err
+    assert not list(here.glob("y.npz*"))
+
+
+def test_tvm_with_relay_is_said_to_be_too_old(run: Any, product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunehub.target.tvm_generation import InstalledTVM
+
+    monkeypatch.setattr("tunehub.cli.model_files.find_tvm", lambda: InstalledTVM(version="0.19.0", ffi=None))
+    for command in (["compile", product], ["run", "x.so"], ["explain", product]):
+        ended = run(*command)
+        assert ended.code == 1
+        assert f"`tunehub {command[0]}` needs Relax, TVM 0.19.0 has Relay" in ended.err
+        assert "TVM 0.25 to 0.27" in ended.err
+
+
+def test_without_what_reads_models_the_extra_is_named(run: Any, product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tunehub_builder.networks")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    ended = run("compile", product)
+    assert ended.code == 1 and "needs the module onnx" in ended.err and "pip install 'tunehub[builder]'" in ended.err
+
+
+def test_a_program_of_pytorchs_needs_pytorch(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ended = run("compile", Path(__file__).parents[2] / "builder" / "networks" / "data" / "open.pt2")
+    assert ended.code == 1 and "needs the module torch: install PyTorch" in ended.err
+
+
+def test_a_relax_module_becomes_a_library(run: Any) -> None:
+    Path("tiny.json").write_text(str(tvm.ir.save_json(tiny_mobilenet().relax_module())))
+    made = run("compile", "tiny.json", "--json")
+    assert made.code == 0, made.err
+    assert made.json["interface"]["outputs"] == [{"name": "output_0", "dtype": "float32", "shape": [1, 10]}]

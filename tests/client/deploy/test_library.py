@@ -1,0 +1,175 @@
+"""Libraries on disk and in TVM's runtime; the examples of docs/deploy.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunehub.deploy.arrays import random_inputs
+from tunehub.deploy.library import Library, check_writable, write_library
+from tunehub.exceptions import LibraryError, LinkError
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.slow
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "deploy.md").read_text()
+TARGET = tvm.target.Target({"kind": "llvm"})
+ALONE = "import sys; sys.modules['tunehub'] = None\n"  # importing it raises
+
+
+def example(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def default_outputs(inputs: dict[str, Any]) -> Any:
+    from ...tiny_networks import tiny_mobilenet
+
+    machine = tvm.relax.VirtualMachine(tvm.compile(tiny_mobilenet().relax_module(), TARGET), tvm.cpu())
+    return machine["main"](*map(tvm.runtime.tensor, inputs.values())).numpy()
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+class NoCompilerFound:
+    """What TVM compiled, on a machine without a compiler."""
+
+    def export_library(self, path: str, **_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "g++")
+
+
+@pytest.fixture(scope="module")
+def executable() -> Any:
+    mod = tvm.relax.BlockBuilder()
+    with mod.function("main", []):
+        mod.emit_func_output(tvm.relax.const(np.ones(3, "float32")))
+    return tvm.compile(mod.get(), TARGET)
+
+
+def test_a_library_says_what_it_takes_and_computes_what_tvm_does(library: Path) -> None:
+    loaded = Library(library)
+    assert [str(each) for each in loaded.interface.inputs] == ["data float32 [1, 3, 16, 16]"]
+    assert [str(each) for each in loaded.interface.outputs] == ["classes float32 [1, 10]"]
+    inputs = random_inputs(loaded.interface, {}, seed=3)
+    found = loaded.outputs(loaded.runner(inputs)())
+    assert np.allclose(found["classes"], default_outputs(inputs), atol=1e-6)
+
+
+def test_the_python_example_needs_no_compiler_and_no_tunehub(library: Path) -> None:
+    text = ALONE + example("python").replace("model.so", str(library))
+    env = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = default_outputs({"data": np.ones((1, 3, 16, 16), "float32")}).ravel()[:3]
+    name, *numbers = re.findall(r"classes|-?\d+\.\d+(?:e-?\d+)?", done.stdout)
+    assert name == "classes"
+    assert np.allclose([float(number) for number in numbers], expected, atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_the_cpp_example_is_built_with_the_wheels_headers_and_runs(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.cc").write_text(example("cpp"))
+    build, *_ = example("sh").split("./run ")
+    site = str(Path(tvm.__path__[0]).parent)
+    made = subprocess.run(
+        ["sh", "-c", f"SITE={site}\n{build}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    command = ["./run", str(library), "1", "3", "16", "16"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    interface, *numbers = done.stdout.splitlines()
+    assert '"name":"data"' in interface
+    expected = default_outputs({"data": np.ones((1, 3, 16, 16), "float32")}).ravel()[:3]
+    assert np.allclose([float(number) for number in numbers], expected, atol=2e-6)
+
+
+def test_a_library_can_be_read_by_all_who_could_read_any_new_file(library: Path) -> None:
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert stat.S_IMODE(library.stat().st_mode) & 0o444 == 0o444 & ~umask
+
+
+def test_a_full_disk_leaves_what_was_there(executable: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    old = folder / "model.so"
+    old.write_bytes(b"old")
+    full = program(tmp_path / "cc", 'ulimit -f 1\nexec g++ "$@"')
+    with pytest.raises(LinkError, match=r"model\.so: linking failed: .+\(.+\)"):
+        write_library(executable, old, str(full))
+    assert old.read_bytes() == b"old" and list(folder.iterdir()) == [old]
+
+
+def test_what_the_linker_says_is_the_reason(executable: Any, tmp_path: Path) -> None:
+    failing = program(tmp_path / "cc", "echo '/usr/bin/ld: final link failed: No space left on device' >&2; exit 1")
+    with pytest.raises(LinkError, match=r"No space left on device \(free space there"):
+        write_library(executable, tmp_path / "model.so", str(failing))
+    with pytest.raises(LinkError, match=r"no program .*nowhere.*install a C\+\+ compiler"):
+        write_library(executable, tmp_path / "model.so", str(tmp_path / "nowhere"))
+    with pytest.raises(LinkError, match=r"no program g\+\+"):
+        write_library(NoCompilerFound(), tmp_path / "model.so")
+    assert not list(tmp_path.glob("model.so*"))
+
+
+def test_being_asked_to_end_while_linking_leaves_nothing(tmp_path: Path) -> None:
+    """As `tunehub compile` is by a terminal or a container's runtime."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    waiting = program(tmp_path / "cc", f"echo $$ > {tmp_path / 'linking'}\nexec sleep 60")
+    text = f"""
+from pathlib import Path
+from types import SimpleNamespace
+import subprocess
+from tunehub.cli.compile import ending_cleanly
+from tunehub.deploy.library import write_library
+export = lambda path, **_: subprocess.run([{str(waiting)!r}], check=True)
+with ending_cleanly():
+    write_library(SimpleNamespace(export_library=export), Path({str(folder / "model.so")!r}))
+"""
+    process = subprocess.Popen([sys.executable, "-c", text])
+    while not (tmp_path / "linking").is_file():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert not list(folder.iterdir())
+
+
+def test_places_that_cannot_be_written_are_named_before_anything_is_compiled(tmp_path: Path) -> None:
+    check_writable(tmp_path / "model.so", "--output")
+    with pytest.raises(LibraryError, match=r"--output: '.*nowhere/model\.so': its folder does not exist"):
+        check_writable(tmp_path / "nowhere" / "model.so", "--output")
+    with pytest.raises(LibraryError, match="is a folder"):
+        check_writable(tmp_path, "--output")
+    with pytest.raises(LibraryError, match=r"/proc/model\.so"):
+        check_writable(Path("/proc/model.so"), "--output")
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_what_is_no_library_of_ours_is_named(executable: Any, tmp_path: Path) -> None:
+    foreign, text = tmp_path / "foreign.so", tmp_path / "text.so"
+    text.write_text("x")
+    write_library(executable, foreign)
+    for path, reason in (
+        (tmp_path / "nowhere.so", "no such file"),
+        (text, "file too short|invalid ELF"),
+        (foreign, "tunehub_interface"),
+    ):
+        with pytest.raises(LibraryError, match=rf"{path.name}.*({reason}).*tunehub compile"):
+            Library(path)

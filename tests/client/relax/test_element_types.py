@@ -1,0 +1,61 @@
+"""Element types of workloads: they are in every key, and decide which outputs are near enough."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import te  # noqa: E402
+
+from tunehub.relax.element_types import product_types, written_types  # noqa: E402
+from tunehub.relax.keys import anchor_key, workload_key  # noqa: E402
+from tunehub.relax.schedule.operator_class import anchor_class_of, class_of  # noqa: E402
+
+pytestmark = pytest.mark.fast
+
+TYPES = (
+    ("float32", "float32", "float32"),
+    ("bfloat16", "bfloat16", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+    ("float16", "float16", "float32"),
+    ("uint8", "int8", "int32"),
+    ("int8", "int8", "int32"),
+    ("int16", "int16", "int32"),
+)
+
+
+def product(data: str, weight: str, sums: str, depth: int = 16) -> Any:
+    """The same loops whatever the types are."""
+    a, b = te.placeholder((8, depth), data, name="a"), te.placeholder((depth, 16), weight, name="b")
+    k = te.reduce_axis((0, depth), name="k")
+    c = te.compute((8, 16), lambda i, j: te.sum(a[i, k].astype(sums) * b[k, j].astype(sums), axis=k), name="matmul")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
+
+
+def keys(mod: Any) -> tuple[Any, ...]:
+    found = class_of(mod), anchor_class_of(mod)
+    return workload_key(mod), anchor_key(mod), *(each and each.key for each in found)
+
+
+@pytest.mark.parametrize("pair", list(combinations(TYPES, 2)), ids=str)
+def test_records_of_one_precision_are_not_found_for_another(pair: tuple[Any, Any]) -> None:
+    first, second = (keys(product(*types)) for types in pair)
+    assert None not in first + second
+    assert all(own != other for own, other in zip(first, second, strict=True))
+
+
+def test_the_types_of_a_product_are_named_unless_all_is_of_one() -> None:
+    assert product_types(product("uint8", "int8", "int32")["main"]) == "uint8 × int8 → int32"
+    assert product_types(product("bfloat16", "bfloat16", "float32")["main"]) == "bfloat16 × bfloat16 → float32"
+    assert product_types(product("float32", "float32", "float32")["main"]) is None
+
+
+def test_what_is_written_is_known_without_what_is_read() -> None:
+    a = te.placeholder((8,), "uint8", name="a")
+    half = te.compute((8,), lambda i: a[i].astype("bfloat16"), name="half")
+    whole = te.compute((8,), lambda i: half[i].astype("float32"), name="whole")
+    assert written_types(te.create_prim_func([a, whole])) == {"bfloat16", "float32"}
