@@ -76,7 +76,7 @@ def published(work: Path, tmp_path: Path) -> Path:
 
 def test_tuned_published_and_served(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEHUB_PATIENCE", "0")
-    monkeypatch.setattr(ladders, "MARGIN", 0.5)  # two trials need not gain over the rule
+    monkeypatch.setattr(ladders, "OVER_RULE", 0.5)  # two trials need not gain over the rule
     work = tmp_path / "work"
     command = ("--target", "host", "--model", model, "--dim", "rows=8..64", "--trials", 2, "--work", work, *ONE_CORE)
     assert "2 trials measured now" in run(tune, *command).output
