@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,3 +35,17 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
         return CommandResult(int(stop.value.code or 0), shown.out, shown.err)
 
     return run
+
+
+@pytest.fixture
+def forget_modules(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have the modules whose names begin with some letters imported anew. After the test all is as it was, the
+    attributes of their packages, too: else there would be two of every class, and errors that nobody catches."""
+
+    def forget(beginning: str) -> None:
+        for name in [name for name in sys.modules if name.startswith(beginning)]:
+            package, _, attribute = name.rpartition(".")
+            monkeypatch.delattr(sys.modules.get(package), attribute, raising=False)
+            monkeypatch.delitem(sys.modules, name)
+
+    return forget

@@ -92,7 +92,7 @@ def test_a_library_for_a_gpu_is_not_compared_on_this_cpu(
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_compiled(
-    run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, model: Path, monkeypatch: pytest.MonkeyPatch, forget_modules: Any
 ) -> None:
     for arguments, code, expected in (
         (["--against", "tensorrt"], 1, "--against tensorrt: expected some of default"),
@@ -104,8 +104,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_compiled(
         assert (ended.code, ended.out) == (code, ""), ended
         assert expected in ended.err
     assert run("bench", "nowhere.so").code == 2
-    for name in [name for name in sys.modules if name.startswith("tunehub_builder.bench")]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_modules("tunehub_builder.bench")
     monkeypatch.setitem(sys.modules, "tunehub_builder.bench", None)
     assert "pip install 'tunehub[bench]'" in run("bench", model).err
 

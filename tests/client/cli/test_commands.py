@@ -123,9 +123,8 @@ def test_cache(run: Any, registry: RegistryFolder, cache: Path) -> None:
     assert run("cache", "clear", "--json").json["freed"] == 0
 
 
-def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tunehub_builder")]:
-        monkeypatch.delitem(sys.modules, name)
+def test_builder_that_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch, forget_modules: Any) -> None:
+    forget_modules("tunehub_builder")
     for name in ("tunehub_builder", "tunehub_builder.cli", "tunehub_builder.bench.demo"):
         monkeypatch.setitem(sys.modules, name, None)
     tune = run("tune", "--help")

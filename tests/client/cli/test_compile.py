@@ -153,9 +153,10 @@ def test_tvm_with_relay_is_said_to_be_too_old(run: Any, product: Path, monkeypat
         assert "TVM 0.25 to 0.27" in ended.err
 
 
-def test_without_what_reads_models_the_extra_is_named(run: Any, product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tunehub_builder.networks")]:
-        monkeypatch.delitem(sys.modules, name)
+def test_without_what_reads_models_the_extra_is_named(
+    run: Any, product: Path, monkeypatch: pytest.MonkeyPatch, forget_modules: Any
+) -> None:
+    forget_modules("tunehub_builder.networks")
     monkeypatch.setitem(sys.modules, "onnx", None)
     ended = run("compile", product)
     assert ended.code == 1 and "needs the module onnx" in ended.err and "pip install 'tunehub[builder]'" in ended.err
