@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tunehub_builder.tuning.best_so_far import BestSoFar
 from tunehub_builder.tuning.journal import Journal, Trial
 from tunehub_builder.tuning.work_directory import TaskEntry, WorkDirectory
 
@@ -22,13 +23,14 @@ class Distilled:
     """One workload with its best trials, the fastest first (none when all failed), and how many it has in all.
 
     ``preferred`` is the number of the one with its template's default knobs, which others must beat. ``trials`` are
-    those of the template's newest version, ``trials_of_all_versions`` with those of older ones. ``beside_rule``: they
-    are compared with what serves without a record, too.
+    those of the template's newest version, ``trials_of_all_versions`` with those of older ones; ``so_far`` is how the
+    best time of the former fell. ``beside_rule``: they are compared with what serves without a record, too.
     """
 
     task: TaskEntry
     best: tuple[Trial, ...]
     trials: int
+    so_far: BestSoFar = field(default_factory=BestSoFar, compare=False)
     trials_of_all_versions: int = 0
     preferred: int | None = None
     beside_rule: bool = False
@@ -57,14 +59,14 @@ def distill(directory: WorkDirectory, top: int = FINALISTS, *, beside_rule: bool
 class BestTrials:
     """The fastest ``top`` trials of a task, of its template's newest version (0: of no template) alone.
 
-    ``default`` is the first of that version: the tuner measures the template's default knobs first. ``trials`` counts
+    ``default`` is the first of that version: the tuner measures the template's default knobs first. ``so_far`` counts
     those of that version, ``all_trials`` all.
     """
 
     top: int
     version: int = 0
     default: Trial | None = None
-    trials: int = 0
+    so_far: BestSoFar = field(default_factory=BestSoFar)
     all_trials: int = 0
     _heap: list[tuple[float, int, Trial]] = field(default_factory=list)
 
@@ -78,14 +80,14 @@ class BestTrials:
         self.all_trials += 1
         version = 0 if trial.choice is None else trial.choice.version
         if version > self.version:
-            self.version, self.default, self.trials, self._heap = version, None, 0, []
+            self.version, self.default, self.so_far, self._heap = version, None, BestSoFar(), []
         elif version < self.version:
             return
-        self.trials += 1
+        self.so_far.add(trial.mean_s if is_measured(trial) else math.inf)
         if trial.choice is not None and self.default is None:
             self.default = trial
         if is_measured(trial):
-            heapq.heappush(self._heap, (-trial.mean_s, -self.trials, trial))
+            heapq.heappush(self._heap, (-trial.mean_s, -self.so_far.trials, trial))
             if len(self._heap) > self.top:
                 heapq.heappop(self._heap)
 
@@ -109,7 +111,8 @@ def _distilled(task: TaskEntry, found: BestTrials, beside_rule: bool) -> Distill
     return Distilled(
         task=task,
         best=tuple(best),
-        trials=found.trials,
+        trials=found.so_far.trials,
+        so_far=found.so_far,
         trials_of_all_versions=found.all_trials,
         preferred=preferred,
         beside_rule=beside_rule,

@@ -14,6 +14,7 @@ from tunehub_builder.packing.contents import Contents
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import CURVES, curves_in
 
 
 def with_base(contents: Contents, path: Path) -> Contents:
@@ -25,8 +26,9 @@ def with_base(contents: Contents, path: Path) -> Contents:
     try:
         with open_package(path) as package:
             manifest = package.manifest
-            files = {name: package.read(name) for name in package.names if name not in (MANIFEST, EVIDENCE)}
+            files = {name: package.read(name) for name in package.names if name not in (MANIFEST, EVIDENCE, CURVES)}
             evidence = package.read(EVIDENCE) if EVIDENCE in package.names else b""
+            curves = curves_in(package)
     except OSError as error:
         raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
     both = sorted(files.keys() & contents.files.keys())
@@ -42,6 +44,7 @@ def with_base(contents: Contents, path: Path) -> Contents:
         provenance=contents.provenance,
         files={**files, **contents.files},
         evidence=evidence + contents.evidence,
+        curves=(*curves, *contents.curves),
         counts={**contents.counts, "taken_along": sum(entry.count for entry in manifest.record_sets)},
     )
 

@@ -10,12 +10,13 @@ from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.manifest import NetworkEntry, Provenance, RecordSet
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import TuningCurve
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """What goes into a package, before it has a version. ``files`` by their names in it, without the evidence;
-    ``counts``: records, and workloads that were rejected or not checked."""
+    """What goes into a package, before it has a version. ``files`` by their names in it, without the evidence
+    and the tuning ``curves``; ``counts``: records, and workloads that were rejected or not checked."""
 
     target: TargetDescriptor
     record_sets: tuple[RecordSet, ...]
@@ -24,6 +25,7 @@ class Contents:
     files: Mapping[str, bytes]
     evidence: bytes
     counts: dict[str, int]
+    curves: tuple[TuningCurve, ...] = ()
 
 
 def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError:

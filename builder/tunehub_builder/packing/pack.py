@@ -18,6 +18,7 @@ from tunehub_registry.evidence import NetworkEvidence
 from tunehub_registry.machine_profile import PROFILE, encode_profile
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, pack
+from tunehub_registry.tuning_curves import CURVES, encode_curves
 
 
 def pack_directory(
@@ -55,7 +56,8 @@ def pack_directory(
     )
     own = profile_to_pack(directory, profile, contents.target)
     profiles = {} if own is None else {PROFILE: encode_profile(own)}
-    data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles})
+    curves = {CURVES: encode_curves(contents.curves)} if contents.curves else {}
+    data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles, **curves})
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
 
 

@@ -20,6 +20,7 @@ from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetYank
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, transact
 from tunehub_registry.stores.port import OnBytes
 from tunehub_registry.trust.state import utc_now
+from tunehub_registry.tuning_curves import curves_in
 
 KEPT_IN_MEMORY = 64 << 20  # bytes; a larger package is read from its file once more when it is uploaded
 _CHUNK = 1 << 20
@@ -60,7 +61,8 @@ class PublishedVersion:
 
 
 def read_package(source: Path | bytes) -> PackageFile:
-    """Read a package whole: its table of contents, its manifest, its machine profile, and every member for damage.
+    """Read a package whole: its table of contents, its manifest, its machine profile, its tuning curves, and every
+    member for damage.
 
     Raises PackageError, FormatError, and OSError when the file cannot be read.
     """
@@ -76,6 +78,7 @@ def read_package(source: Path | bytes) -> PackageFile:
         manifest, profile = package.manifest, profile_in(package)
         if profile is not None:
             parse_profile(profile, f"{name}!{PROFILE}")
+        curves_in(package)
     return PackageFile(data=data, sha256=sha256, size=size, manifest=manifest)
 
 

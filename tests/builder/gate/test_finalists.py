@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,18 @@ def test_the_best_are_the_fastest_of_those_that_were_measured(trials: list[Trial
     found = best_trials(trials, top)
     for task in ("a", "b"):
         mine = sorted((t for t in trials if t.task == task and usable(t)), key=lambda t: t.mean_s)
-        best, count = (found[task].best, found[task].trials) if task in found else ([], 0)
+        best, count = (found[task].best, found[task].so_far.trials) if task in found else ([], 0)
         assert best == mine[:top]
         assert count == sum(t.task == task for t in trials)
+
+
+@given(TRIALS)
+def test_the_best_so_far_falls_at_each_step(trials: list[Trial]) -> None:
+    mine = [trial for trial in trials if trial.task == "a"]
+    times = [trial.mean_s if usable(trial) else math.inf for trial in mine]
+    least = [math.inf, *accumulate(times, min)]
+    falls = [(k, now) for k, (before, now) in enumerate(pairwise(least), 1) if now < before]
+    assert not mine or best_trials(trials, 1)["a"].so_far.steps == falls
 
 
 def task(key: str) -> TaskEntry:

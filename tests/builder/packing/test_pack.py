@@ -28,6 +28,7 @@ from tunehub_registry.package import MANIFEST, open_package, pack
 from tunehub_registry.publishing.packages import read_package
 from tunehub_registry.record import ScheduleRecord, read_records
 from tunehub_registry.template_record import TemplateRecord, read_template_records
+from tunehub_registry.tuning_curves import CURVES, curves_in
 
 pytestmark = pytest.mark.fast
 
@@ -93,11 +94,31 @@ def test_the_machines_profile_goes_along(directory: WorkDirectory, tmp_path: Pat
     base = tmp_path / "base.tunepkg"
     base.write_bytes(built.data)
     (directory.path / PROFILE).unlink()
-    assert PROFILE in _names_on_top_of(base)
+    assert PROFILE in _on_top_of(base).files
     read_package(base)
     damaged = tmp_path / "damaged.tunepkg"
     damaged.write_bytes(pack(built.manifest, {**_files(base), PROFILE: b"{}"}))
     with pytest.raises(FormatError, match=PROFILE):
+        read_package(damaged)
+
+
+def test_curves_go_along_for_what_is_published(directory: WorkDirectory, task: TaskEntry, tmp_path: Path) -> None:
+    built = pack_directory(directory, "0.1.0")
+    with open_package(built.data) as package:
+        (curve,) = curves_in(package)
+    times = [trial.mean_s for trial in Journal(directory.path).trials()]
+    assert (curve.exact, curve.tuner, curve.trials) == (task.exact, "meta_schedule", len(times))
+    assert curve.steps[-1][1] == pytest.approx(min(times), rel=5e-3)
+    base, older = tmp_path / "base.tunepkg", tmp_path / "older.tunepkg"
+    base.write_bytes(built.data)
+    older.write_bytes(pack(built.manifest, {name: data for name, data in _files(base).items() if name != CURVES}))
+    assert _on_top_of(base).curves == (curve,)
+    assert _on_top_of(older).curves == ()
+    with open_package(older) as package:
+        assert curves_in(package) == ()
+    damaged = tmp_path / "damaged.tunepkg"
+    damaged.write_bytes(pack(built.manifest, {**_files(base), CURVES: b"{}"}))
+    with pytest.raises(FormatError, match=CURVES):
         read_package(damaged)
 
 
@@ -106,15 +127,15 @@ def _files(path: Path) -> dict[str, bytes]:
         return {name: package.read(name) for name in package.names if name != MANIFEST}
 
 
-def _names_on_top_of(base: Path) -> set[str]:
-    """The files beside record sets that a package made on top of ``base`` has."""
+def _on_top_of(base: Path) -> Contents:
+    """What a package made on top of ``base`` has, without anything of its own."""
     with open_package(base) as package:
         manifest = package.manifest
     empty = Contents(
         target=manifest.target, record_sets=(), networks=(), provenance=manifest.provenance, files={}, evidence=b"",
         counts={},
     )  # fmt: skip
-    return set(with_base(empty, base).files)
+    return with_base(empty, base)
 
 
 def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> None:

@@ -33,6 +33,7 @@ from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import open_package, pack
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import curves_in
 from tunehub_registry.tuning_log import parse_line
 
 pytestmark = pytest.mark.fast
@@ -144,6 +145,15 @@ def test_lines_are_published_as_tvm_wrote_them_and_the_same_directory_gives_the_
     assert (entry.tuner, entry.key_scheme, entry.tvm, entry.count) == ("autotvm", "autotvm-1", ">=0.8,<0.20", 1)
     assert first.manifest.provenance_of(entry).command == "tunehub tune --tuner autotvm"
     assert first.manifest.name == "llvm-znver5"
+
+
+def test_a_published_record_has_the_curve_of_its_trials(checked: RelayWork) -> None:
+    times = (3e-4, 2e-4, 2.5e-4, 1e-4)
+    checked.autotvm_log.write_text("".join(f"{line(cost=cost)}\n{line(width=32)}\n" for cost in times))
+    with open_package(pack_directory(checked.directory, "0.1.0").data) as package:
+        (curve,) = curves_in(package)
+    assert curve.exact == parse_line(line().encode()).key
+    assert (curve.tuner, curve.trials, curve.steps) == ("autotvm", 4, ((1, 3e-4), (2, 2e-4), (4, 1e-4)))
 
 
 def test_evidence_says_against_what_and_how_outputs_were_compared(checked: RelayWork) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,6 +40,7 @@ from tunehub_builder.packing.contents import (
     provenance_of,
     sorted_networks,
 )
+from tunehub_builder.packing.curves import tuning_curve
 from tunehub_builder.tuning.trial_record import record_of
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, WorkDirectory
 from tunehub_registry.any_record import AnyRecord, encode_any_record
@@ -49,6 +50,7 @@ from tunehub_registry.manifest import RecordSet
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trace_rules import required_features
+from tunehub_registry.tuning_curves import TuningCurve
 
 TVM_VERSIONS = ">=0.25,<0.28"
 CUDA_LEAST = "sm_80"  # whose limits the records keep, and whose asynchronous copies they may use
@@ -167,7 +169,17 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
             "rejected": len(judged.verdicts) + len(ladders.verdicts) - len(records) - len(ladders.records),
             "not_checked": len(judged.entries) + len(ladders.entries) - len(judged.verdicts) - len(ladders.verdicts),
         },
+        curves=_curves(run, judged, ladders, {record.exact for record in (*records, *ladders.records)}),
     )
+
+
+def _curves(
+    run: RunFile, judged: JudgedWorkloads, ladders: JudgedLadders, published: Container[str]
+) -> tuple[TuningCurve, ...]:
+    tuned = [(key, run.tuner or META_SCHEDULE, entry.so_far) for key, entry in judged.entries.items()]
+    tuned += [(entry.task.exact, LADDER, entry.so_far) for entry in ladders.entries]
+    found = (tuning_curve(key, tuner, so_far) for key, tuner, so_far in tuned if key in published)
+    return tuple(filter(None, found))
 
 
 def outvoted(task: TaskEntry, networks: Mapping[str, NetworkVerdict]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tunehub.measure.protocol import MeasuringPlan, interquartile_range
 from tunehub.records.key_scheme import LADDER
 from tunehub_builder.backends.relax.workload_gate import LIMITS, gate_types, places, static_reason
 from tunehub_builder.gate.comparison import ComparedFinalists, Finalist, FinalistRules
+from tunehub_builder.gate.finalists import is_measured
 from tunehub_builder.gate.journal import judge_due
 from tunehub_builder.gate.ladders import (
     ChosenStep,
@@ -32,6 +34,7 @@ from tunehub_builder.gate.ladders import (
 )
 from tunehub_builder.gate.places import judge_at_once
 from tunehub_builder.gate.workloads import WorkloadCase, judge
+from tunehub_builder.tuning.best_so_far import BestSoFar
 from tunehub_builder.tuning.journal import Journal, KnobChoice, LineJournal, Trial
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.pool import Worker
@@ -47,11 +50,13 @@ _GPU_PLAN = MeasuringPlan(rounds=7, sample_s=0.002, budget_s=0.06, only_first=Tr
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenWorkload:
-    """A symbolic workload with its finalists (none when all trials failed), and how many were tried."""
+    """A symbolic workload with its finalists (none when all trials failed), how many were tried, and how the best time
+    of its template's newest version fell."""
 
     task: TaskEntry
     choices: tuple[KnobChoice, ...]
     trials: int
+    so_far: BestSoFar
 
     @property
     def digest(self) -> str:
@@ -114,12 +119,15 @@ def open_workloads(directory: WorkDirectory) -> list[OpenWorkload]:
     for trial in Journal(directory.path).trials():
         if trial.task in trials:
             trials[trial.task].append(trial)
-    return [
-        OpenWorkload(
-            task=task, choices=tuple(ladder_finalists(_newest(trials[key]), task.points)), trials=len(trials[key])
-        )
-        for key, task in tasks.items()
-    ]
+    return [_open_workload(task, trials[key]) for key, task in tasks.items()]
+
+
+def _open_workload(task: TaskEntry, trials: Sequence[Trial]) -> OpenWorkload:
+    newest, so_far = _newest(trials), BestSoFar()
+    for trial in newest:
+        so_far.add(trial.mean_s if is_measured(trial) and trial.points == task.points else math.inf)
+    choices = tuple(ladder_finalists(newest, task.points))
+    return OpenWorkload(task=task, choices=choices, trials=len(trials), so_far=so_far)
 
 
 def check_ladders(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,10 +26,13 @@ from tunehub_builder.packing.contents import (
     provenance_of,
     sorted_networks,
 )
+from tunehub_builder.packing.curves import tuning_curve
+from tunehub_builder.tuning.best_so_far import BestSoFar
 from tunehub_builder.tuning.work_directory import RunFile, WorkDirectory
 from tunehub_registry.evidence import Evidence, NetworkEvidence, encode_evidence
 from tunehub_registry.legacy_target import descriptor_of_legacy, parse_target
 from tunehub_registry.manifest import RecordSet
+from tunehub_registry.tuning_curves import TuningCurve
 from tunehub_registry.tuning_log import LogLineError, parse_line, scan_log
 
 
@@ -53,7 +56,8 @@ def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     graphs = [verdict for verdict in networks if verdict.variant == GRAPH and verdict.admitted]
     if not published and not graphs:
         raise nothing_admitted(directory, checked=bool(verdicts))
-    evidence = _evidence(judged, networks, _efforts(work, tasks))
+    tuned = _tuned(work)
+    evidence = _evidence(judged, networks, _efforts(tuned, tasks))
     sets, files = _record_sets(work, run, published, graphs)
     return Contents(
         target=descriptor_of_legacy(parse_target(target_text(run))),
@@ -68,6 +72,7 @@ def relay_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
             "not_checked": len(tasks) - len(verdicts),
             "graphs": len(graphs),
         },
+        curves=_curves(published, tuned),
     )
 
 
@@ -125,19 +130,31 @@ def _evidence(
 
 
 Effort = dict[str, int]
+Tuning = Mapping[tuple[str, str], BestSoFar]
 
 
-def _efforts(work: RelayWork, tasks: Iterable[RelayTask]) -> dict[tuple[str, str], Effort]:
+def _efforts(tuned: Tuning, tasks: Iterable[RelayTask]) -> dict[tuple[str, str], Effort]:
     """The trials and the size of the space of each workload, by tuner and key."""
-    counts: Counter[tuple[str, str]] = Counter()
+    return {
+        name: {"trials": tuned[name].trials, **({"space": task.space} if task.space else {})}
+        for task in tasks
+        if (name := (task.tuner, task.key)) in tuned
+    }
+
+
+def _tuned(work: RelayWork) -> Tuning:
+    """How the best time of each workload fell, by tuner and key."""
+    found: defaultdict[tuple[str, str], BestSoFar] = defaultdict(BestSoFar)
     for log in work.logs():
         with log.open("rb") as stream:
-            counts.update((tuned.tuner, tuned.key) for _, _, tuned, _ in scan_log(stream, lambda bad: None))
-    return {
-        name: {"trials": counts[name], **({"space": task.space} if task.space else {})}
-        for task in tasks
-        if (name := (task.tuner, task.key)) in counts
-    }
+            for _, _, tuned, mean_s in scan_log(stream, lambda bad: None):
+                found[tuned.tuner, tuned.key].add(mean_s)
+    return found
+
+
+def _curves(published: Iterable[JudgedRecord], tuned: Tuning) -> tuple[TuningCurve, ...]:
+    subjects = {record.verdict.subject for record in published} & tuned.keys()
+    return tuple(filter(None, (tuning_curve(key, tuner, tuned[tuner, key]) for tuner, key in sorted(subjects))))
 
 
 def _lines(path: Path) -> int:
