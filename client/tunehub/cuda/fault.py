@@ -18,6 +18,8 @@ Rule: TypeAlias = Literal[
     "race",
     "skipped_barrier",
     "divided_warp",
+    "misaligned",
+    "cluster",
     "written_twice",
     "never_written",
 ]
@@ -35,6 +37,8 @@ _SAYS: dict[Rule, str] = {
     "race": "a thread writes what another one reads or writes, with no barrier between them",
     "skipped_barrier": "some threads skip a barrier that others wait at",
     "divided_warp": "some threads of a warp skip what all of it must do",
+    "misaligned": "a copy begins where the GPU cannot begin one",
+    "cluster": "a block reads the memory of other blocks than those of its cluster",
     "written_twice": "two threads write one element of a result",
     "never_written": "elements of a result are never written",
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import tvm
 
+from tunehub.cuda.hopper.ptx import Effect
 from tunehub.cuda.lowering import lowered
 
 Nodes = list[dict[str, Any]]
@@ -88,8 +89,12 @@ def _in_kernel(nodes: Nodes) -> Iterator[tuple[str, Edit]]:
             for place, statement in enumerate(data):
                 if _is_barrier(nodes, statement):
                     yield "barrier removed", partial(_remove, at=at, place=place)
+        elif kind == "tirx.Evaluate" and (effect := _effect(nodes, at)) is not None and effect.of_cluster:
+            block = next(other for other in range(len(nodes)) if _is_block_barrier(nodes, other))
+            yield "cluster's barrier weakened", partial(_replace, at=at, by=block)
         elif kind == "tirx.IfThenElse" and nodes[data["else_case"]]["type"] == "None":
-            yield "condition dropped", partial(_replace, at=at, by=data["then_case"])
+            kind = "condition of a load dropped" if _fills_registers(nodes, data["then_case"]) else "condition dropped"
+            yield kind, partial(_replace, at=at, by=data["then_case"])
         elif kind == "ir.Call" and nodes[data["op"]]["data"] == "tirx.if_then_else":
             yield "guard dropped", partial(_replace, at=at, by=nodes[data["args"]]["data"][1])
         elif kind in ("tirx.BufferStore", "ir.TensorLoad"):
@@ -111,10 +116,35 @@ def _number(nodes: Nodes, at: int) -> int | None:
 
 
 def _is_barrier(nodes: Nodes, at: int) -> bool:
-    if nodes[at]["type"] != "tirx.Evaluate":
+    return _is_block_barrier(nodes, at) or ((effect := _effect(nodes, at)) is not None and effect.waits)
+
+
+def _is_block_barrier(nodes: Nodes, at: int) -> bool:
+    return _called(nodes, at)[0] == "tirx.tvm_storage_sync"
+
+
+def _effect(nodes: Nodes, at: int) -> Effect | None:
+    """Of the function of CUDA C++ that a statement calls."""
+    operator, arguments = _called(nodes, at)
+    if operator != "tirx.cuda.func_call":
+        return None
+    return Effect.of(str(nodes[nodes[arguments[0]]["data"]["value"]]["data"]))
+
+
+def _called(nodes: Nodes, at: int) -> tuple[str, list[int]]:
+    """The operator that a statement calls, and its arguments."""
+    if nodes[at]["type"] != "tirx.Evaluate" or nodes[nodes[at]["data"]["value"]]["type"] != "ir.Call":
+        return "", []
+    call = nodes[nodes[at]["data"]["value"]]["data"]
+    return str(nodes[call["op"]]["data"]), nodes[call["args"]]["data"]
+
+
+def _fills_registers(nodes: Nodes, at: int) -> bool:
+    """Whether a statement writes to a thread's own memory alone: more of it than is used harms nobody."""
+    if nodes[at]["type"] != "tirx.BufferStore":
         return False
-    call = nodes[nodes[at]["data"]["value"]]
-    return call["type"] == "ir.Call" and nodes[call["data"]["op"]]["data"] == "tirx.tvm_storage_sync"
+    buffer = nodes[nodes[at]["data"]["buffer"]]["data"]
+    return bool(nodes[nodes[buffer["ty"]]["data"]["storage_scope"]]["data"] == "local")
 
 
 def _loads_first(nodes: Nodes, data: dict[str, Any]) -> bool:

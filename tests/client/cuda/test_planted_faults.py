@@ -17,10 +17,13 @@ from .scheduled import CASES, H200, scheduled_functions
 
 pytestmark = pytest.mark.slow
 
-ALWAYS = {"thread extent changed", "binding shifted", "predicate dropped", "condition dropped", "guard dropped"}
+ALWAYS = {
+    *("thread extent changed", "binding shifted", "predicate dropped", "condition dropped", "guard dropped"),
+    "cluster's barrier weakened",
+}
 """Of the others some change values alone, which only running the kernel shows, or nothing: a barrier too many."""
-PER_CASE = 24  # 240 in all
-MOST_MISSED = 7  # of one case, measured: softmax and layer norm have redundant barriers
+PER_CASE = 40  # 400 in all
+MOST_MISSED = 7  # of one case, measured: a GEMV, softmax and layer norm have redundant barriers
 
 
 def judged(each: Planted) -> Verdict:
@@ -28,7 +31,7 @@ def judged(each: Planted) -> Verdict:
     return (kernel_fault if each.is_kernel else fault)(each.function, H200)
 
 
-@pytest.mark.parametrize("case", swept(["matmul", "matmul of odd rows", "vector"], CASES))
+@pytest.mark.parametrize("case", swept(["matmul of odd rows", "half precision"], CASES))
 def test_most_planted_faults_are_refused_and_no_schedule_without(case: str) -> None:
     for name, _, scheduled in scheduled_functions(case):
         clean = fault(scheduled, H200)

@@ -22,6 +22,7 @@ WARPGROUP = 128  # threads
 COPIED_BYTES = 16  # by one copy
 COPIED = 8  # numbers of half precision in it
 ROW_BYTES = 128  # of K, in shared memory
+SWIZZLED_BYTES = 8 * ROW_BYTES  # a pattern of the swizzling, at whose multiples operands begin
 KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}  # in PTX, of operands
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes of one
 
@@ -43,12 +44,15 @@ class Function(NamedTuple):
 
 class Effect(NamedTuple):
     """What a function does to memory: ``words`` of 4 bytes that it reads of each operand, ``sums`` that each thread
-    has in registers. ``waits``: all threads of a block wait in it."""
+    has in registers. ``waits``: all threads of a block wait in it, and ``of_cluster`` those of all its blocks.
+    ``blocks``: of a cluster, whose memory it reads."""
 
     kind: Literal["copy", "round", "multiply", "finish", "cluster_sum", "none"]
     waits: bool = False
     words: tuple[int, ...] = ()
     sums: int = 0
+    of_cluster: bool = False
+    blocks: int = 1
 
     @staticmethod
     def of(name: str) -> Effect | None:
@@ -68,8 +72,8 @@ class Effect(NamedTuple):
             ),
             "wgmma_done": Effect("none"),
             "wgmma_finished": Effect("finish", sums=first),
-            "cluster_waited": Effect("none", waits=True),
-            "cluster_sum": Effect("cluster_sum", sums=4),
+            "cluster_waited": Effect("none", waits=True, of_cluster=True),
+            "cluster_sum": Effect("cluster_sum", sums=4, blocks=first),
         }
         return known.get(kind)
 

@@ -9,11 +9,12 @@ may stand where some threads never come. Such kernels compile without a word and
   writes what others read or write before the next barrier;
 * every read of a thread's own memory follows a write by this thread;
 * no thread skips a barrier that others wait at, no lane an operation of its whole warp;
-* no access leaves its buffer.
+* no access leaves its buffer, and copies begin at multiples of what they bring;
+* blocks of a cluster read one another's memory between barriers of the cluster, and no other blocks'.
 
 Results are followed for the whole grid. What lies between barriers is run for one block where nothing in it depends on
 which block it is, else for the first, one in the middle and the last; a loop with barriers for two iterations where
-nothing depends on which it is, else for the first three and the last. Other loops run whole, all iterations at once.
+nothing depends on which it is, else for the first eight and the last two. Other loops run whole, all at once.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tunehub.cuda.simulation.walk import Budget, Walk, both
 from tunehub.relax.index_expressions import LANES, Array
 
 _WARP = 32
-_FIRST = 3  # iterations of a loop with barriers that are run, and the last two
+_FIRST = 8  # iterations of a loop with barriers that are run, and the last two: all stages of a pipeline
 _NOBODY, _SEVERAL = -1, -2
 
 
@@ -79,10 +79,13 @@ class ThreadBlock(Walk):
         self._stamps = {ANY: ANY}
         self._found: dict[tuple[object, ...], tuple[Array, Array]] = {}
         self._unwritten: dict[int, Array] = {}  # by read: the threads that find nothing
+        self._since_cluster_waited: dict[bool, set[Memory]] = {}  # True: written; False: read in all its blocks
 
     def run(self) -> None:
         """Raises FaultError for the first thing that is wrong."""
         self.run_all(self.launch.body)
+        for memory in self._since_cluster_waited.get(False, ()):
+            raise FaultError("race", memory.name)  # a block ends while others read its memory
         if self._unwritten:
             check_dropped(self.launch, self._unwritten)
 
@@ -101,7 +104,7 @@ class ThreadBlock(Walk):
         before = -1
         for number in sorted(numbers & {*range(count)}):
             if number != before + 1:
-                self.wait()  # what ran before is not what comes before this one
+                self.wait(of_cluster=True)  # what ran before is not what comes before this one
             before, self.values[node.counter] = number, number + start
             self.run_all(node.body, active)
 
@@ -119,10 +122,12 @@ class ThreadBlock(Walk):
             return
         if active is not None and not bool(active.all()):
             raise FaultError("skipped_barrier", "a condition")
-        self.wait()
+        self.wait(of_cluster=node.of_cluster)
 
-    def wait(self) -> None:
-        """Nothing before is side by side with what follows."""
+    def wait(self, *, of_cluster: bool) -> None:
+        """Nothing before is side by side with what follows in this block, or in the cluster."""
+        if of_cluster:
+            self._since_cluster_waited.clear()
         for state in self._states.values():
             state.wait()
 
@@ -131,6 +136,10 @@ class ThreadBlock(Walk):
             if not node.writes:  # those are looked at in all blocks
                 self.cells(node, active, ())
             return
+        if node.memory.is_shared and (node.writes or node.of_cluster):
+            if node.memory in self._since_cluster_waited.get(not node.writes, ()):
+                raise FaultError("race", node.memory.name)
+            self._since_cluster_waited.setdefault(node.writes, set()).add(node.memory)
         places, owners = self._owned_cells(node, active)
         (self._write if node.writes else self._read)(node, self._state(node.memory), places, owners)
 

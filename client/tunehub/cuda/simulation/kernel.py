@@ -33,6 +33,7 @@ ANY = 0  # no object has this hash
 _NAMING = ("Bind", "LetStmt")  # the class was renamed in 0.27
 _WARP_CALLS = ("tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down", "tvm_warp_activemask")
 _MATRIX_CALLS = ("tvm_load_matrix_sync", "tvm_store_matrix_sync", "tvm_fill_fragment", "tvm_mma_sync")
+_CLUSTER = "clusterCtaIdx"
 _FRAGMENTS = {"wmma.matrix_a": (0, 2), "wmma.matrix_b": (2, 1)}  # rows and columns among m, n, k
 
 
@@ -56,7 +57,8 @@ class MemoryAccess:
 
     ``through``: the buffer, of which several may lie in one memory; :data:`ANY`: whichever lies there, for a pointer.
     ``guard``: when it happens. ``variables``: all that it depends on, those of the loops and conditions around it among
-    them. ``by_warp``: 32 threads do it together. ``sources``: the reads of what a statement writes.
+    them. ``by_warp``: 32 threads do it together. ``of_cluster``: of the memory of all blocks of a cluster. ``sources``:
+    the reads of what a statement writes. ``multiple``: an index, and the elements of which it must be a multiple.
     """
 
     memory: Memory
@@ -66,7 +68,9 @@ class MemoryAccess:
     writes: bool
     by_warp: bool
     variables: frozenset[int]
+    of_cluster: bool = False
     sources: tuple[MemoryAccess, ...] = ()
+    multiple: tuple[Expression, int] | None = None
 
     @property
     def lanes(self) -> int:
@@ -76,9 +80,11 @@ class MemoryAccess:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Barrier:
-    """All threads of a block wait here; ``of_warp``: those of a warp do something together."""
+    """All threads of a block wait here; ``of_warp``: those of a warp do something together; ``of_cluster``: all threads
+    of a cluster of blocks wait."""
 
     of_warp: bool = False
+    of_cluster: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -247,6 +253,9 @@ class _Reader:
             {tag: extent for tag, extent in sorted(self.extents.items()) if tag.startswith(prefix)}
             for prefix in ("blockIdx", "threadIdx")
         )
+        for tag, extent in self.extents.items():
+            if tag.startswith(_CLUSTER) and grid.get(tag.replace(_CLUSTER, "blockIdx"), 1) % extent:
+                raise FaultError("threads", f"{tag} = {extent}, which does not divide the grid")
         return Launch(grid=grid, block=block, tags=self.tags, body=body, mixes=self.mixes)
 
     def expression(self, expression: Any) -> Expression:
@@ -500,14 +509,15 @@ class _Reader:
         if effect is None:
             raise NotSimulatedError("a function of CUDA C++")
         if effect.waits:
-            yield Barrier()
+            yield Barrier(of_cluster=effect.of_cluster)
         if effect.kind == "copy":
             (load,) = args[1].args
             inside = path.under(self.expression(args[2]))
             source, first = _known(buffer_of(load), self.memories), self.expression(load.indices[0])
             lanes = ptx.COPIED_BYTES // np.dtype(element_type(load)).itemsize
             whole = combined(np.add, first, variable(LANES), lanes=lanes)
-            yield self.made(source, hash(buffer_of(load)), whole, inside, writes=False)
+            read = self.made(source, hash(buffer_of(load)), whole, inside, writes=False)
+            yield replace(read, multiple=(first, lanes))
             yield self.words(args[0], ptx.COPIED_BYTES // 4, path, writes=True)
         elif effect.kind == "round":
             for writes in (False, True):
@@ -520,7 +530,10 @@ class _Reader:
         elif effect.kind == "finish":
             yield from self.registers(args[0], effect.sums, path)
         elif effect.kind == "cluster_sum":
-            yield self.words(args[0], effect.sums, path, writes=False)
+            blocks = math.prod(extent for tag, extent in self.extents.items() if tag.startswith(_CLUSTER))
+            if blocks != effect.blocks:
+                raise FaultError("cluster", f"{effect.blocks} blocks of {blocks}")
+            yield replace(self.words(args[0], effect.sums, path, writes=False), of_cluster=True)
 
     def words(
         self, address: Any, count: int, path: _Surroundings, *, writes: bool, shared: bool = False
@@ -530,18 +543,22 @@ class _Reader:
         pointer, distance = (address.a, address.b) if type(address).__name__ == "Add" else (address, None)
         if hash(pointer) not in self.starts:
             raise NotSimulatedError("an address of unknown form")
-        offset = constant(0) if distance is None else self.expression(distance)
+        offset, start = (
+            constant(0) if each is None else self.expression(each) for each in (distance, self.starts[hash(pointer)])
+        )
+        first = combined(lambda at, start: at // 4 + start, offset, start)
         thread = next(
             (variable(name) for name, tag in self.tags.items() if tag == "threadIdx.x" and shared), constant(0)
         )
         index = combined(
-            lambda at, thread, lane: at // 4 + thread % ptx.WARPGROUP * count + lane,
-            offset,
+            lambda first, thread, lane: first + thread % ptx.WARPGROUP * count + lane,
+            first,
             thread,
             variable(LANES),
             lanes=count,
         )
-        return self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
+        made = self.made(self.memories[hash(pointer)], ANY, index, path, writes=writes)
+        return replace(made, multiple=(first, ptx.SWIZZLED_BYTES // 4 if shared else ptx.COPIED_BYTES // 4))
 
     def registers(self, pointer: Any, count: int, path: _Surroundings) -> Iterator[MemoryAccess]:
         """A thread's own ``count`` numbers, read and written."""

@@ -139,6 +139,10 @@ class Walk:
         places = _listed(index, shape, chosen)
         if places.size and not (int(places.min()) >= 0 and int(places.max()) < node.memory.size):
             raise FaultError("leaves_buffer", node.memory.name)
+        if node.multiple is not None:
+            remainder = self.value(node.multiple[0]) % node.multiple[1]
+            if bool(np.any(remainder if inside is None else np.logical_and(remainder, inside))):
+                raise FaultError("misaligned", node.memory.name)
         return Cells(places, shape, chosen)
 
     def _axis(self, extent: int) -> Array:

@@ -110,7 +110,7 @@ def test_waves_and_waiting_are_counted() -> None:
 def test_effects_are_known_by_the_names_of_functions() -> None:
     assert Effect.of("tunehub_wgmma_128_64_0_8192_8192_2") == Effect("multiply", words=(4096, 2048), sums=64)
     assert Effect.of("tunehub_copies_arrived_2") == Effect("none", waits=True)
-    assert Effect.of("tunehub_cluster_sum_4") == Effect("cluster_sum", sums=4)
+    assert Effect.of("tunehub_cluster_sum_4") == Effect("cluster_sum", sums=4, blocks=4)
     assert Effect.of("tunehub_other") is None and Effect.of("printf") is None
 
 
