@@ -33,6 +33,7 @@ TIERS = {
     "legacy, alone": "legacy and alone and not sweep",
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
+    "release": "release",
 }
 OLDER_TVM = {"0.26": "tvm-0-26", "0.25": "tvm-0-25"}  # with the newest run the other tests, too
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
@@ -165,6 +166,24 @@ def sweep_legacy(session: nox.Session) -> None:
     """Those of TVM <= 0.19, after the session `sweep`."""
     _install_legacy(session)
     _pytest(session, "legacy, sweep", "tests/legacy", parallel=True)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """The sdist and the wheel of the last commit, in `dist/` if they may be published (docs/release.md)."""
+    session.install("uv>=0.5", "twine>=6.1", "trove-classifiers", "msgspec>=0.19", "packaging>=23.2", *PYTEST[:2])
+    work = Path(session.create_tmp(), "release").resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    source, built = work / "source", work / "dist"
+    session.run("git", "clone", "-q", ".", str(source), external=True)  # what no commit has stays out
+    epoch = str(session.run("git", "log", "-1", "--format=%ct", external=True, silent=True)).strip()
+    session.run("uv", "build", "-q", "--out-dir", str(built), str(source), env={"SOURCE_DATE_EPOCH": epoch})
+    session.run("twine", "check", "--strict", *(str(path) for path in sorted(built.glob("tunehub-*"))))
+    session.run(
+        "pytest", "-q", "--noconftest", "--durations=10", "-m", TIERS["release"], "tests/release", *session.posargs,
+        env={"TUNEHUB_DISTRIBUTIONS": str(built)},
+    )  # fmt: skip
+    shutil.copytree(built, "dist", dirs_exist_ok=True)
 
 
 def _install_legacy(session: nox.Session) -> None:

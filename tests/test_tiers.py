@@ -10,8 +10,9 @@ import pytest
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-STATED = frozenset({"fast", "slow", "tvm_versions", "legacy"})
-PLACES = {"legacy": "legacy", "versions": "tvm_versions"}  # folders with an environment of their own
+STATED = frozenset({"fast", "slow", "tvm_versions", "legacy", "release"})
+# Folders with an environment of their own.
+PLACES = {"legacy": "legacy", "versions": "tvm_versions", "release": "release"}
 FILES = sorted(TESTS.rglob("test_*.py"))
 
 pytestmark = pytest.mark.fast

@@ -1,5 +1,3 @@
 """tunehub_builder: tunes networks, distils and checks the records, packs and publishes them."""
 
 from __future__ import annotations
-
-__version__ = "0.1.0"

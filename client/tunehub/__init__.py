@@ -7,6 +7,8 @@
 Importing this package imports neither TVM nor anything else that is heavy: names are loaded when they are used.
 """
 
+from tunehub_registry import __version__
+
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from tunehub.api import compile, context, explain, install, installed_hubs, pipeline, resolve, uninstall
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from tunehub.report.model import WorkloadReport
     from tunehub.report.report import Report
     from tunehub.target.host import host_target
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Hub",

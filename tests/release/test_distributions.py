@@ -1,0 +1,179 @@
+"""The sdist and the wheel that `nox -s release` has built: what is uploaded, as whoever installs it meets it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from trove_classifiers import classifiers
+
+from tunehub_registry.index import Shard, parse_index, parse_shard
+from tunehub_registry.package import sha256_of
+
+pytestmark = [pytest.mark.release, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+BUILT = Path(os.environ.get("TUNEHUB_DISTRIBUTIONS", ROOT / "dist"))
+MOST_BYTES = 5 << 20
+Call = Callable[..., str]
+
+
+def run(*command: object, cwd: Path, **environ: str) -> str:
+    """What a command prints; it has to succeed. Nothing of this process's settings for Python or tunehub goes along."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "TUNEHUB", "VIRTUAL"))}
+    words = list(map(str, command))
+    done = subprocess.run(words, cwd=cwd, env={**kept, **environ}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Path:
+    (path,) = BUILT.glob("tunehub-*-py3-none-any.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def sdist() -> Path:
+    (path,) = BUILT.glob("tunehub-*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="session")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+@pytest.fixture(scope="session")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Call:
+    """Calls a program of an environment that has the wheel and what it needs at least, in an empty folder."""
+    folder = tmp_path_factory.mktemp("environment")
+    run("uv", "venv", "-q", folder / "venv", cwd=folder)
+    run("uv", "pip", "install", "-q", "--python", folder / "venv", wheel, cwd=folder)
+
+    def call(program: str, *words: object, cwd: Path = folder) -> str:
+        home = {"HOME": str(folder), "TUNEHUB_CACHE": str(folder / "cache")}
+        return run(folder / "venv" / "bin" / program, *words, cwd=cwd, **home)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def full(bare: Call, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Call:
+    """As `bare`, with the extra `bench`, pytest and the tests' timeout."""
+    python = bare("python", "-c", "import sys; print(sys.prefix)").strip()
+    wanted = (f"{wheel}[bench]", "pytest", "pytest-timeout")
+    run("uv", "pip", "install", "-q", "--python", python, *wanted, cwd=tmp_path_factory.mktemp("install"))
+    return bare
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("tunehub-*")}
+
+
+@pytest.mark.parametrize("kinds", [(), ("--wheel",)], ids=["sdist, wheel of it", "wheel of the tree"])
+def test_the_commit_gives_the_same_bytes_again(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    """From another folder, on another day, for a user whose files nobody else may read."""
+    source = tmp_path / "elsewhere"
+    epoch = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+    before = os.umask(0o077)
+    try:
+        run("git", "clone", "-q", "--no-hardlinks", ROOT, source, cwd=tmp_path)
+        for path in source.rglob("*.py"):
+            os.utime(path, (1e9, 1e9))
+        run("uv", "build", "-q", *kinds, "--out-dir", tmp_path / "again", source, cwd=tmp_path, SOURCE_DATE_EPOCH=epoch)
+    finally:
+        os.umask(before)
+    again = digests(tmp_path / "again")
+    assert again == {name: digest for name, digest in digests(BUILT).items() if name in again}
+    assert len(again) == (1 if kinds else 2)
+
+
+def test_the_wheel_is_small_and_holds_the_three_packages(wheel: Path) -> None:
+    assert wheel.stat().st_size < MOST_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tunehub", "tunehub_builder", "tunehub_registry"}
+
+
+def test_metadata_says_what_an_index_needs(metadata: Message, sdist: Path) -> None:
+    version = metadata["Version"]
+    assert sdist.name == f"tunehub-{version}.tar.gz"
+    assert (metadata["Name"], metadata["License-Expression"]) == ("tunehub", "Apache-2.0")
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Requires-Python"] and metadata["Summary"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert not set(metadata.get_all("Classifier", [])) - classifiers
+
+
+def test_the_changelog_is_closed_for_this_version(metadata: Message) -> None:
+    headings = re.findall(r"^## \[(.+?)\](.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0][0] == metadata["Version"], f"the newest entry is {headings[0][0]}: close it (docs/release.md)"
+    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", headings[0][1])
+
+
+def test_the_embedded_registry_is_whole(wheel: Path, tmp_path: Path) -> None:
+    """Every file is named by hash, none is left over, and each name has what its newest version here has."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    root = tmp_path / "tunehub" / "_snapshot"
+    found, whole = shards(root), shards(ROOT)
+    named = {"index.json", "packages/root.json"}
+    for name, (path, shard) in found.items():
+        assert path == f"packages/shards/{sha256_of(root / path)}.json"
+        assert shard.versions[-1] == whole[name][1].versions[-1]
+        named |= {path, *(entry.file for entry in shard.versions)}
+        for entry in shard.versions:
+            assert sha256_of(root / entry.file) == entry.sha256
+    assert found.keys() == whole.keys()
+    assert named == {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def shards(root: Path) -> dict[str, tuple[str, Shard]]:
+    names = parse_index((root / "index.json").read_bytes(), "index.json").names
+    return {
+        name: (entry.shard_path, parse_shard((root / entry.shard_path).read_bytes(), name))
+        for name, entry in names.items()
+    }
+
+
+def test_nothing_of_the_checkout_is_used(bare: Call, metadata: Message) -> None:
+    code = "import tunehub_builder; from tunehub.registries.embedded import embedded_registry;"
+    places = bare("python", "-c", f"{code} print(tunehub_builder.__path__[0], embedded_registry())")
+    assert all("site-packages" in place for place in places.split())
+    assert bare("tunehub", "--version").strip() == f"tunehub, version {metadata['Version']}"
+
+
+def test_without_an_extra_a_project_can_lock_and_sync(bare: Call, wheel: Path, tmp_path: Path) -> None:
+    """Both embedded versions of a package, as who upgrades tunehub needs the one that was locked before."""
+    for entry in shards(ROOT)["llvm-znver5"][1].versions[-2:]:
+        lock = tmp_path / f"{entry.version}.lock"
+        bare("tunehub", "lock", f"llvm-znver5=={entry.version}", "--tvm", "0.27.0", "-o", lock, cwd=tmp_path)
+        assert entry.sha256 in lock.read_text()
+        bare("tunehub", "sync", "--frozen", lock, cwd=tmp_path)
+
+
+def test_the_demo(full: Call) -> None:
+    found = json.loads(full("tunehub", "demo", "--network", "squeezenet", "--repeats", "1", "--json"))
+    assert [row["name"] for row in found["networks"]] == ["squeezenet"]
+
+
+def test_the_tutorial(full: Call, tmp_path: Path) -> None:
+    for name in ("docs/tutorial.md", "tests/end_to_end/test_tutorial.py"):
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, copy)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    full("python", "-m", "pytest", "-q", "--import-mode=importlib", "tests", cwd=tmp_path)
