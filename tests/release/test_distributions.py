@@ -162,7 +162,7 @@ def test_without_an_extra_a_project_can_lock_and_sync(bare: Call, wheel: Path, t
         lock = tmp_path / f"{entry.version}.lock"
         bare("tunehub", "lock", f"llvm-znver5=={entry.version}", "--tvm", "0.27.0", "-o", lock, cwd=tmp_path)
         assert entry.sha256 in lock.read_text()
-        bare("tunehub", "sync", "--frozen", lock, cwd=tmp_path)
+        bare("tunehub", "sync", "--frozen", "--lock", lock, cwd=tmp_path)
 
 
 def test_the_demo(full: Call) -> None:
