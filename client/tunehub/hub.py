@@ -21,6 +21,7 @@ from tunehub.exceptions import (
     UnknownTargetError,
     typed_last_line,
 )
+from tunehub.interrupts import raise_if_asked
 from tunehub.options import HubOptions, Layout, Options, Precision, read_options
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
@@ -152,7 +153,8 @@ class Hub:
         return self._policy.strict
 
     def step(self, name: str) -> None:
-        """The next step of a compile begins."""
+        """The next step of a compile begins. Raises what Ctrl-C asks for."""
+        raise_if_asked()
         if self.on_step is not None:
             self.on_step(name)
 
@@ -168,7 +170,9 @@ class Hub:
             self._functions[workload.exact] = function
 
     def failed(self, step: str, error: BaseException) -> None:
-        """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode."""
+        """A step of the hub failed with `error`; the caller goes on without it. Raises in strict mode, and what Ctrl-C
+        asks for: then nothing has failed."""
+        raise_if_asked()
         raised = self._policy.raised
         if raised is not None and str(raised) in str(error):  # TVM makes errors of its passes its own
             raise raised from error

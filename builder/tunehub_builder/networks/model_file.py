@@ -16,7 +16,8 @@ _PICKLED = "holds pickled Python, which is code and never loaded here"
 _EXPORT = "Export the model: torch.export.save(torch.export.export(model, inputs), 'model.pt2')"
 _FOREIGN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"), (_PICKLED, _EXPORT)),
+        **dict.fromkeys((".pt", ".pth", ".ckpt", ".pkl", ".pickle"), (_PICKLED, _EXPORT)),
+        ".bin": ("its name does not say what it is", f"Rename it if it is a model. {_EXPORT}"),
         ".safetensors": ("holds weights without a model", _EXPORT),
         ".tflite": ("is a model of TensorFlow Lite", "Convert it to ONNX: python -m tf2onnx.convert --tflite FILE"),
         **dict.fromkeys((".pb", ".h5", ".keras"), ("is a model of TensorFlow", "Convert it to ONNX with tf2onnx")),

@@ -20,6 +20,7 @@ FIRST_IR_WITH_FREE_INITIALIZERS = 4
 FIRST_OPSET_WITH_BROADCASTING_SUM = 8
 FIRST_OPSET_WITH_AXES_AS_INPUTS = 13  # of Unsqueeze
 _ZIP = b"PK\x03\x04"
+_LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -41,8 +42,13 @@ def _remedy(path: Path, error: Exception) -> str:
     if "external data" in str(error).lower() or "should be stored in" in str(error):
         return "Put the file with its weights where the model names it, beside the model"
     with path.open("rb") as stream:
-        if stream.read(4) == _ZIP:
-            return "It is an archive, such as PyTorch's: give it the name that it had, or export the model to ONNX"
+        begin = stream.read(64)
+    if begin.startswith(_ZIP):
+        return "It is an archive, such as PyTorch's: give it the name that it had, or export the model to ONNX"
+    if begin.startswith(_LFS):
+        return "It is a pointer of Git LFS in place of the model: run `git lfs pull`"
+    if begin.isascii() and begin.decode().strip().replace("\n", "").isprintable():
+        return "It is text, such as a web page: download or export the model again"
     return "It may not be whole: copy or export it again"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -21,6 +21,7 @@ from tunehub.cli.model_files import (
 )
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.interrupts import CTRL_C, heeding
 from tunehub.options import Layout, Precision, Verify
 
 if TYPE_CHECKING:
@@ -178,19 +179,9 @@ def step_display() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Being asked to end (SIGTERM) removes temporary files, as Ctrl-C does."""
-
-    def end(number: int, _frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = None
-    with suppress(ValueError):  # not in the main thread
-        before = signal.signal(signal.SIGTERM, end)
-    try:
+    """Ctrl-C and being asked to end (SIGTERM) end the command, whatever TVM makes of that, and temporary files go."""
+    with heeding({**CTRL_C, signal.SIGTERM: lambda: SystemExit(128 + signal.SIGTERM)}):
         yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _save(made: CompiledLibrary, report: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tunehub import api
 from tunehub.deploy.embedding import interface_of, weight_bytes, with_interface
 from tunehub.deploy.interface import Interface
-from tunehub.deploy.library import write_library
+from tunehub.deploy.library import find_linker, write_library
 from tunehub.hub import open_hub
 from tunehub.report.report import Report
 from tunehub.target.descriptors import as_tvm_target
@@ -82,10 +82,11 @@ def compile_library(
     interface = interface_of(mod, tvm_target, outputs=outputs, source=source)
     hub = open_hub(tvm_target, **options)
     hub.on_step = clock
+    linker = find_linker(path, cc)
     try:
         executable = api.compile(with_interface(mod, interface), tvm_target, hub=hub, specialize=specialize)
         clock("link")
-        write_library(executable, path, cc)
+        write_library(executable, path, linker)
         hub.read_tuning()
         report = hub.report()
     finally:

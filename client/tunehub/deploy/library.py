@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +18,18 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, npt.NDArray[Any]]
 
 _COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
+_COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _FULL = "No space left on device"
 _DEVICES = {"llvm": "cpu", "c": "cpu"}  # the others are called as their target
+
+
+def find_linker(path: Path, cc: str | None = None) -> str:
+    """What links the library `path`: `cc`, or the first compiler found, in TVM's order. Raises LinkError for none."""
+    named = cc or os.environ.get("CXX") or os.environ.get("CC")
+    found = named or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if found is None:
+        raise LinkError(path, "no C++ compiler was found", remedy=_COMPILER_REMEDY)
+    return found
 
 
 def write_library(executable: Any, path: Path, cc: str | None = None) -> None:
@@ -25,9 +37,9 @@ def write_library(executable: Any, path: Path, cc: str | None = None) -> None:
 
     `cc` links it: None is the first compiler found. Raises LinkError.
     """
-    linker = {} if cc is None else {"cc": cc}
+    linker = find_linker(path, cc)
     try:
-        create_file(path, lambda temporary: executable.export_library(str(temporary), **linker))
+        create_file(path, lambda temporary: executable.export_library(str(temporary), cc=linker))
     except OSError as error:
         raise LinkError(path, _missing(error) or error.strerror or str(error), remedy=_remedy(error)) from error
     except Exception as error:  # TVM raises RuntimeError or ValueError with all that the linker said

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.cuda.headers import missing_for_tensor_cores
 from tunehub.exceptions import CompileStepError
+from tunehub.interrupts import heeding, raise_if_asked
 from tunehub.records.ladder import StepRejected
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.element_types import product_types
@@ -108,7 +109,7 @@ def build_pipeline(target: Any, hub: Hub, specialize: Sizes | None = None) -> An
         if not _may_serve(mod, target, hub):
             return _plain_pipeline(target)(mod)
         try:
-            with published_rates(hub.published_profile), _verifying(hub, target) as verifier:
+            with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
                 hub.step("graph")
                 known: dict[str, Scheduling] = {}
                 prepared = _prepare_for(hub, mod, target, known)
@@ -147,7 +148,7 @@ def explain_module(
     if not _may_serve(bound, target, hub):
         return
     try:
-        with published_rates(hub.published_profile), _verifying(hub, target, explaining=True) as verifier:
+        with heeding(), published_rates(hub.published_profile), _verifying(hub, target, explaining=True) as verifier:
             known: dict[str, Scheduling] = {}
             apply_records(_prepare_for(hub, bound, target, known), target, hub, verifier, known)
         hub.leaves_wrong(wrong_operators(calls_in(bound), target))
@@ -287,13 +288,14 @@ def compile_module(
     import tvm
 
     mod = _bound(mod, params)
-    chosen = _specialized(mod, specialize, hub)
-    try:
-        with activate(hub):
-            return tvm.compile(chosen, target, relax_pipeline=build_pipeline(target, hub))
-    except Exception as error:
-        hub.failed("generating code for the scheduled module", error)
-        return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
+    with heeding():
+        chosen = _specialized(mod, specialize, hub)
+        try:
+            with activate(hub):
+                return tvm.compile(chosen, target, relax_pipeline=build_pipeline(target, hub))
+        except Exception as error:
+            hub.failed("generating code for the scheduled module", error)
+            return tvm.compile(mod, target, relax_pipeline=_plain_pipeline(target))
 
 
 def apply_records(
@@ -358,6 +360,7 @@ class _ModuleRecords:
 
     def _schedulings(self, known: Mapping[str, Scheduling]) -> Iterator[Scheduling]:
         for variable, function in self._workloads:
+            raise_if_asked()
             scheduled = known.get(str(variable.name_hint))
             if scheduled is not None:
                 yield scheduled.under_name_of(function)

@@ -111,7 +111,9 @@ def test_missing_file_folder_and_foreign_content(tmp_path: Path) -> None:
     assert "no such file" in failure(tmp_path / "absent.onnx")
     assert "is a folder" in failure(tmp_path)
     (tmp_path / "text.onnx").write_text("This is not a model.\n", encoding="utf-8")
-    assert "ONNX" in failure(tmp_path / "text.onnx")
+    assert "not readable as ONNX" in (said := failure(tmp_path / "text.onnx")) and "It is text" in said
+    (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", encoding="utf-8")
+    assert "git lfs pull" in failure(tmp_path / "lfs.onnx")
     (tmp_path / "empty.onnx").write_bytes(b"")
     assert "not an ONNX model" in failure(tmp_path / "empty.onnx")
     (tmp_path / "zip.onnx").write_bytes(b"PK\x03\x04" + bytes(60))
@@ -141,7 +143,13 @@ def test_an_open_dimension_is_fixed_by_its_name_in_all_inputs(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("m.pth", "pickled Python"), ("m.PT", "pickled Python"), ("m.tflite", "tf2onnx"), ("m", "Rename it")],
+    [
+        ("m.pth", "pickled Python"),
+        ("m.PT", "pickled Python"),
+        ("m.tflite", "tf2onnx"),
+        ("m.bin", "Rename it if"),
+        ("m", "Rename it"),
+    ],
 )
 def test_files_of_other_forms_are_refused_by_their_names(name: str, expected: str) -> None:
     with pytest.raises(ModelFileError, match=expected):
