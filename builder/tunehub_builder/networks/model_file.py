@@ -17,7 +17,7 @@ _EXPORT = "Export the model: torch.export.save(torch.export.export(model, inputs
 _FOREIGN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         **dict.fromkeys((".pt", ".pth", ".ckpt", ".pkl", ".pickle"), (_PICKLED, _EXPORT)),
-        ".bin": ("its name does not say what it is", f"Rename it if it is a model. {_EXPORT}"),
+        ".bin": ("its name does not say what it is", f"Rename it if it is a model, else e{_EXPORT[1:]}"),
         ".safetensors": ("holds weights without a model", _EXPORT),
         ".tflite": ("is a model of TensorFlow Lite", "Convert it to ONNX: python -m tf2onnx.convert --tflite FILE"),
         **dict.fromkeys((".pb", ".h5", ".keras"), ("is a model of TensorFlow", "Convert it to ONNX with tf2onnx")),

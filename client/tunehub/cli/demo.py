@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import click
 
 from tunehub.cli.options import json_option
-from tunehub.target.tvm_generation import find_tvm, is_relay
+from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 
+_NEEDED = ("onnx", "onnxruntime")  # by the processes that compile and compare
 _REMEDY = "install what the demo needs: pip install 'tunehub[demo]'"
 _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or use another environment for the demo"
 
@@ -20,14 +22,18 @@ _RELAY = "for TVM up to 0.19 run `python -m benchmarks legacy` in a checkout, or
 @json_option
 def demo(networks: Sequence[str], repeats: int, as_json: bool) -> None:
     """Compare TVM's default, tunehub and onnxruntime on real networks, side by side on this machine."""
+    if is_relay(installed.version if (installed := find_tvm()) else None):
+        raise click.ClickException(f"the demo compiles Relax models, this TVM compiles Relay: {_RELAY}")
+    missing = next((name for name in _NEEDED if find_spec(name) is None), None)
+    if missing is not None:
+        raise click.ClickException(f"the demo needs the module {missing}: {_REMEDY}")
     try:
         from tunehub_builder.bench.demo import run_demo
         from tunehub_builder.exceptions import BuilderError
         from tunehub_builder.networks.exceptions import NetworkError, UnknownNetworkError
     except ModuleNotFoundError as error:
         raise click.ClickException(f"the demo needs the module {error.name}: {_REMEDY}") from None
-    if is_relay(installed.version if (installed := find_tvm()) else None):
-        raise click.ClickException(f"the demo compiles Relax models, this TVM compiles Relay: {_RELAY}")
+    require_relax()
     try:
         code = run_demo(networks, as_json=as_json, repeats=repeats)
     except UnknownNetworkError as error:

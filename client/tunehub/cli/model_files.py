@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _REMEDY = "install what reads models: pip install 'tunehub[builder]', or 'tunehub[bench]'"
 _TORCH = "install PyTorch, in the version that saved the program or a newer one: pip install torch"
-_RELAX = "use an environment with TVM 0.25 to 0.27 (pip install 'tunehub[tvm]'); docs/relay.md has the way for Relay"
+_RELAX = "use an environment with TVM 0.25 to 0.27 (pip install 'tunehub[bench]'); docs/relay.md has the way for Relay"
 
 shape_option: Callable[[F], F] = click.option(
     "--input-shape", "shapes", multiple=True, metavar="INPUT:1,3,224,224", help="Fixes an open input; may be repeated."

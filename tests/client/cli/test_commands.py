@@ -147,6 +147,13 @@ def test_demo_hands_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert issubclass(UnknownNetworkError, Exception)
 
 
+def test_the_demo_names_what_it_lacks_before_it_compiles(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    ended = run("demo")
+    assert (ended.code, ended.out) == (1, "")
+    assert "the demo needs the module onnxruntime: install what the demo needs" in ended.err
+
+
 PROBE = {
     "threads": 1,
     "version": "0.27.0",
