@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.slow
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0)
 STUDIES = ("transfer", "tuning", "warm_start")  # tune first, which takes long at its smallest, too
 ELSEWHERE = {"gpu": "test_gpu.py", "skinny": "test_skinny.py", "legacy": "../legacy/test_benchmarks.py"}
+TESTS = Path(__file__).parents[1]
+PROGRAMS = [
+    ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
+    for path in sorted((TESTS.parent / "benchmarks").rglob("*.py"))
+    if "\nif __name__ ==" in path.read_text(encoding="utf-8")
+    and path.stem not in ("__main__", "counting_site")  # a process of the benchmark `registry`
+]
 RUNS: dict[str, Callable[[], list[Row]]] = {}
 
 
@@ -134,6 +142,14 @@ def test_a_benchmark_runs_at_its_smallest(name: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", NAMES)
 def test_every_benchmark_has_a_smoke_run(name: str) -> None:
     assert name in RUNS or (Path(__file__).parent / ELSEWHERE[name]).is_file()
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_every_program_of_the_benchmarks_has_a_test(module: str) -> None:
+    """Those beside ``python -m benchmarks``, which are run as ``python -m benchmarks.NAME``."""
+    package, _, name = module.rpartition(".")
+    importing = re.compile(rf"from {module} import|import {module}\b|from {package} import [^\n]*\b{name}\b")
+    assert any(importing.search(path.read_text(encoding="utf-8")) for path in TESTS.rglob("test_*.py"))
 
 
 def test_the_command_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
