@@ -74,12 +74,14 @@ def over_windows(
     wholes = _Wholes(function, windows, (tiles.pixels, padding), outer)
     lead, row_tasks, column_tasks = map(outer.of, _tasks(windows, tiles))
     block, task = tirx.Var("block", INDEX), tirx.Var("task", INDEX)
-    row = task // column_tasks % row_tasks
+    above = inner.new(task // column_tasks)
+    row, column = inner.new(above % row_tasks), inner.new(task % column_tasks)
+    image = inner.new(above // row_tasks)
     body = wholes.declarations()
-    plan = _plan(windows, tiles, (task % column_tasks, column_tasks), outer)
+    plan = _plan(windows, tiles, (column, column_tasks), outer)
     for tile, nest, (times, first) in zip(functions, nests, plan, strict=True):
         step = tirx.Var("tile", INDEX)
-        starts = {BATCH: task // (column_tasks * row_tasks), ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
+        starts = {BATCH: image, ROWS: _row(windows, tiles, row), COLUMNS: first(step)}
         views, matches = wholes.windows(tile, starts)
         inside = block_of(tile.body, step_at(nest, block, known=True), "tile", tile.body.block.alloc_buffers, matches)
         inside = _located(tile, sequence([*views, inside]), windows, padding, starts)

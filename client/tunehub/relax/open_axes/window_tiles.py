@@ -222,9 +222,13 @@ def _padding(function: Any, around: Any, machine: Machine) -> Padding:
     loops = schedule.get_loops(schedule.get_sblock(around.pad))
     if (integer(schedule.get(loops[-1]).extent) or _MOST_LANES + 1) <= _MOST_LANES:
         schedule.vectorize(loops[-1])
-    blocks = size_of(tuple(integer(schedule.get(loop).extent) or 0 for loop in loops[:2]))
-    enough = blocks >= _BLOCKS * machine.cores
-    schedule.parallel(schedule.fuse(*loops[: 2 if enough else 3]))
+    image, block, row = loops[:3]
+    blocks = size_of(tuple(integer(schedule.get(loop).extent) or 0 for loop in (image, block)))
+    shared = [image, block] if blocks >= _BLOCKS * machine.cores else [image, block, row]
+    if len(shared) > 2 and blocks:
+        shared = [row, image, block]
+        schedule.reorder(*shared)
+    schedule.parallel(schedule.fuse(*shared))
     root = schedule.mod["main"].body.block
     (buffer,) = (each for each in root.alloc_buffers if str(each.name) == around.pad)
     return Padding(nest=root.body.seq[0], buffer=buffer)
