@@ -172,6 +172,8 @@ def sweep_legacy(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """The sdist and the wheel of the last commit, in `dist/` if they may be published (docs/release.md)."""
     session.install("uv>=0.5", "twine>=6.1", "trove-classifiers", "msgspec>=0.19", "packaging>=23.2", *PYTEST[:2])
+    if session.run("git", "status", "--porcelain", external=True, silent=True):
+        session.warn("files have changes that no commit has: the last commit is built")
     work = Path(session.create_tmp(), "release").resolve()
     shutil.rmtree(work, ignore_errors=True)
     source, built = work / "source", work / "dist"
@@ -183,7 +185,8 @@ def release(session: nox.Session) -> None:
         "pytest", "-q", "--noconftest", "--durations=10", "-m", TIERS["release"], "tests/release", *session.posargs,
         env={"TUNEHUB_DISTRIBUTIONS": str(built)},
     )  # fmt: skip
-    shutil.copytree(built, "dist", dirs_exist_ok=True)
+    shutil.rmtree("dist", ignore_errors=True)  # of an older version
+    shutil.copytree(built, "dist")
 
 
 def _install_legacy(session: nox.Session) -> None:

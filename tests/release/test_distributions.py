@@ -166,8 +166,8 @@ def test_without_an_extra_a_project_can_lock_and_sync(bare: Call, wheel: Path, t
 
 
 def test_the_demo(full: Call) -> None:
-    found = json.loads(full("tunehub", "demo", "--network", "squeezenet", "--repeats", "1", "--json"))
-    assert [row["name"] for row in found["networks"]] == ["squeezenet"]
+    found = json.loads(full("tunehub", "demo", "--repeats", "1", "--json"))
+    assert {"squeezenet", "bert_base"} <= {row["name"] for row in found["networks"]}
 
 
 def test_the_tutorial(full: Call, tmp_path: Path) -> None:
