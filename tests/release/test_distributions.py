@@ -124,6 +124,12 @@ def test_the_changelog_is_closed_for_this_version(metadata: Message) -> None:
     assert re.fullmatch(r" - \d{4}-\d\d-\d\d", headings[0][1])
 
 
+def test_examples_in_documents_show_this_version(metadata: Message) -> None:
+    documents = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    shown = [version for text in documents for version in re.findall(r'tunehub(?:": "| )(\d+\.\d+\.\d+)"', text)]
+    assert shown and set(shown) == {metadata["Version"]}
+
+
 def test_the_embedded_registry_is_whole(wheel: Path, tmp_path: Path) -> None:
     """Every file is named by hash, none is left over, and each name has what its newest version here has."""
     with zipfile.ZipFile(wheel) as archive:
