@@ -163,12 +163,10 @@ def measured(
     limit_s: float = _LIMIT_S,
 ) -> NetworkComparison:
     """The second half of :func:`compare`. A first run beyond the plan's cutoff is all that a runtime gets."""
-    errors = dict(ready.errors)
     limit = plan.cutoff * min((facts.first_s for facts in ready.facts.values()), default=0.0)
     slow = {name: (facts.first_s,) for name, facts in ready.facts.items() if facts.first_s > limit}
-    timers = {name: _timer(name, workers[name], errors, limit_s) for name in ready.facts if name not in slow}
-    samples = {name: times for name, times in in_turns(timers, plan).items() if name not in errors}
-    return replace(ready, samples_s={**samples, **slow}, errors=errors)
+    found = _in_turns(ready, {name: None for name in ready.facts if name not in slow}, workers, plan, limit_s)
+    return replace(found, samples_s={**found.samples_s, **slow})
 
 
 def measured_each(
@@ -178,12 +176,22 @@ def measured_each(
     limit_s: float = _LIMIT_S,
 ) -> NetworkComparison:
     """As :func:`measured`, but its samples are the seconds of every run that is not there to warm up."""
+    return _in_turns(ready, {name: [] for name in ready.facts}, workers, plan, limit_s)
+
+
+def _in_turns(
+    ready: NetworkComparison,
+    kept: Mapping[str, list[float] | None],
+    workers: Mapping[str, WorkerProcess],
+    plan: MeasuringPlan,
+    limit_s: float,
+) -> NetworkComparison:
+    """``ready`` with samples of the runtimes of ``kept``: means, or the seconds of each run where these are kept."""
     errors = dict(ready.errors)
-    kept: dict[str, list[float]] = {name: [] for name in ready.facts}
-    rough = {name: _timer(name, workers[name], errors, limit_s) for name in ready.facts}
-    timers = {name: _timer(name, workers[name], errors, limit_s, kept[name]) for name in ready.facts}
+    rough = {name: _timer(name, workers[name], errors, limit_s) for name in kept}
+    timers = {name: _timer(name, workers[name], errors, limit_s, runs) for name, runs in kept.items()}
     means = in_turns(timers, plan, rough=rough)
-    samples = {name: tuple(kept[name]) or means[name] for name in means if name not in errors}
+    samples = {name: tuple(kept[name] or ()) or means[name] for name in means if name not in errors}
     return replace(ready, samples_s=samples, errors=errors)
 
 

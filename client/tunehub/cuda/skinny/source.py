@@ -52,7 +52,7 @@ def source(extents: SkinnyExtents, tile: AnyTile) -> str:
     defined = "".join(f"constexpr int {name} = {value};\n" for name, value in constants(extents, tile).items())
     body = _file("instructions.cuh")
     if not isinstance(tile, SkinnyTile):
-        body += _file("quantised.cuh")
+        body += _file("quantised.cuh") + _file("slices.cuh")
     if isinstance(tile, WgmmaTile):
         body += _file("warpgroup_instructions.cuh") + multiplied_from_registers(extents)
     return f"namespace {_namespace(extents, tile)} {{\n{defined}{body}{_file(_KERNELS[type(tile)])}}}\n"

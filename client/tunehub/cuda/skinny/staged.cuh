@@ -11,45 +11,16 @@
 // Numbers of 4 and 8 bits are used as they are, as subnormal numbers of half precision: q · 2^-24, which is exact. What is
 // taken from them is a product of a constant with the same x, where sums begin.
 
-constexpr int GROUP = 32, COLUMNS = 16 * TILES * WN, TEAM = 32 * WN;
-constexpr int ROW = DEPTH * FORMAT / 8, SCALES = FORMAT < 16 ? DEPTH / GROUP * 2 : 0;  // bytes of a row in a stage
-constexpr int FILLED = ROW + (SCALES + 15) / 16 * 16;
-constexpr int STRIDE = FILLED + (FILLED % 32 == 0 ? 16 : 0);  // rows of 16 bytes start at different banks
+constexpr int COLUMNS = 16 * TILES * WN, TEAM = 32 * WN;
 constexpr int LANE_X = FORMAT == 16 ? 16 : FORMAT == 8 ? 32 : 64, STRIDE_X = DEPTH * 2 + LANE_X - DEPTH * 2 % 128;
-constexpr int STAGE = COLUMNS * STRIDE + M * STRIDE_X, SLICES = (K + DEPTH - 1) / DEPTH;
-constexpr bool WHOLE = K % DEPTH == 0;
+constexpr int STAGE = COLUMNS * STRIDE + M * STRIDE_X;
 constexpr unsigned OFFSET = FORMAT == 4 ? 0x80078007u : 0x807f807fu;  // -7 and -127, times 2^-24
-
-__device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
-struct Operands {
-  const char *data, *weights, *scales;
-  int column, rows;
-};
 
 // Begin to bring a slice of K into shared memory. What is behind the end of K is 0.
 __device__ __forceinline__ void fetch(unsigned stage, const Operands& from, int slice) {
   const int thread = threadIdx.x % TEAM;
-  constexpr int VECTORS = ROW / 16, VECTORS_X = DEPTH / 8;
-#pragma unroll
-  for (int i = 0; i < COLUMNS * VECTORS; i += TEAM) {
-    const int at = i + thread, row = at / VECTORS, v = at % VECTORS, wanted = from.column + row;
-    if (COLUMNS * VECTORS % TEAM && row >= COLUMNS) break;
-    const char* own = from.weights + (long long)(N % COLUMNS == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
-    copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
-  }
-  if constexpr (FORMAT < 16) {
-    constexpr int BOTH = SCALES | K / GROUP * 2 | 16, BYTES = BOTH & -BOTH;
-    constexpr int PARTS = SCALES / BYTES;
-#pragma unroll
-    for (int i = 0; i < COLUMNS * PARTS; i += TEAM) {
-      const int at = i + thread, row = at / PARTS, p = at % PARTS, wanted = from.column + row;
-      if (COLUMNS * PARTS % TEAM && row >= COLUMNS) break;
-      const char* own = from.scales + (long long)(N % COLUMNS == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
-      copy<BYTES>(stage + row * STRIDE + ROW + p * BYTES, own + slice * SCALES + p * BYTES,
-                  WHOLE || slice * (DEPTH / GROUP) + p * (BYTES / 2) < K / GROUP);
-    }
-  }
+  constexpr int VECTORS_X = DEPTH / 8;
+  fetch_weights<COLUMNS, TEAM>(stage, from, slice, thread);
 #pragma unroll
   for (int i = 0; i < M * VECTORS_X; i += TEAM) {
     const int at = i + thread, row = at / VECTORS_X, v = at % VECTORS_X;
@@ -150,18 +121,6 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILES][MT][4], unsign
   }
 }
 
-// Write the sums of a tile of columns and rows into shared memory: those of a row of x lie beside each other.
-__device__ __forceinline__ void write(float* results, int stride, const Operands& of, int columns, int j, const float4& sum) {
-  const int lane = threadIdx.x % 32, row = 8 * j + lane % 4 * 2, column = columns + lane / 4;
-  float* to = results + row * stride + column;
-  const bool whole = N % COLUMNS == 0, one = whole || of.column + column < N, other = whole || of.column + column + 8 < N;
-  const float factor = AFTER ? 16777216.0f : 1.0f;  // 2^24
-  if (row < of.rows && one) to[0] = sum.x * factor;
-  if (row < of.rows && other) to[8] = sum.z * factor;
-  if (row + 1 < of.rows && one) to[stride] = sum.y * factor;
-  if (row + 1 < of.rows && other) to[stride + 8] = sum.w * factor;
-}
-
 // The results from `column` on, in shared memory, for all threads once they have met: at `results` those of the first row,
 // at `second` those of the second. x has `rows` of them, at most M. The teams' places are from `pool` on, `last` is its end.
 __device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
@@ -201,7 +160,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
       const float4 part = parts[(g * FRAGMENTS + f) * 32 + lane];
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
-    write(results, int(second - results), from, f / MT * 16, f % MT, sum);
+    write<COLUMNS>(results, int(second - results), from, f / MT * 16, f % MT, sum, AFTER ? 16777216.0f : 1.0f);  // 2^24
   }
   __syncthreads();
 }

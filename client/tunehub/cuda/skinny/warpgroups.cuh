@@ -9,47 +9,11 @@
 // of a row, of which it makes numbers of 16 bits in registers. x passes registers on its way to shared memory, in the order
 // of K that these words ask for. Blocks of a cluster have K in parts; each adds up what all have for its own columns.
 
-constexpr int GROUP = 32, TOGETHER = 64 * WN, COLUMNS = TOGETHER / CLUSTER, THREADS = 128 * WN, BUFFERS = 3;
-constexpr int ROW = DEPTH * FORMAT / 8, SCALES = FORMAT < 16 ? DEPTH / GROUP * 2 : 0;  // bytes of a row in a stage
-constexpr int FILLED = ROW + (SCALES + 15) / 16 * 16;
-constexpr int STRIDE = FILLED + (FILLED % 32 == 0 ? 16 : 0);  // rows of 16 bytes start at different banks
+constexpr int TOGETHER = 64 * WN, COLUMNS = TOGETHER / CLUSTER, THREADS = 128 * WN, BUFFERS = 3;
 constexpr int STAGE = TOGETHER * STRIDE, PANEL = MT * 1024, BUFFER = DEPTH / 64 * PANEL;  // a panel: 128 bytes of K
-constexpr int SLICES = (K + DEPTH - 1) / DEPTH, PART = (SLICES + CLUSTER - 1) / CLUSTER;
+constexpr int PART = (SLICES + CLUSTER - 1) / CLUSTER;
 constexpr int ACROSS = FORMAT == 16 ? 8 : 4, VECTORS_X = M * DEPTH / 8, HELD = (VECTORS_X + THREADS - 1) / THREADS;
-constexpr bool WHOLE = K % DEPTH == 0;
 static_assert(DEPTH % 128 == 0, "an even number of turns");
-
-__device__ __forceinline__ unsigned word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
-struct Operands {
-  const char *data, *weights, *scales;
-  int column, rows;
-};
-
-// Begin to bring a slice of weights into shared memory. What is behind the end of K is 0.
-__device__ __forceinline__ void fetch(unsigned stage, const Operands& from, int slice) {
-  const int thread = threadIdx.x;
-  constexpr int VECTORS = ROW / 16;
-#pragma unroll
-  for (int i = 0; i < TOGETHER * VECTORS; i += THREADS) {
-    const int at = i + thread, row = at / VECTORS, v = at % VECTORS, wanted = from.column + row;
-    if (TOGETHER * VECTORS % THREADS && row >= TOGETHER) break;
-    const char* own = from.weights + (long long)(N % TOGETHER == 0 || wanted < N ? wanted : N - 1) * (K / 8 * FORMAT);
-    copy<16>(stage + row * STRIDE + v * 16, own + slice * ROW + v * 16, WHOLE || slice * DEPTH + v * (128 / FORMAT) < K);
-  }
-  if constexpr (FORMAT < 16) {
-    constexpr int BOTH = SCALES | K / GROUP * 2 | 16, BYTES = BOTH & -BOTH;
-    constexpr int PARTS = SCALES / BYTES;
-#pragma unroll
-    for (int i = 0; i < TOGETHER * PARTS; i += THREADS) {
-      const int at = i + thread, row = at / PARTS, p = at % PARTS, wanted = from.column + row;
-      if (TOGETHER * PARTS % THREADS && row >= TOGETHER) break;
-      const char* own = from.scales + (long long)(N % TOGETHER == 0 || wanted < N ? wanted : N - 1) * (K / GROUP * 2);
-      copy<BYTES>(stage + row * STRIDE + ROW + p * BYTES, own + slice * SCALES + p * BYTES,
-                  WHOLE || slice * (DEPTH / GROUP) + p * (BYTES / 2) < K / GROUP);
-    }
-  }
-}
 
 // A thread's vectors of a slice of x, and their row and place along K.
 struct Place {
@@ -137,17 +101,6 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4 * MT], unsigned (&k
   }
 }
 
-// Write the sums of a tile of columns and rows into shared memory: those of a row of x lie beside each other.
-__device__ __forceinline__ void write(float* results, int stride, const Operands& of, int columns, int j, const float4& sum) {
-  const int lane = threadIdx.x % 32, row = 8 * j + lane % 4 * 2, column = columns + lane / 4;
-  float* to = results + row * stride + column;
-  const bool whole = N % COLUMNS == 0, one = whole || of.column + column < N, other = whole || of.column + column + 8 < N;
-  if (row < of.rows && one) to[0] = sum.x;
-  if (row < of.rows && other) to[8] = sum.z;
-  if (row + 1 < of.rows && one) to[stride] = sum.y;
-  if (row + 1 < of.rows && other) to[stride + 8] = sum.w;
-}
-
 // The results from `column` on, in shared memory, for all threads once they have met: at `results` those of the first row,
 // at `second` those of the second. x has `rows` of them, at most M. `pool` to `last`: what operands have, later sums.
 __device__ __forceinline__ void product(const void* data, const void* weights, const void* scales, float* results,
@@ -166,7 +119,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   load_x(held, from, first);
 #pragma unroll
   for (int s = 0; s < STAGES - 1; ++s) {
-    if (first + s < end) fetch(stages + s * STAGE, from, first + s);
+    if (first + s < end) fetch_weights<TOGETHER, THREADS>(stages + s * STAGE, from, first + s, threadIdx.x);
     copies_end();
   }
   store_x(buffers, held);
@@ -176,7 +129,8 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
     wait_for_copies<STAGES - 2>();
     seen_by_products();
     __syncthreads();
-    if (slice + STAGES - 1 < end) fetch(stages + then * STAGE, from, slice + STAGES - 1);
+    if (slice + STAGES - 1 < end)
+      fetch_weights<TOGETHER, THREADS>(stages + then * STAGE, from, slice + STAGES - 1, threadIdx.x);
     copies_end();
     const unsigned next = now + 1 == BUFFERS ? 0 : now + 1;
     if (slice + 1 < end) store_x(buffers + next * BUFFER, held);
@@ -191,7 +145,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
   if constexpr (CLUSTER == 1) {
 #pragma unroll
     for (int j = 0; j < MT; ++j)
-      write(results, stride, from, warp * 16, j, float4{sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]});
+      write<COLUMNS>(results, stride, from, warp * 16, j, float4{sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]});
   } else {
     __syncthreads();
 #pragma unroll
@@ -201,7 +155,7 @@ __device__ __forceinline__ void product(const void* data, const void* weights, c
     constexpr int FRAGMENTS = COLUMNS / 16 * MT;
     for (int f = warp; f < FRAGMENTS; f += THREADS / 32) {
       const float4 sum = cluster_sum(buffers + ((rank * FRAGMENTS + f) * 32 + lane) * 16);
-      write(results, stride, Operands{nullptr, nullptr, nullptr, column, rows}, f / MT * 16, f % MT, sum);
+      write<COLUMNS>(results, stride, Operands{nullptr, nullptr, nullptr, column, rows}, f / MT * 16, f % MT, sum);
     }
     cluster_meets();
   }
