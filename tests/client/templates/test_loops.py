@@ -237,7 +237,7 @@ def test_equal_to_the_unscheduled_function(cpu: Any, seeds: range) -> None:
         scheduled += 1
         (found,), (expected,) = run(mod, target, some), run(some.mod, UNOPTIMISED, some)
         assert_equal(found, expected, f"{seed}: {some.name}: {knobs}")
-    assert scheduled > 0.33 * len(seeds)
+    assert scheduled > 0.25 * len(seeds)  # 0.3 to 0.5: others are no faster than plain loops
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from operator import mul
 from typing import Any
 
 from tunehub.relax.nodes import buffer_kind, integer, same_extent
+from tunehub.relax.symbols import variables_in
 
 _INDEX = "int64"
 
@@ -68,8 +69,9 @@ class Extents:
         known = integer(value)
         if known is not None:
             return number(known)
+        names = _names(value)
         for other, variable in self._known:
-            if same_extent(other, value):
+            if _names(other) == names and same_extent(other, value):  # a proof takes much longer than names
                 return variable
         return self.new(value)
 
@@ -93,6 +95,11 @@ class Extents:
             statements.append(tirx.BufferStore(memory, whole, [number(at)]))
             statements.append(tirx.Bind(variable, tirx.BufferLoad(seen, [number(at)])))
         return block_of(realize, sequence([*statements, body]), "extents", [memory])
+
+
+def _names(value: Any) -> frozenset[int]:
+    """The variables in a value, by their hashes."""
+    return frozenset(map(hash, variables_in([value])))
 
 
 def places(piece: Any, extents: Sequence[Any]) -> list[Any]:
