@@ -1,7 +1,8 @@
 """The index of a registry: `index.json` (every name, with the hash of its shard) and the shards (every version).
 
 A shard is immutable and lies under its own SHA-256; the index is the only file that changes, and its `serial` only
-grows. An entry never changes but for `yanked`. The functions that make a new state are pure: writing it is the store's.
+grows. Of an entry only `yanked` and `documents` ever change. The functions that make a new state are pure: writing it
+is the store's.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from packaging.version import Version
 
 from tunehub_registry import _fields, _json
+from tunehub_registry.document import Document, check_documents
 from tunehub_registry.exceptions import FieldError, NotFoundError, VersionConflictError
 from tunehub_registry.package import package_filename
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 SCHEMA_VERSION = "1.0"
+SHARD_MINOR = 1  # 1.1 adds documents; a shard without them stays 1.0
 INDEX_PATH = "index.json"
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARD_BYTES = 4 << 20
@@ -66,7 +69,8 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One published version: the file (relative to the registry's root), its hash and size, and the date (ISO 8601).
 
     `yanked` is the reason why new resolutions leave the version out; locks still get it. `transaction` is a random id
-    of the publish: who lost the answer to a commit finds out by it whether the commit was theirs.
+    of the publish: who lost the answer to a commit finds out by it whether the commit was theirs. `documents` (since
+    1.1) lie beside the package, one of a kind.
     """
 
     version: str
@@ -77,11 +81,17 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     published: str
     yanked: _fields.Text | None = None
     transaction: _fields.Label | UnsetType = UNSET
+    documents: tuple[Document, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
         _fields.check_path("file", self.file)
         _fields.check_date("published", self.published)
+        check_documents(self.documents or ())
+
+    def document(self, kind: str) -> Document | None:
+        """The document of a kind, if there is one."""
+        return next((document for document in self.documents or () if document.kind == kind), None)
 
     @property
     def tvm(self) -> tuple[str, ...]:
@@ -159,12 +169,14 @@ def encode_index(index: Index) -> bytes:
 def parse_shard(data: bytes, source: str) -> Shard:
     """Read a shard; raises and warns as `parse_index`. That the bytes have the expected hash is for the caller."""
     value = _json.decode(data, source, max_bytes=MAX_SHARD_BYTES)
-    _json.check_version(value, "schema_version", source, major=1, minor=0)
+    _json.check_version(value, "schema_version", source, major=1, minor=SHARD_MINOR)
     return _json.convert(value, Shard, source)
 
 
 def encode_shard(shard: Shard) -> bytes:
     """Write a shard, sorted and compact. Raises FormatError on a bad shard."""
+    if shard.schema_version == SCHEMA_VERSION and any(entry.documents for entry in shard.versions):
+        shard = structs.replace(shard, schema_version=f"1.{SHARD_MINOR}")
     data = _json.encode(shard)
     parse_shard(data, f"shard of {shard.name}")
     return data
@@ -192,10 +204,23 @@ def mark_yanked(shard: Shard, version: str, reason: str | None) -> Shard:
 
     Raises NotFoundError when the shard does not have the version.
     """
+    return _replace_fields(shard, version, yanked=reason)
+
+
+def set_documents(shard: Shard, version: str, documents: tuple[Document, ...]) -> Shard:
+    """The shard with these documents beside a version, and no others.
+
+    Raises NotFoundError when the shard does not have the version, FieldError when two are of a kind.
+    """
+    ordered = tuple(sorted(documents, key=lambda document: document.kind))
+    return _replace_fields(shard, version, documents=ordered or UNSET)
+
+
+def _replace_fields(shard: Shard, version: str, **fields: object) -> Shard:
     if version not in (entry.version for entry in shard.versions):
         raise NotFoundError(f"{shard.name} has no version {version}: see `tunehub show {shard.name}` for its versions")
     versions = tuple(
-        structs.replace(entry, yanked=reason) if entry.version == version else entry for entry in shard.versions
+        structs.replace(entry, **fields) if entry.version == version else entry for entry in shard.versions
     )
     return structs.replace(shard, versions=versions)
 

@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, structs
 from packaging.version import Version
 
 from tunehub_registry import _fields, _json
+from tunehub_registry.document import Document, check_documents
 from tunehub_registry.exceptions import FieldError, FormatError
 from tunehub_registry.index import RecordSetSummary, Shard, ShardEntry, package_path
 from tunehub_registry.package import DEFAULT_LIMITS
@@ -29,6 +30,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 LOCK_VERSION = "1.0"
+LOCK_MINOR = 1  # 1.1 adds documents; a lock file without them stays 1.0
 LOCK_FILE = "tunehub.lock"
 MAX_LOCK_BYTES = 4 << 20
 HEADER = "# Written by `tunehub lock`. Commit it; `tunehub sync --frozen` fetches exactly these packages.\n"
@@ -48,7 +50,7 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `registry` is the address that it was resolved from (without secrets), or `embedded`; `url` is where the file was
     (until `url_expires`, when it is presigned). `requires` is the version specifier that the user gave: an upgrade
-    stays within it.
+    stays within it. `documents` (since 1.1) are those that lay beside the package then.
     """
 
     name: TargetName
@@ -62,9 +64,11 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     requires: str | None = None
     target: TargetDescriptor
     record_sets: tuple[RecordSetSummary, ...]
+    documents: tuple[Document, ...] = ()
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
+        check_documents(self.documents)
         _check_address(self.registry)
         _check_url(self.url)
         _fields.check_date("published", self.published)
@@ -92,6 +96,7 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             size=self.size,
             record_sets=self.record_sets,
             published=self.published,
+            documents=self.documents or UNSET,
         )
 
 
@@ -158,7 +163,7 @@ def parse_lock(data: bytes, source: str) -> Lock:
         raise FormatError(f"{len(data)} bytes, the limit is {MAX_LOCK_BYTES}", source=source, remedy=REMEDY)
     value = _decode(data, source)
     try:
-        _json.check_version(value, "lock-version", source, major=1, minor=0)
+        _json.check_version(value, "lock-version", source, major=1, minor=LOCK_MINOR)
         return _json.convert(value, Lock, source)
     except FormatError as error:
         if type(error) is not FormatError:
@@ -170,9 +175,9 @@ def encode_lock(lock: Lock) -> bytes:
     """Write a lock file, packages by name and version: the same pins give the same bytes. Raises FormatError."""
     import tomli_w
 
-    ordered = structs.replace(
-        lock, packages=tuple(sorted(lock.packages, key=lambda item: (item.name, Version(item.version))))
-    )
+    packages = tuple(sorted(lock.packages, key=lambda item: (item.name, Version(item.version))))
+    minor = LOCK_MINOR if any(item.documents for item in packages) else 0
+    ordered = structs.replace(lock, packages=packages, lock_version=f"1.{minor}")
     document: dict[str, Any] = msgspec.to_builtins(ordered, builtin_types=(datetime,))
     data = (HEADER + tomli_w.dumps(document)).encode()
     parse_lock(data, LOCK_FILE)

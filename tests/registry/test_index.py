@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tunehub_registry import exceptions
+from tunehub_registry.document import MAX_DOCUMENT_BYTES, describe_document
 from tunehub_registry.index import (
     Index,
     IndexUpdate,
@@ -23,6 +24,7 @@ from tunehub_registry.index import (
     package_path,
     parse_index,
     parse_shard,
+    set_documents,
     yank_version,
 )
 from tunehub_registry.target import TargetDescriptor
@@ -136,6 +138,50 @@ def test_shard_versions_are_unique_and_sorted(target: TargetDescriptor) -> None:
     for versions in (("1.0", "1.0"), ("2.0", "1.0")):
         with pytest.raises(exceptions.FieldError, match="oldest first"):
             Shard(name=target.name, versions=tuple(entry(target, version) for version in versions))
+
+
+def test_documents_beside_a_version(update: IndexUpdate, target: TargetDescriptor) -> None:
+    documents = (describe_document("compat", b"{}"), describe_document("attestations", b"[]"))
+    shard = set_documents(update.shard, "1.0", documents)
+    data = encode_shard(shard)
+    assert json.loads(data)["schema_version"] == "1.1"
+    read = parse_shard(data, "s")
+    assert [document.kind for document in read.versions[0].documents or ()] == ["attestations", "compat"]
+    assert read.versions[0].document("compat") == documents[0]
+    assert read.versions[0].document("other") is None
+    assert encode_shard(read) == data
+    assert encode_shard(set_documents(shard, "1.0", ())) == update.shard_data
+    with pytest.raises(exceptions.NotFoundError, match="no version 9"):
+        set_documents(shard, "9", documents)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"file": "packages/documents/../x.json"}, "$.versions[0].documents[0].file"),
+        ({"sha256": "0"}, "$.versions[0].documents[0].sha256"),
+        ({"size": MAX_DOCUMENT_BYTES + 1}, "$.versions[0].documents[0].size"),
+        ({"size": 0}, "$.versions[0].documents[0].size"),
+        ({"kind": "Compat"}, "$.versions[0].documents[0].kind"),
+    ],
+)
+def test_errors_of_documents_carry_the_path(update: IndexUpdate, changes: dict[str, Any], where: str) -> None:
+    document = json.loads(encode_shard(set_documents(update.shard, "1.0", (describe_document("compat", b"{}"),))))
+    document["versions"][0]["documents"][0].update(changes)
+    with pytest.raises(exceptions.FormatError) as caught:
+        parse_shard(json.dumps(document).encode(), "s")
+    assert caught.value.path == where
+
+
+def test_documents_are_few_and_one_of_a_kind(update: IndexUpdate) -> None:
+    same = [describe_document("compat", data) for data in (b"1", b"2")]
+    many = [describe_document(f"kind{number}", b"1") for number in range(17)]
+    for documents in (same, many):
+        with pytest.raises(exceptions.FieldError, match="at most 16, each of another kind"):
+            set_documents(update.shard, "1.0", tuple(documents))
+    for data in (b"", bytes(MAX_DOCUMENT_BYTES + 1)):
+        with pytest.raises(exceptions.FieldError, match="a document has 1 to"):
+            describe_document("compat", data)
 
 
 def test_index_names_agree_with_targets(update: IndexUpdate) -> None:

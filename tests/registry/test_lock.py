@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tunehub_registry import exceptions
+from tunehub_registry.document import describe_document
 from tunehub_registry.index import RecordSetSummary
 from tunehub_registry.lock import (
     LOCK_FILE,
@@ -163,6 +164,18 @@ def test_versions_of_the_format() -> None:
     assert newer.packages == make_lock().packages
     with pytest.raises(exceptions.UnsupportedFormatError, match="upgrade tunehub"):
         parse_lock(data.replace(b'lock-version = "1.0"', b'lock-version = "2.0"'), "my.lock")
+
+
+def test_documents_are_pinned() -> None:
+    document = describe_document("compat", b"{}")
+    data = encode_lock(make_lock(pin(documents=(document,))))
+    assert b'lock-version = "1.1"' in data
+    lock = parse_lock(data, "my.lock")
+    assert lock.shard("llvm-znver5").versions[0].document("compat") == document
+    assert encode_lock(lock) == data
+    with pytest.raises(exceptions.FormatError) as caught:
+        parse_lock(data.replace(b"packages/documents/", b"packages/../"), "my.lock")
+    assert caught.value.path == "$.packages[0].documents[0].file"
 
 
 def test_one_pin_a_version_and_one_target_a_name() -> None:

@@ -78,7 +78,7 @@ def verdict(file: CachedFile) -> str | None:
         return _LEFTOVER
     if file.kind in ("partial", "registry", "verdicts"):
         return None  # they are checked when whole, by their signatures, and line by line
-    if file.kind in ("blob", "shard"):
+    if file.kind in ("blob", "document", "shard"):
         return None if is_sound(file.path, file.path.stem) else "its content does not have the hash in its name"
     return _index_problem(file.path)
 

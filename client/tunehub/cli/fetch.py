@@ -15,6 +15,7 @@ from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
 from tunehub.options import Options, read_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.configured import configured_registries
+from tunehub.registries.documents import fetch_documents
 from tunehub.registries.ordered import Published
 from tunehub.registries.resolution import Requirement, parse_requirement
 
@@ -79,7 +80,9 @@ def _into_cache(item: Published, cache: BlobCache) -> str:
                 bar(offset)
                 item.registry.download_package(item.entry, bar.counting(stream), offset)
 
-            return str(cache.blob(item.entry.sha256, item.entry.size, download))
+            blob = cache.blob(item.entry.sha256, item.entry.size, download)
+        fetch_documents(item.entry, item.registry, cache)
+        return str(blob)
     except HashMismatchError as error:
         text = f"{label} from {item.registry.address}: {error}"
         raise PackageUnusableError(text, remedy="the registry has to publish it again") from error

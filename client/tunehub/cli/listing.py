@@ -190,6 +190,7 @@ def _row(item: Published) -> dict[str, Any]:
         "sha256": item.entry.sha256,
         "published": item.entry.published,
         "yanked": item.entry.yanked,
+        "documents": [document.kind for document in item.entry.documents or ()],
         "registry": item.registry.address,
     }
 

@@ -19,6 +19,7 @@ from tunehub.exceptions import HubError
 from tunehub.options import Options, read_options
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
 from tunehub.registries.configured import configured_registries
+from tunehub.registries.documents import fetch_documents
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
 from tunehub.registries.ordered import Published
@@ -102,6 +103,7 @@ def _fetch(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache) -> Fe
     error: str | None = None
     try:
         place = _into_cache(pin, registry, cache)
+        fetch_documents(pin.entry(), registry, cache)
     except HubError as problem:
         error = str(problem)
     except HashMismatchError as problem:

@@ -24,7 +24,10 @@ LOCK_TIMEOUT_S = 120.0
 ORPHAN_AGE_S = 3600.0
 INDEX_SUFFIX = ".index.sqlite"
 PART_SUFFIX = ".part"
-_FOLDERS = {"blobs": "blob", "user": "user", "shards": "shard", "registries": "registry", "verdicts": "verdicts"}
+_FOLDERS = {
+    "blobs": "blob", "documents": "document", "user": "user", "shards": "shard", "registries": "registry",
+    "verdicts": "verdicts",
+}  # fmt: skip
 Download = Callable[[BinaryIO, int], None]  # writes the file from an offset on to the stream
 
 
@@ -32,8 +35,8 @@ Download = Callable[[BinaryIO, int], None]  # writes the file from an offset on 
 class CachedFile:
     """One file of the cache, for listings.
 
-    `kind` is blob, partial (a download that broke off), index, user (index of the user's records), shard, registry
-    (metadata) or leftover.
+    `kind` is blob, partial (a download that broke off), index, document (beside a package), user (index of the user's
+    records), shard, registry (metadata) or leftover.
     """
 
     path: Path
@@ -57,6 +60,10 @@ class BlobCache:
     def index_path(self, sha256: str) -> Path:
         """Where the index of a blob lies, or would: next to it."""
         return self._blobs / f"{sha256}{INDEX_SUFFIX}"
+
+    def document_path(self, sha256: str) -> Path:
+        """Where a document beside a package lies, or would."""
+        return self.root / "documents" / f"{sha256}.json"
 
     def user_index_path(self, records: Path) -> Path:
         """Where the index of a user's records file lies, or would."""

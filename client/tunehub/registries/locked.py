@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, BinaryIO
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tunehub.exceptions import HubError, LockedPackageMissingError, LockError, LockFileError, RequirementError
+from tunehub.exceptions import (
+    HubError,
+    LockedPackageMissingError,
+    LockError,
+    LockFileError,
+    RegistryUnreadableError,
+    RequirementError,
+)
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Requirement, Resolution, Unusable
+from tunehub_registry.document import Document
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.lock import MAX_LOCK_BYTES, Lock, LockedPackage, parse_lock
@@ -120,6 +128,21 @@ class LockedRegistry:
             tried = tuple((item.address, item.reason) for item in failures)
             raise _missing(self.address, pin, tried, offline=self._offline)
         return place.address
+
+    def fetch_document(self, document: Document) -> bytes:
+        """As the port says; the hash is right. Raises RegistryUnreadableError, which names every place."""
+        from tunehub.registries.locked_files import bounded_opener, download_verified, places_of_document
+
+        stream = BytesIO()
+        pin = next(item for item in self.lock.packages if document in item.documents)
+        opener = bounded_opener(self._deadline, offline=self._offline)
+        places = places_of_document(document, pin, self._registries, opener)
+        place, failures = download_verified(document, places, stream)
+        if place is None:
+            tried = "; ".join(f"{item.address}: {item.reason}" for item in failures)
+            reason = f"the document {document.kind} of {pin.label} is not in the cache, and no place has it: {tried}"
+            raise RegistryUnreadableError(self.address, reason, remedy="run `tunehub sync` while there is a network")
+        return stream.getvalue()
 
     def url(self, path: str) -> str:
         """As the port says: what the lock states."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tunehub.registries.embedded import EMBEDDED, embedded_registry
+from tunehub_registry.document import Document
 from tunehub_registry.lock import LockedPackage
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 from tunehub_registry.stores.port import Deadline, FileMissingError, OnBytes, Store, StoreError, UnsoundAnswerError
@@ -46,6 +47,15 @@ def places_of(pin: LockedPackage, registries: Sequence[str], opener: Opener) -> 
             yield place
 
 
+def places_of_document(
+    document: Document, pin: LockedPackage, registries: Sequence[str], opener: Opener
+) -> Iterator[Place]:
+    """The places of a document beside a package: as `places_of`, but the URL of the package is no help."""
+    for place in places_of(pin, registries, opener):
+        if place.paths == pin.paths:
+            yield replace(place, paths=(document.file,))
+
+
 def bounded_opener(deadline: Deadline, *, offline: bool) -> Opener:
     """How to open stores that are not waited for after the deadline."""
 
@@ -60,7 +70,11 @@ def bounded_opener(deadline: Deadline, *, offline: bool) -> Opener:
 
 
 def download_verified(
-    pin: LockedPackage, places: Iterable[Place], stream: BinaryIO, offset: int = 0, on_bytes: OnBytes | None = None
+    pin: LockedPackage | Document,
+    places: Iterable[Place],
+    stream: BinaryIO,
+    offset: int = 0,
+    on_bytes: OnBytes | None = None,
 ) -> tuple[Place | None, list[Failure]]:
     """Write the file to `stream`, which already has `offset` bytes of it; the place that had it, and the failures.
 
@@ -81,7 +95,9 @@ def download_verified(
     return None, failures
 
 
-def _fill(pin: LockedPackage, store: Store, paths: Sequence[str], sink: _Sink, on_bytes: OnBytes | None) -> bool:
+def _fill(
+    pin: LockedPackage | Document, store: Store, paths: Sequence[str], sink: _Sink, on_bytes: OnBytes | None
+) -> bool:
     """Take the file from a store; whether it has the right hash. Otherwise the sink is empty again. StoreError."""
     began = sink.size
     _download(pin, store, paths, sink, on_bytes)
@@ -96,7 +112,9 @@ def _fill(pin: LockedPackage, store: Store, paths: Sequence[str], sink: _Sink, o
     return False
 
 
-def _download(pin: LockedPackage, store: Store, paths: Sequence[str], sink: _Sink, on_bytes: OnBytes | None) -> None:
+def _download(
+    pin: LockedPackage | Document, store: Store, paths: Sequence[str], sink: _Sink, on_bytes: OnBytes | None
+) -> None:
     for path in paths[:-1]:
         try:
             return store.download(path, sink, size=pin.size, offset=sink.size, on_bytes=on_bytes)  # type: ignore[arg-type]

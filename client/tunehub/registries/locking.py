@@ -189,6 +189,7 @@ class Locker:
             published=entry.published,
             target=registry.names()[chosen.name],
             record_sets=entry.record_sets,
+            documents=entry.documents or (),
         )
 
     def _merged(self) -> tuple[LockedPackage, ...]:

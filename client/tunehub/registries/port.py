@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from tunehub.exceptions import HubError, HubWarning
+from tunehub_registry.document import Document
 from tunehub_registry.index import Shard, ShardEntry
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
@@ -21,7 +22,7 @@ OnWarning = Callable[[str], None]
 
 
 class Registry(Protocol):
-    """One registry, read only. What it gives is verified, but for packages: their hash is the caller's to check.
+    """One registry, read only. What it gives is verified, but for packages and documents: their hash is for the caller.
 
     Every method raises RegistryUnreadableError when the registry or the file cannot be read or is damaged, and
     TrustError when its signatures do not prove it.
@@ -45,6 +46,9 @@ class Registry(Protocol):
 
         What `stream.write` raises goes through as it is.
         """
+
+    def fetch_document(self, document: Document) -> bytes:
+        """The bytes of a document beside a package, at most as many as published."""
 
     def url(self, path: str) -> str:
         """Where a file of the registry is, for lock files and people, without secrets."""

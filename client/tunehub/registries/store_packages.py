@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 from tunehub.exceptions import RegistryUnreadableError
 from tunehub.registries.failures import format_failure, store_failure
+from tunehub_registry.document import Document
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import Shard, ShardEntry, parse_shard
 from tunehub_registry.stores.port import Content, Store, StoreError
@@ -37,6 +38,12 @@ class StorePackages:
             self._store.download(entry.file, stream, size=entry.size, offset=offset)
         except StoreError as error:
             raise store_failure(error, self.address) from error
+
+    def fetch_document(self, document: Document) -> bytes:
+        """As the port says."""
+        content = self._get(document.file, document.size)
+        assert content is not None  # no entity tag was given
+        return content.data
 
     def url(self, path: str) -> str:
         """As the port says."""

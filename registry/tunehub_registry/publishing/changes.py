@@ -8,8 +8,9 @@ from typing import Protocol
 
 from packaging.version import InvalidVersion, Version
 
+from tunehub_registry.document import Document
 from tunehub_registry.exceptions import NotFoundError
-from tunehub_registry.index import Shard, ShardEntry, insert_entry, mark_yanked
+from tunehub_registry.index import Shard, ShardEntry, insert_entry, mark_yanked, set_documents
 from tunehub_registry.target import TargetDescriptor
 
 
@@ -47,11 +48,11 @@ class Change(Protocol):
 class AddVersions:
     """Add versions. One that is there with the same bytes stays as it is.
 
-    With `copy_yanks`, versions that are there are yanked or not as in `versions`: that is how mirrors follow.
+    With `follow`, versions that are there are yanked or not and have documents as in `versions`: for mirrors.
     """
 
     versions: tuple[NewVersion, ...]
-    copy_yanks: bool = False
+    follow: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -69,12 +70,22 @@ class AddVersions:
     def _with_version(self, state: NameState | None, new: NewVersion) -> NameState:
         before = Shard(name=new.target.name) if state is None else state.shard
         shard = insert_entry(before, new.entry)
-        if self.copy_yanks and find_version(shard, new.entry.version).yanked != new.entry.yanked:
-            shard = mark_yanked(shard, new.entry.version, new.entry.yanked)
+        if self.follow:
+            shard = _follow(shard, new.entry)
         if state is not None and shard is before:
             return state
         newest = state is None or shard.versions[-1] is new.entry
         return NameState(target=new.target if newest or state is None else state.target, shard=shard)
+
+
+def _follow(shard: Shard, entry: ShardEntry) -> Shard:
+    """The shard with what may change of an entry as in `entry`; the very same shard when nothing does."""
+    present = find_version(shard, entry.version)
+    if present.yanked != entry.yanked:
+        shard = mark_yanked(shard, entry.version, entry.yanked)
+    if present.documents != entry.documents:
+        shard = set_documents(shard, entry.version, entry.documents or ())
+    return shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +103,50 @@ class SetYanked:
 
     def apply(self, name: str, present: NameState | None) -> NameState | None:
         """As the port says."""
-        if present is None:
-            raise NotFoundError(f"{name} is not in the registry: `tunehub list` shows the names")
+        present = _published(name, present)
         entry = find_version(present.shard, self.version)
         if entry.yanked == self.reason:
             return present
         return NameState(target=present.target, shard=mark_yanked(present.shard, entry.version, self.reason))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetDocument:
+    """Put a document beside a version, instead of what is there of its kind.
+
+    `package` is the SHA-256 of the version that the document is about.
+    """
+
+    name: str
+    version: str
+    package: str
+    document: Document
+
+    @property
+    def names(self) -> frozenset[str]:
+        """As the port says."""
+        return frozenset({self.name})
+
+    def apply(self, name: str, present: NameState | None) -> NameState | None:
+        """As the port says."""
+        present = _published(name, present)
+        entry = find_version(present.shard, self.version)
+        if entry.sha256 != self.package:
+            raise NotFoundError(
+                f"{name} {entry.version} is published with sha256 {entry.sha256}, but the document is about "
+                f"{self.package}: make the document from the published package"
+            )
+        others = tuple(item for item in entry.documents or () if item.kind != self.document.kind)
+        if entry.document(self.document.kind) == self.document:
+            return present
+        shard = set_documents(present.shard, entry.version, (*others, self.document))
+        return NameState(target=present.target, shard=shard)
+
+
+def _published(name: str, present: NameState | None) -> NameState:
+    if present is None:
+        raise NotFoundError(f"{name} is not in the registry: `tunehub list` shows the names")
+    return present
 
 
 def apply_change(change: Change, present: Mapping[str, NameState | None]) -> dict[str, NameState]:

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 
+from tunehub_registry.document import Document
 from tunehub_registry.exceptions import NotFoundError, RegistryError
 from tunehub_registry.index import MAX_SHARD_BYTES, ShardEntry, shard_path
 from tunehub_registry.package import sha256_of
@@ -24,7 +25,14 @@ from tunehub_registry.publishing.changes import AddVersions, NameState, NewVersi
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, persist, transact
 from tunehub_registry.publishing.packages import PackageFile, new_transaction, read_package
-from tunehub_registry.publishing.source import SignedSource, Source, fetch_package, fetch_small, first_root
+from tunehub_registry.publishing.source import (
+    SignedSource,
+    Source,
+    fetch_document,
+    fetch_package,
+    fetch_small,
+    first_root,
+)
 from tunehub_registry.stores.port import (
     AccessDeniedError,
     ConflictError,
@@ -82,7 +90,9 @@ def republish(
     retry: RetryPolicy = DEFAULT_RETRY,
     on_bytes: OnBytes | None = None,
 ) -> Mirrored:
-    """Publish versions of another registry in one commit, yanked or not as there; all versions when `wanted` is None.
+    """Publish versions of another registry in one commit, yanked or not and with documents as there.
+
+    All versions when `wanted` is None.
 
     Raises NotFoundError when the source does not have what is wanted, PublishError or PackageError for a damaged
     source, VersionConflictError when the destination has other bytes under a version, and as `transact`.
@@ -93,13 +103,19 @@ def republish(
     own = new_transaction()
     versions: list[NewVersion] = []
     packages: list[tuple[PackageFile, ShardEntry]] = []
+    documents: list[tuple[Document, bytes]] = []
     with tempfile.TemporaryDirectory(prefix="tunehub-mirror-") as folder:
         for state, entry in found:
-            if _has(present[state.shard.name], entry):
+            known = _twin(present[state.shard.name], entry)
+            lacking = set(entry.documents or ()) - set((known and known.documents) or ())
+            documents += [(document, fetch_document(source.store, document)) for document in lacking]
+            if known is not None:
                 versions.append(NewVersion(target=state.target, entry=entry))
                 continue
             file = _fetch_verified(source, state.shard.name, entry, Path(folder), on_bytes)
-            version = file.version(transaction=own, published=entry.published, yanked=entry.yanked)
+            version = file.version(
+                transaction=own, published=entry.published, yanked=entry.yanked, documents=entry.documents
+            )
             versions.append(version)
             packages.append((file, version.entry))
         uploads = Uploads(ledger.store)
@@ -107,9 +123,11 @@ def republish(
         def upload() -> None:
             for file, entry in packages:
                 uploads.ensure(entry.file, file.data, sha256=entry.sha256, size=entry.size)
+            for document, data in documents:
+                uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
 
         if versions:
-            transact(ledger, AddVersions(versions=tuple(versions), copy_yanks=True), retry=retry, upload=upload)
+            transact(ledger, AddVersions(versions=tuple(versions), follow=True), retry=retry, upload=upload)
     return Mirrored(copied=len(packages), total=len(found), size=sum(file.size for file, _ in packages))
 
 
@@ -129,10 +147,10 @@ def _select(source: Source, wanted: Mapping[str, SpecifierSet] | None) -> Iterat
         yield from ((state, entry) for entry in entries)
 
 
-def _has(present: NameState | None, entry: ShardEntry) -> bool:
-    return present is not None and any(
-        (known.version, known.sha256) == (entry.version, entry.sha256) for known in present.shard.versions
-    )
+def _twin(present: NameState | None, entry: ShardEntry) -> ShardEntry | None:
+    """The same bytes under the same version in the destination."""
+    versions = () if present is None else present.shard.versions
+    return next((item for item in versions if (item.version, item.sha256) == (entry.version, entry.sha256)), None)
 
 
 def _fetch_verified(
@@ -227,8 +245,15 @@ class _Copy:
                 path.unlink()
                 self._copied += 1
                 self._size += entry.size
+            self._copy_documents(entry)
         data = fetch_small(self._source.store, shard_path(sha256), max_bytes=MAX_SHARD_BYTES, sha256=sha256)
         self._uploads.ensure(shard_path(sha256), data, sha256=sha256, size=len(data))
+
+    def _copy_documents(self, entry: ShardEntry) -> None:
+        for document in entry.documents or ():
+            if not exists(self._destination, document.file):
+                data = fetch_document(self._source.store, document)
+                self._uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
 
     def _copy_roots(self, before: Content | None) -> list[int]:
         """Copy the roots; returns those that have to wait, since what is in the copy now would not be valid by them."""

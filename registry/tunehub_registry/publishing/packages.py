@@ -1,22 +1,25 @@
-"""Publishing and yanking packages, in signed and unsigned registries alike."""
+"""Publishing and yanking packages, and putting documents beside them, in signed and unsigned registries alike."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
+from tunehub_registry.document import Document, describe_document
 from tunehub_registry.exceptions import PackageError
 from tunehub_registry.index import RecordSetSummary, ShardEntry, package_path
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 from tunehub_registry.publishing.blobs import Uploads
-from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetYanked, find_version
+from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetDocument, SetYanked, find_version
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, transact
 from tunehub_registry.stores.port import OnBytes
 from tunehub_registry.trust.state import utc_now
@@ -35,7 +38,14 @@ class PackageFile:
     size: int
     manifest: Manifest
 
-    def version(self, *, transaction: str, published: str, yanked: str | None = None) -> NewVersion:
+    def version(
+        self,
+        *,
+        transaction: str,
+        published: str,
+        yanked: str | None = None,
+        documents: tuple[Document, ...] | UnsetType = UNSET,
+    ) -> NewVersion:
         """What the registry will say of it. `published` is an ISO 8601 date."""
         manifest = self.manifest
         entry = ShardEntry(
@@ -47,6 +57,7 @@ class PackageFile:
             published=published,
             yanked=yanked,
             transaction=transaction,
+            documents=documents,
         )
         return NewVersion(target=manifest.target, entry=entry)
 
@@ -119,12 +130,38 @@ def publish(
 
 def yank(ledger: Ledger, name: str, version: str, reason: str, *, retry: RetryPolicy = DEFAULT_RETRY) -> ShardEntry:
     """Hide a version from new resolutions; locks still get it. Raises NotFoundError, and as `transact`."""
-    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=reason), retry)
+    return _change_entry(ledger, SetYanked(name=name, version=version, reason=reason), retry)
 
 
 def unyank(ledger: Ledger, name: str, version: str, *, retry: RetryPolicy = DEFAULT_RETRY) -> ShardEntry:
     """Take back a yank. Raises NotFoundError, and as `transact`."""
-    return _set_yanked(ledger, SetYanked(name=name, version=version, reason=None), retry)
+    return _change_entry(ledger, SetYanked(name=name, version=version, reason=None), retry)
+
+
+def attach(
+    ledger: Ledger,
+    name: str,
+    version: str,
+    *,
+    package: str,
+    kind: str,
+    data: bytes,
+    retry: RetryPolicy = DEFAULT_RETRY,
+) -> ShardEntry:
+    """Put a document beside a published version, instead of what is there of its kind.
+
+    `package` is the SHA-256 of the package that the document is about. The caller has read the document and found it
+    sound. Raises NotFoundError when no such version with these bytes is published, FieldError for a document that is
+    empty or too large, and as `transact`.
+    """
+    document = describe_document(kind, data)
+    uploads = Uploads(ledger.store)
+
+    def upload() -> None:
+        uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
+
+    change = SetDocument(name=name, version=version, package=package, document=document)
+    return _change_entry(ledger, change, retry, upload)
 
 
 def new_transaction() -> str:
@@ -137,8 +174,10 @@ def date_text(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _set_yanked(ledger: Ledger, change: SetYanked, retry: RetryPolicy) -> ShardEntry:
-    after = transact(ledger, change, retry=retry)
+def _change_entry(
+    ledger: Ledger, change: SetYanked | SetDocument, retry: RetryPolicy, upload: Callable[[], None] | None = None
+) -> ShardEntry:
+    after = transact(ledger, change, retry=retry, upload=upload)
     return find_version(after[change.name].shard, change.version)
 
 

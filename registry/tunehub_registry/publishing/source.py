@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from tunehub_registry.document import Document
 from tunehub_registry.index import INDEX_PATH, MAX_INDEX_BYTES, Index, ShardEntry, parse_index
 from tunehub_registry.publishing.blobs import HashingSink, exists
 from tunehub_registry.publishing.changes import NameState
@@ -132,6 +133,11 @@ def fetch_small(store: Store, path: str, *, max_bytes: int, sha256: str | None =
     if sha256 is not None and hashlib.sha256(content.data).hexdigest() != sha256:
         raise damaged(store, path)
     return content.data
+
+
+def fetch_document(store: Store, document: Document) -> bytes:
+    """A document that an entry names. Raises as `fetch_small`."""
+    return fetch_small(store, document.file, max_bytes=document.size, sha256=document.sha256)
 
 
 def damaged(store: Store, path: str) -> PublishError:

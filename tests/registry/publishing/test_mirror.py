@@ -12,7 +12,7 @@ from securesystemslib.signer import CryptoSigner
 from tunehub_registry.exceptions import NotFoundError
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
 from tunehub_registry.publishing.mirror import copy_registry, republish
-from tunehub_registry.publishing.packages import publish, read_package, yank
+from tunehub_registry.publishing.packages import attach, publish, read_package, yank
 from tunehub_registry.publishing.source import SignedSource, UnsignedSource, open_source
 from tunehub_registry.trust.exceptions import UntrustedError
 
@@ -147,6 +147,24 @@ def test_a_mirror_follows_yanks(filled: Signed) -> None:
     state = own.ledger().read([NAME]).names[NAME]
     assert state is not None
     assert [entry.yanked for entry in state.shard.versions] == ["wrong", None]
+
+
+def test_documents_are_mirrored_as_they_are(filled: Signed) -> None:
+    mirror, own = MemoryStore(), Unsigned(MemoryStore()).init()
+    for data in (b"first", b"second"):
+        sha256 = read_package(package("znver5", "1.0")).sha256
+        entry = attach(filled.ledger(), NAME, "1.0", package=sha256, kind="compat", data=data, retry=QUICK)
+        document = entry.document("compat")
+        assert document is not None
+        copy_registry(source(filled), mirror, retry=QUICK)
+        republish(source(filled), own.ledger(), None, retry=QUICK)
+        assert mirror.files[document.file] == own.store.files[document.file] == data
+        state = own.ledger().read([NAME]).names[NAME]
+        assert state is not None
+        assert [item.document("compat") for item in state.shard.versions] == [document, None]
+    filled.store.files[document.file] = b"others"
+    with pytest.raises(PublishError, match="does not have the hash"):
+        copy_registry(source(filled), MemoryStore(), retry=QUICK)
 
 
 def test_an_unsigned_source(filled: Signed) -> None:

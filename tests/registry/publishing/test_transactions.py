@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from tunehub_registry.exceptions import NotFoundError, PackageError, VersionConflictError
+from tunehub_registry.exceptions import FieldError, NotFoundError, PackageError, VersionConflictError
+from tunehub_registry.index import ShardEntry
 from tunehub_registry.publishing.exceptions import UnfinishedError
 from tunehub_registry.publishing.ledger import RetryPolicy, persist
-from tunehub_registry.publishing.packages import publish, read_package, unyank, yank
+from tunehub_registry.publishing.packages import attach, publish, read_package, unyank, yank
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import UnreachableError
 
@@ -113,6 +114,63 @@ def test_a_publisher_that_fails_at_any_write(any_registry: Registry, fault: Faul
         put(any_registry, "0.3.0", store=store)
         assert client.versions(NAME) == ["0.1.0", "0.2.0", "0.3.0"]
         client.close()
+
+
+def test_documents_beside_packages(any_registry: Registry) -> None:
+    put(any_registry, "0.1.0", "0.2.0")
+    entry = attach_to(any_registry, "0.2.0", b"first", kind="attestations")
+    entry = attach_to(any_registry, "0.2.0", b"old")
+    entry = attach_to(any_registry, "0.2.0", b"new")
+    assert {item.kind: any_registry.store.files[item.file] for item in entry.documents or ()} == {
+        "attestations": b"first",
+        "compat": b"new",
+    }
+    before = dict(any_registry.store.files)
+    assert attach_to(any_registry, "0.2.0", b"new") == entry
+    assert any_registry.store.files == before
+    yank(any_registry.ledger(), NAME, "0.2.0", "slow", retry=QUICK)
+    assert put(any_registry, "0.2.0", "0.3.0") == ["present", "published"]
+    state = any_registry.ledger().read([NAME]).names[NAME]
+    assert state is not None
+    assert [bool(item.documents) for item in state.shard.versions] == [False, True, False]
+
+
+def test_a_document_about_other_bytes_is_refused_before_it_is_uploaded(any_registry: Registry) -> None:
+    put(any_registry, "0.1.0")
+    before = dict(any_registry.store.files)
+    for version, package_sha256 in (("0.1.0", "0" * 64), ("0.2.0", None)):
+        with pytest.raises(NotFoundError, match=r"make the document from the published package|has no version"):
+            attach_to(any_registry, version, b"{}", package_sha256=package_sha256)
+    with pytest.raises(FieldError, match="a document has 1 to"):
+        attach_to(any_registry, "0.1.0", b"")
+    assert any_registry.store.files == before
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_attaching_that_fails_at_any_write(any_registry: Registry, fault: Fault) -> None:
+    put(any_registry, "0.1.0")
+    first = dict(any_registry.store.files)
+    probe = MemoryStore(first)
+    attach_to(any_registry, "0.1.0", b"{}", store=probe)
+    for position in range(1, count_writes(probe) + 1):
+        store = FaultyStore(first, position, fault)
+        with suppress(Killed):
+            attach_to(any_registry, "0.1.0", b"{}", store=store)
+        entry = attach_to(any_registry, "0.1.0", b"{}", store=MemoryStore(store.files))
+        assert [item.kind for item in entry.documents or ()] == ["compat"]
+
+
+def attach_to(
+    registry: Registry,
+    version: str,
+    data: bytes,
+    *,
+    kind: str = "compat",
+    package_sha256: str | None = None,
+    store: Any = None,
+) -> ShardEntry:
+    sha256 = package_sha256 or read_package(package(version=version)).sha256
+    return attach(registry.ledger(store), NAME, version, package=sha256, kind=kind, data=data, retry=QUICK)
 
 
 def test_a_repeated_transaction_is_recognised_by_its_id(any_registry: Registry) -> None:
