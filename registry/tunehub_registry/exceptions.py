@@ -70,6 +70,17 @@ class RegistryFileError(RemediedError):
         super().__init__(reason, remedy=remedy, place=f"{address}: {path}")
 
 
+class LicenseError(RemediedError):
+    """A text is not an SPDX licence expression. Fields: `text`, `reason`, `remedy`."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        self.text = text
+        remedy = (
+            "give an SPDX expression such as CC0-1.0, Apache-2.0 or 'Apache-2.0 OR MIT' (https://spdx.org/licenses)"
+        )
+        super().__init__(reason, remedy=remedy, place=f"licence {text[:80]!r}")
+
+
 class NotFoundError(RegistryError):
     """A name, version or file is not in the registry."""
 

@@ -19,11 +19,12 @@ from packaging.version import Version
 from tunehub_registry import _fields, _json
 from tunehub_registry.document import Document, check_documents
 from tunehub_registry.exceptions import FieldError, NotFoundError, VersionConflictError
+from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import package_filename
 from tunehub_registry.target import TargetDescriptor, TargetName
 
 SCHEMA_VERSION = "1.0"
-SHARD_MINOR = 1  # 1.1 adds documents; a shard without them stays 1.0
+SHARD_MINOR = 1  # 1.1 adds documents and licences; a shard without them stays 1.0
 INDEX_PATH = "index.json"
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARD_BYTES = 4 << 20
@@ -70,7 +71,8 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     `yanked` is the reason why new resolutions leave the version out; locks still get it. `transaction` is a random id
     of the publish: who lost the answer to a commit finds out by it whether the commit was theirs. `documents` (since
-    1.1) lie beside the package, one of a kind.
+    1.1) lie beside the package, one of a kind. `license` (since 1.1) is that of the package's manifest, where it states
+    one.
     """
 
     version: str
@@ -82,6 +84,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     yanked: _fields.Text | None = None
     transaction: _fields.Label | UnsetType = UNSET
     documents: tuple[Document, ...] | UnsetType = UNSET
+    license: _fields.License | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
@@ -175,11 +178,28 @@ def parse_shard(data: bytes, source: str) -> Shard:
 
 def encode_shard(shard: Shard) -> bytes:
     """Write a shard, sorted and compact. Raises FormatError on a bad shard."""
-    if shard.schema_version == SCHEMA_VERSION and any(entry.documents for entry in shard.versions):
+    newer = any(entry.documents or entry.license for entry in shard.versions)
+    if newer and shard.schema_version == SCHEMA_VERSION:
         shard = structs.replace(shard, schema_version=f"1.{SHARD_MINOR}")
     data = _json.encode(shard)
     parse_shard(data, f"shard of {shard.name}")
     return data
+
+
+def entry_of(
+    manifest: Manifest, *, file: str, sha256: str, size: int, published: str, transaction: str | UnsetType = UNSET
+) -> ShardEntry:
+    """What a registry says of a package, not yanked. The fields are those of `ShardEntry`."""
+    return ShardEntry(
+        version=manifest.version,
+        file=file,
+        sha256=sha256,
+        size=size,
+        record_sets=tuple(RecordSetSummary(tuner=item.tuner, tvm=item.tvm) for item in manifest.record_sets),
+        published=published,
+        transaction=transaction,
+        license=UNSET if manifest.license is None else manifest.license,
+    )
 
 
 def insert_entry(shard: Shard, entry: ShardEntry) -> Shard:

@@ -11,7 +11,7 @@ from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FieldError
 from tunehub_registry.target import TargetDescriptor, TargetName
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 MAX_MANIFEST_BYTES = 4 << 20
 
 
@@ -68,7 +68,10 @@ class RecordSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a package. `name` is always that of the target; `provenance` is that of the newest run."""
+    """The manifest of a package. `name` is always that of the target; `provenance` is that of the newest run.
+
+    `license` (since format 1.2) is the SPDX expression of the licence that everything in it has, None for not stated.
+    """
 
     format_version: str = FORMAT_VERSION
     name: TargetName
@@ -77,6 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     record_sets: tuple[RecordSet, ...]
     networks: tuple[NetworkEntry, ...] = ()
     provenance: Provenance
+    license: _fields.License | None = None
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
@@ -98,7 +102,7 @@ def parse_manifest(data: bytes, source: str) -> Manifest:
     warns NewerFormatWarning on a newer minor version.
     """
     value = _json.decode(data, source, max_bytes=MAX_MANIFEST_BYTES)
-    _json.check_version(value, "format_version", source, major=1, minor=1)
+    _json.check_version(value, "format_version", source, major=1, minor=2)
     return _json.convert(value, Manifest, source)
 
 

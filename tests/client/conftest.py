@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from tunehub.records.key_scheme import KEY_SCHEME
 from tunehub_registry.index import (
@@ -67,6 +68,7 @@ def make_package(
     tuner: str = "meta_schedule",
     evidence: str | None = None,
     profile: str | None = None,
+    license: str | None = None,
 ) -> bytes:
     manifest = Manifest(
         name=target.name,
@@ -85,6 +87,7 @@ def make_package(
             finished="2026-01-31T12:00:00Z",
             threads=2,
         ),
+        license=license,
     )
     files = {RECORDS: lines(make_record()) if data is None else data}
     beside = {EVIDENCE: evidence, PROFILE: profile}
@@ -127,6 +130,7 @@ class RegistryFolder:
             ),
             published="2026-01-31T12:00:00Z",
             yanked=yanked,
+            license=options.get("license", UNSET),
         )
         update = add_version(index, shard, entry, target=stated or target)
         path = self.root / entry.file

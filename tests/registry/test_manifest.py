@@ -80,7 +80,7 @@ def test_a_set_can_say_itself_how_it_was_made(manifest: Manifest) -> None:
     data = encode_manifest(both)
     assert parse_manifest(data, "m.json") == both
     assert [both.provenance_of(item) for item in both.record_sets] == [manifest.provenance, own]
-    assert json.loads(data)["format_version"] == "1.1"
+    assert json.loads(data)["format_version"] == "1.2"
     assert "provenance" not in json.loads(data)["record_sets"][0], "a set without its own says nothing"
 
 
@@ -91,9 +91,13 @@ def test_the_provenance_of_a_set_is_checked(manifest: Manifest) -> None:
     assert caught.value.path == "$.record_sets[0].provenance.finished"
 
 
-def test_a_manifest_of_format_1_0_is_read(manifest: Manifest) -> None:
-    data = changed(manifest, "format_version", value="1.0")
-    assert parse_manifest(data, "m.json") == msgspec.structs.replace(manifest, format_version="1.0")
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_manifests_of_older_formats_are_read(manifest: Manifest, version: str) -> None:
+    document = json.loads(encode_manifest(manifest)) | {"format_version": version}
+    del document["license"]
+    assert parse_manifest(json.dumps(document).encode(), "m.json") == msgspec.structs.replace(
+        manifest, format_version=version
+    )
 
 
 def test_unknown_major_version_refuses_with_the_remedy(manifest: Manifest) -> None:

@@ -28,6 +28,7 @@ _SHOWN = 20
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path),
               help="With --as template: propose the knobs to this directory of `tunehub tune`.")  # fmt: skip
 @click.option("--version", help="The packages' version.  [that of the file's name: cuda_v0.10.log, else 0.1.0]")
+@click.option("--license", metavar="SPDX", help="The licence of the logs.  [not stated]")
 @click.option("--proof/--no-proof", default=True, help="Load every record in TVM 0.8-0.19, where one is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def import_logs(
@@ -36,6 +37,7 @@ def import_logs(
     kind: str,
     work: Path | None,
     version: str | None,
+    license: str | None,
     proof: bool,
     as_json: bool,
 ) -> None:
@@ -48,8 +50,8 @@ def import_logs(
     folder that TUNEHUB_RECORDS takes. Their times are those of the log; nothing of them is published unmeasured.
     """
     if kind == "template":
-        if version is not None:
-            raise click.UsageError("--version is for packages; records of templates are files without one")
+        if version is not None or license is not None:
+            raise click.UsageError("--version and --license are for packages; records of templates have neither")
         _import_as_templates(files, output, work, as_json)
         return
     if work is not None:
@@ -58,7 +60,7 @@ def import_logs(
 
     with errors():
         prover, how = _prover() if proof else (None, "not proved: --no-proof")
-        report = import_as_packages(files, output, version=version, prover=prover, proof=how)
+        report = import_as_packages(files, output, version=version, license=license, prover=prover, proof=how)
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:

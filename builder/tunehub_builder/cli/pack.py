@@ -9,6 +9,7 @@ import click
 
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER
+from tunehub_registry.licenses import DEFAULT_LICENSE
 
 
 @click.command()
@@ -20,6 +21,9 @@ from tunehub_builder.cli.options import FILE, FOLDER
 @click.option("--measured", type=FILE, help="JSON of `tunehub demo --json` with these records, kept as evidence.")
 @click.option("--with", "base", type=FILE, help="A package of the same target: all that it holds goes along.")
 @click.option("--profile", type=FILE, help="What `tunehub calibrate` kept of this CPU.  [that of DIR]")
+@click.option("--license", default=DEFAULT_LICENSE, show_default=True, metavar="SPDX",
+              help="The licence of what DIR gives; Apache-2.0 is the other usual one.")  # fmt: skip
+@click.option("--base-license", metavar="SPDX", help="The licence of a package given by --with that states none.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def pack(
     directory: Path,
@@ -30,6 +34,8 @@ def pack(
     measured: Path | None,
     base: Path | None,
     profile: Path | None,
+    license: str,
+    base_license: str | None,
     as_json: bool,
 ) -> None:
     """Write the admitted records of DIR, with their evidence, as a package."""
@@ -40,13 +46,19 @@ def pack(
 
     with errors(), WorkDirectory(directory).locked() as work:
         networks_measured = read_network_evidence(measured) if measured else ()
-        built = pack_directory(work, version, name=name, measured=networks_measured, base=base, profile=profile)
+        built = pack_directory(
+            work, version, name=name, measured=networks_measured, base=base, profile=profile, license=license,
+            base_license=base_license,
+        )  # fmt: skip
         path = publish_locally(built, output, index)
-    summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256}
+    stated = built.manifest.license
+    summary = {**built.counts, "package": str(path), "bytes": len(built.data), "sha256": built.sha256,
+               "license": stated}  # fmt: skip
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
     click.echo(f"{path}: {built.counts['records']} records, {len(built.data)} bytes, sha256 {built.sha256}")
     if base is not None:
         click.echo(f"taken along from {base.name}: {built.counts['taken_along']} records")
+    click.echo(f"licence: {stated or f'not stated, as in {base and base.name}: --base-license states it'}")
     click.echo(f"left out: {built.counts['rejected']} rejected by the gate, {built.counts['not_checked']} not checked")

@@ -22,6 +22,7 @@ from tunehub_builder.logs.read import TRANSLATED_FROM, Imported, ReadFile, Remar
 from tunehub_builder.packing.publish import BuiltPackage, publish_locally
 from tunehub_builder.tuning.journal import write_atomically
 from tunehub_registry.index import INDEX_PATH, Index, encode_index
+from tunehub_registry.licenses import canonical_license
 from tunehub_registry.manifest import Manifest, Provenance, RecordSet
 from tunehub_registry.package import pack
 
@@ -71,18 +72,26 @@ class ImportReport:
 
 
 def import_as_packages(
-    paths: Sequence[Path], output: Path, *, version: str | None = None, prover: Prover | None = None, proof: str = ""
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    version: str | None = None,
+    license: str | None = None,
+    prover: Prover | None = None,
+    proof: str = "",
 ) -> ImportReport:
     """Add the records of all files to the folder registry `output`, which is made when it is not there.
 
-    The version is that of the file's name (`cuda_v0.10.log`), unless given. `proof` describes the prover.
+    The version is that of the file's name (`cuda_v0.10.log`), unless given. `proof` describes the prover. `license` is
+    an SPDX expression, None for not stated. Raises LicenseError for another text.
     Raises BuilderError (a file that cannot be read, a version that is none, a full disk) and VersionConflictError (the
     folder has this version of a package with other records).
     """
+    stated = None if license is None else canonical_license(license)
     files = [read_file(path, version) for path in paths]
     if prover is not None:
         files = _prove(files, prover)
-    built = [_build(name, number, items, files) for (name, number), items in _by_package(files).items()]
+    built = [_build(name, number, items, files, stated) for (name, number), items in _by_package(files).items()]
     if built and not (output / INDEX_PATH).exists():
         output.mkdir(parents=True, exist_ok=True)
         write_atomically(output / INDEX_PATH, [encode_index(Index())])
@@ -128,7 +137,9 @@ def _by_package(files: Iterable[ReadFile]) -> dict[tuple[str, str], list[Importe
     return dict(sorted(groups.items()))
 
 
-def _build(name: str, version: str, items: Sequence[Imported], files: Sequence[ReadFile]) -> BuiltPackage:
+def _build(
+    name: str, version: str, items: Sequence[Imported], files: Sequence[ReadFile], stated: str | None
+) -> BuiltPackage:
     """Pack the lines of one model; its descriptor is that of most lines (`-mattr` differs between some)."""
     descriptors = Counter(item.target for item in items)
     sources = [file for file in files if any(item.target.name == name for item in file.imported)]
@@ -143,8 +154,9 @@ def _build(name: str, version: str, items: Sequence[Imported], files: Sequence[R
             sets.append(RecordSet(tuner=tuner, file=member, tvm=TVM_VERSIONS, key_scheme=scheme, count=len(lines)))
     target = descriptors.most_common(1)[0][0]
     manifest = Manifest(
-        name=name, version=version, target=target, record_sets=tuple(sets), provenance=_provenance(items, sources)
-    )
+        name=name, version=version, target=target, record_sets=tuple(sets), provenance=_provenance(items, sources),
+        license=stated,
+    )  # fmt: skip
     return BuiltPackage(manifest=manifest, data=pack(manifest, members), counts={"records": len(items)})
 
 

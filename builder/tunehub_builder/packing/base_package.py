@@ -11,17 +11,19 @@ import msgspec
 
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
+from tunehub_registry.licenses import license_of_both
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
 
-def with_base(contents: Contents, path: Path) -> Contents:
-    """``contents`` and everything that the package ``path`` holds.
+def with_base(contents: Contents, path: Path, *, base_license: str | None = None) -> Contents:
+    """``contents`` and everything that the package ``path`` holds, under both licences.
 
-    Each record set says how it was made; the package's own provenance is that of ``contents``. Raises PackingError when
-    the two do not go together or ``path`` cannot be read, PackageError and FormatError when it is damaged.
+    Each record set says how it was made; the package's own provenance is that of ``contents``. ``base_license`` is for
+    a package that states none. Raises PackingError when the two do not go together or ``path`` cannot be read,
+    PackageError and FormatError when it is damaged, LicenseError when the licences make too long an expression.
     """
     try:
         with open_package(path) as package:
@@ -46,7 +48,14 @@ def with_base(contents: Contents, path: Path) -> Contents:
         evidence=evidence + contents.evidence,
         curves=(*curves, *contents.curves),
         counts={**contents.counts, "taken_along": sum(entry.count for entry in manifest.record_sets)},
+        license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
+
+
+def _license_of(base: Manifest, given: str | None, path: Path) -> str | None:
+    if None not in (base.license, given) and base.license != given:
+        raise PackingError(f"{path}: its licence is {base.license}, not {given}; leave --base-license out")
+    return base.license or given
 
 
 def _with_provenance(whole: Manifest | Contents, entry: RecordSet) -> RecordSet:

@@ -16,7 +16,8 @@ from tunehub_registry.tuning_curves import TuningCurve
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
     """What goes into a package, before it has a version. ``files`` by their names in it, without the evidence
-    and the tuning ``curves``; ``counts``: records, and workloads that were rejected or not checked."""
+    and the tuning ``curves``; ``counts``: records, and workloads that were rejected or not checked; ``license``: an
+    SPDX expression, None for not stated."""
 
     target: TargetDescriptor
     record_sets: tuple[RecordSet, ...]
@@ -26,6 +27,7 @@ class Contents:
     evidence: bytes
     counts: dict[str, int]
     curves: tuple[TuningCurve, ...] = ()
+    license: str | None = None
 
 
 def nothing_admitted(directory: WorkDirectory, *, checked: bool) -> PackingError:

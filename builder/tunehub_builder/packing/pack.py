@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -15,6 +16,7 @@ from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence
+from tunehub_registry.licenses import DEFAULT_LICENSE, canonical_license
 from tunehub_registry.machine_profile import PROFILE, encode_profile
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import EVIDENCE, pack
@@ -29,23 +31,29 @@ def pack_directory(
     measured: Sequence[NetworkEvidence] = (),
     base: Path | None = None,
     profile: Path | None = None,
+    license: str = DEFAULT_LICENSE,
+    base_license: str | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
     ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
     ``base``, a package of the same target, all that it holds goes into the new one too, unchanged. The machine's
-    profile is that in the file ``profile``, else that of ``directory``, else that of ``base``.
+    profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
+    expression for what comes from ``directory``; ``base_license`` one for a ``base`` that states none: without it the
+    new package states none either.
 
     Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` or ``profile`` that does not
-    go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``.
+    go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
+    LicenseError: not an SPDX expression.
     """
     run = directory.existing_run()
     contents_of = relax_contents if run.relay_target is None else relay_contents
-    contents = contents_of(directory, run, measured)
+    contents = replace(contents_of(directory, run, measured), license=canonical_license(license))
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of target {run.target_name} is called {contents.target.name}, not {name}")
     if base is not None:
-        contents = with_base(contents, base)
+        other = None if base_license is None else canonical_license(base_license)
+        contents = with_base(contents, base, base_license=other)
     manifest = Manifest(
         name=contents.target.name,
         version=_version(version),
@@ -53,6 +61,7 @@ def pack_directory(
         record_sets=contents.record_sets,
         networks=contents.networks,
         provenance=contents.provenance,
+        license=contents.license,
     )
     own = profile_to_pack(directory, profile, contents.target)
     profiles = {} if own is None else {PROFILE: encode_profile(own)}

@@ -73,12 +73,10 @@ def _read_shard(root: Path, index: registry_index.Index, name: str) -> registry_
 
 def _shard_entry(built: BuiltPackage) -> registry_index.ShardEntry:
     manifest = built.manifest
-    sets = tuple(registry_index.RecordSetSummary(tuner=s.tuner, tvm=s.tvm) for s in manifest.record_sets)
-    return registry_index.ShardEntry(
-        version=manifest.version,
+    return registry_index.entry_of(
+        manifest,
         file=registry_index.package_path(manifest.name, manifest.version),
         sha256=built.sha256,
         size=len(built.data),
-        record_sets=sets,
         published=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )

@@ -123,6 +123,7 @@ def _print_description(description: dict[str, Any]) -> None:
     )
     if description["yanked"] is not None:
         click.echo(f"yanked: {description['yanked'] or 'no reason given'}")
+    click.echo(f"licence: {manifest['license'] or 'not stated'}")
     click.echo(f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}")
     for item in manifest["record_sets"]:
         click.echo(f"records: {item['count']} of {item['tuner']}, for TVM {item['tvm']}, keys {item['key_scheme']}")
@@ -191,6 +192,7 @@ def _row(item: Published) -> dict[str, Any]:
         "published": item.entry.published,
         "yanked": item.entry.yanked,
         "documents": [document.kind for document in item.entry.documents or ()],
+        "license": item.entry.license or None,
         "registry": item.registry.address,
     }
 

@@ -187,6 +187,7 @@ class Locker:
             size=entry.size,
             sha256=entry.sha256,
             published=entry.published,
+            license=entry.license or None,
             target=registry.names()[chosen.name],
             record_sets=entry.record_sets,
             documents=entry.documents or (),

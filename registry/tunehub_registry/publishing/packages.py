@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from tunehub_registry.document import Document, describe_document
 from tunehub_registry.exceptions import PackageError
-from tunehub_registry.index import RecordSetSummary, ShardEntry, package_path
+from tunehub_registry.index import ShardEntry, entry_of, package_path
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
@@ -48,18 +48,11 @@ class PackageFile:
     ) -> NewVersion:
         """What the registry will say of it. `published` is an ISO 8601 date."""
         manifest = self.manifest
-        entry = ShardEntry(
-            version=manifest.version,
-            file=package_path(manifest.name, manifest.version, self.sha256),
-            sha256=self.sha256,
-            size=self.size,
-            record_sets=tuple(RecordSetSummary(tuner=item.tuner, tvm=item.tvm) for item in manifest.record_sets),
-            published=published,
-            yanked=yanked,
-            transaction=transaction,
-            documents=documents,
+        file = package_path(manifest.name, manifest.version, self.sha256)
+        entry = entry_of(
+            manifest, file=file, sha256=self.sha256, size=self.size, published=published, transaction=transaction
         )
-        return NewVersion(target=manifest.target, entry=entry)
+        return NewVersion(target=manifest.target, entry=structs.replace(entry, yanked=yanked, documents=documents))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from tunehub_builder.packing.publish import publish_locally
 from tunehub_builder.tuning.journal import Journal, KnobChoice
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence, read_evidence
-from tunehub_registry.exceptions import FormatError, VersionConflictError
+from tunehub_registry.exceptions import FormatError, LicenseError, VersionConflictError
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
 from tunehub_registry.manifest import NetworkEntry
@@ -144,6 +144,26 @@ def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> No
     assert first.counts == {"records": 1, "rejected": 1, "not_checked": 1}
 
 
+def test_a_package_states_its_licence_and_that_of_its_base(
+    directory: WorkDirectory, task: TaskEntry, tmp_path: Path
+) -> None:
+    assert pack_directory(directory, "0.1.0").manifest.license == "CC0-1.0"
+    work = with_templates(directory, task, tmp_path / "templates")
+    mine = publish_locally(pack_directory(directory, "0.1.0", license="apache-2.0"), tmp_path / "mine", None)
+    assert pack_directory(work, "0.2.0", base=mine).manifest.license == "Apache-2.0 AND CC0-1.0"
+    assert pack_directory(work, "0.2.0", base=mine, license="Apache-2.0").manifest.license == "Apache-2.0"
+    with pytest.raises(PackingError, match=r"its licence is Apache-2\.0, not MIT; leave --base-license out"):
+        pack_directory(work, "0.2.0", base=mine, base_license="MIT")
+    with pytest.raises(LicenseError, match="licence 'free'"):
+        pack_directory(directory, "0.1.0", license="free")
+    with open_package(mine) as package:
+        unstated = pack(msgspec.structs.replace(package.manifest, license=None), _files(mine))
+    (tmp_path / "old.tunepkg").write_bytes(unstated)
+    assert pack_directory(work, "0.2.0", base=tmp_path / "old.tunepkg").manifest.license is None
+    built = pack_directory(work, "0.2.0", base=tmp_path / "old.tunepkg", base_license="mit")
+    assert built.manifest.license == "MIT AND CC0-1.0"
+
+
 def test_a_package_says_how_it_was_made_and_where_nothing(
     directory: WorkDirectory, tmp_path: Path, good_traces: list[Any], task: TaskEntry, tvm: Any
 ) -> None:
@@ -190,7 +210,9 @@ def test_a_local_registry_gets_the_version_once(directory: WorkDirectory, tmp_pa
     state = parse_index(index.read_bytes(), "index.json")
     assert state.serial == 1
     shard = parse_shard((index.parent / state.names[built.manifest.name].shard_path).read_bytes(), "shard")
-    assert [(entry.version, entry.sha256) for entry in shard.versions] == [("0.1.0", built.sha256)]
+    assert [(entry.version, entry.sha256, entry.license) for entry in shard.versions] == [
+        ("0.1.0", built.sha256, "CC0-1.0")
+    ]
 
     publish_locally(pack_directory(directory, "0.2.0"), tmp_path / "unused", index)
     assert parse_index(index.read_bytes(), "index.json").serial == 2

@@ -12,6 +12,7 @@ from tunehub.cli.doctor import examine
 from tunehub.cuda import headers
 from tunehub.options import read_options
 from tunehub_registry.index import encode_index, yank_version
+from tunehub_registry.lock import parse_lock
 
 from ..conftest import A76, SKYLAKE, RegistryFolder
 
@@ -66,6 +67,21 @@ def test_show(run: Any, registry: RegistryFolder) -> None:
     assert run("show", "llvm-nothing", "--registry", registry.root).code == 1
     assert run("show", "znver5 0.1", "--registry", registry.root).code == 2
     assert run("show", ">=0.1", "--registry", registry.root).code == 2
+
+
+def test_licences_are_shown_where_packages_state_them(run: Any, registry: RegistryFolder, tmp_path: Path) -> None:
+    registry.publish(version="0.1.0")
+    registry.publish(version="0.2.0", license="CC0-1.0 OR MIT")
+    place = ("--registry", registry.root)
+    rows = run("list", *place, "--json").json["packages"]
+    assert [row["license"] for row in rows] == ["CC0-1.0 OR MIT", None]
+    assert "licence: CC0-1.0 OR MIT\n" in run("show", "llvm-znver5", *place).out
+    assert "licence: not stated\n" in run("show", "llvm-znver5==0.1.0", *place).out
+    lock = tmp_path / "tunehub.lock"
+    for version, stated in (("0.1.0", None), ("0.2.0", "CC0-1.0 OR MIT")):
+        assert run("lock", f"llvm-znver5=={version}", "--tvm", "0.27.0", *place, "-o", lock).code == 0
+        (pin,) = parse_lock(lock.read_bytes(), "lock").packages
+        assert (pin.license, pin.entry().license or None) == (stated, stated)
 
 
 def test_show_of_a_damaged_package(run: Any, registry: RegistryFolder) -> None:
