@@ -40,4 +40,5 @@ def license_of_both(first: str | None, second: str | None) -> str | None:
 
 
 def _conjuncts(expression: str) -> list[str]:
-    return [f"({expression})"] if " OR " in expression else expression.split(" AND ")
+    nested = " OR " in expression or "(" in expression
+    return [f"({expression})"] if nested else expression.split(" AND ")

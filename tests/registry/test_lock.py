@@ -71,7 +71,7 @@ def test_it_looks_like_a_lock_file_of_pep_751() -> None:
     expires = datetime(2026, 2, 1, tzinfo=timezone.utc)
     text = encode_lock(make_lock(pin(url_expires=expires), tvm=("0.27.0",))).decode()
     assert text.startswith("# Written by `tunehub lock`")
-    for line in ('lock-version = "1.1"', 'created-by = "tunehub 0.1.0"', "[[packages]]", 'name = "llvm-znver5"',
+    for line in ('lock-version = "1.0"', 'created-by = "tunehub 0.1.0"', "[[packages]]", 'name = "llvm-znver5"',
                  "size = 1234", f'sha256 = "{"ab" * 32}"', 'requires = ">=0.1,<1"', "[packages.target]",
                  "url-expires = 2026-02-01 00:00:00+00:00"):  # fmt: skip
         assert line in text.splitlines()
@@ -160,10 +160,10 @@ def test_what_is_no_lock_file(data: bytes, reason: str) -> None:
 def test_versions_of_the_format() -> None:
     data = encode_lock(make_lock())
     with pytest.warns(exceptions.NewerFormatWarning, match="1.7"):
-        newer = parse_lock(data.replace(b'lock-version = "1.1"', b'lock-version = "1.7"\nnew = 1'), "my.lock")
+        newer = parse_lock(data.replace(b'lock-version = "1.0"', b'lock-version = "1.7"\nnew = 1'), "my.lock")
     assert newer.packages == make_lock().packages
     with pytest.raises(exceptions.UnsupportedFormatError, match="upgrade tunehub"):
-        parse_lock(data.replace(b'lock-version = "1.1"', b'lock-version = "2.0"'), "my.lock")
+        parse_lock(data.replace(b'lock-version = "1.0"', b'lock-version = "2.0"'), "my.lock")
 
 
 def test_documents_are_pinned() -> None:
