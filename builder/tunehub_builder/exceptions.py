@@ -58,3 +58,7 @@ class RecipeError(BuilderError):
 
 class PackingError(BuilderError):
     """There is nothing to pack, or the result cannot be written."""
+
+
+class SubmissionError(BuilderError):
+    """A submission cannot be written, or a review of one cannot begin."""

@@ -36,10 +36,13 @@ tunehub pack work/resnet --version 0.1.0
 tunehub publish s3://bucket/hub packages/llvm-znver5-0.1.0.tunepkg --key publisher --online-key online
 tunehub refresh s3://bucket/hub --online-key online
 tunehub resolve llvm-znver4
+tunehub review submission/
+tunehub review submission/ --registry s3://bucket/hub --role alice -o review.json
 tunehub rotate s3://bucket/hub online --new-key online2 --root-key root1 --online-key online
 tunehub run model.so
 tunehub run model.so --inputs x.npz --outputs y.npz
 tunehub show llvm-znver5==0.1.0
+tunehub submit work/resnet --version 0.1.0 --sign-off 'Ada Byron <ada@example.org>'
 tunehub sync --frozen
 tunehub trust add https://example.com/hub root.json
 tunehub trust bind llvm-znver5 https://example.com/hub

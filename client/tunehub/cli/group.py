@@ -40,7 +40,7 @@ COMMANDS = {
     "unyank": "tunehub.cli.publish:unyank",
     "yank": "tunehub.cli.publish:yank",
 }
-BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "tune")
+BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "review", "submit", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 

@@ -36,8 +36,17 @@ _OUTCOMES = {"published": "published", "present": "was there already, with the s
 )
 @ledger_options
 @click.option("--role", metavar="NAME", help="Refuse names that do not belong to this publisher.")
+@click.option("--review", "review_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="Refuse what `tunehub review -o FILE` did not verify for this registry.")  # fmt: skip
 @json_option
-def publish(store: str, packages: Sequence[Path], access: LedgerAccess, role: str | None, as_json: bool) -> None:
+def publish(
+    store: str,
+    packages: Sequence[Path],
+    access: LedgerAccess,
+    role: str | None,
+    review_file: Path | None,
+    as_json: bool,
+) -> None:
     """Publish packages in one step: readers see all of them, or none.
 
     A published version never changes: other bytes under it are refused, and the same bytes change nothing, so that a
@@ -48,6 +57,8 @@ def publish(store: str, packages: Sequence[Path], access: LedgerAccess, role: st
 
     with registry_errors():
         files = [read_package(path) for path in packages]
+        if review_file is not None:
+            _check_reviewed(review_file, [file.sha256 for file in files], store)
         ledger = open_ledger(store, access, role=role)
         with TransferBar("uploading", sum(file.size for file in files)) as bar:
             done = publish_packages(ledger, files, on_bytes=bar)
@@ -92,6 +103,18 @@ def unyank(store: str, package: str, access: LedgerAccess, as_json: bool) -> Non
     with registry_errors():
         ledger = open_ledger(store, access)
         _report(name, unyank_version(ledger, name, version), as_json)
+
+
+def _check_reviewed(path: Path, packages: Sequence[str], store: str) -> None:
+    """Raise ClickException unless the review verified these packages, by SHA-256, for this registry."""
+    from tunehub_registry.review import parse_review, review_problem
+    from tunehub_registry.stores.open import normalise_address
+
+    review = parse_review(path.read_bytes(), str(path))
+    for sha256 in packages:
+        problem = review_problem(review, sha256, normalise_address(store))
+        if problem is not None:
+            raise click.ClickException(f"{path}: {problem}; review the submission with `tunehub review --registry`")
 
 
 def _name_and_version(text: str) -> tuple[str, str]:

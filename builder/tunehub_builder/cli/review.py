@@ -1,0 +1,72 @@
+"""`tunehub review`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tunehub_builder.cli.errors import errors
+from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
+
+if TYPE_CHECKING:
+    from tunehub_builder.review.review import ReviewedFor
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--registry", metavar="STORE", help="Compare with what is published there, and with its delegations.")
+@click.option("--root", "root_file", type=FILE, metavar="FILE", help="STORE: a trusted root.  [its own first one]")
+@click.option("--role", metavar="NAME", help="STORE: the publisher who is to publish it.")
+@click.option("-o", "--output", type=FILE, help="Write the review here, as `tunehub publish --review` takes it.")
+@threads_option
+@click.option("--json", "as_json", is_flag=True, help="Print the review as JSON.")
+def review(
+    folder: Path,
+    registry: str | None,
+    root_file: Path | None,
+    role: str | None,
+    output: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Check a submission that somebody else sent; exit code 1 unless it is verified.
+
+    Its code is run: use a machine without secrets. The checks are those of files, formats, sign-off, licence, the
+    allow-list, raw times against evidence, workloads, times against the roofline, replay on this TVM, outputs, the
+    version and the name's publisher.
+    """
+    with errors():
+        from tunehub._files.atomic import write_file
+        from tunehub_builder.review.review import review_submission
+        from tunehub_registry.review import encode_review
+
+        place = None if registry is None else _place(registry, root_file, role)
+        found = review_submission(folder, place, threads=resources_of(threads, 1).threads, show=_show)
+        data = encode_review(found)
+        if output is not None:
+            write_file(output, data)
+    if as_json:
+        click.echo(data.decode(), nl=False)
+    else:
+        for check in found.checks:
+            click.echo(f"{check.verdict:8} {check.name}: {check.reason}")
+        click.echo(f"{folder}: {found.state}")
+    if found.state != "verified":
+        raise SystemExit(1)
+
+
+def _place(address: str, root_file: Path | None, role: str | None) -> ReviewedFor:
+    from tunehub_builder.review.review import ReviewedFor
+    from tunehub_registry.publishing.source import open_source
+    from tunehub_registry.stores.open import open_store
+
+    source = open_source(open_store(address), None if root_file is None else root_file.read_bytes())
+    return ReviewedFor(source=source, role=role)
+
+
+def _show(position: int, total: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{position}/{total} records", nl=position == total, err=True)

@@ -1,0 +1,1 @@
+"""What a registry checks of a submission from somebody else before it publishes it."""

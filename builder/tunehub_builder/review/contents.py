@@ -1,0 +1,165 @@
+"""A submission as read: hostile files in, typed lines out. Nothing of TVM is imported here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunehub_builder.exceptions import SubmissionError
+from tunehub_builder.submission.writing import records_in
+from tunehub_registry.any_record import AnyRecord
+from tunehub_registry.evidence import Evidence, read_evidence
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.machine_profile import MachineProfile, parse_profile, profile_in
+from tunehub_registry.manifest import Manifest
+from tunehub_registry.package import EVIDENCE, PackageLimits, open_package
+from tunehub_registry.review import ReviewFinding
+from tunehub_registry.submission import (
+    COMPARISONS,
+    LINES,
+    MAX_FILE_BYTES,
+    MAX_SUBMISSION_BYTES,
+    OUTPUTS,
+    SUBMISSION,
+    TRIALS,
+    WORKLOADS,
+    Comparison,
+    OutputDigest,
+    Submission,
+    SubmittedTrial,
+    SubmittedWorkload,
+    parse_submission,
+    parse_submitted_line,
+)
+from tunehub_registry.template_record import BadLine
+
+_MOST_LINES = 1_000_000
+LIMITS = PackageLimits(max_package=MAX_FILE_BYTES, max_total=MAX_FILE_BYTES, max_member=256 << 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedContents:
+    """What a submission holds. ``records`` are those of the package, ``sets`` the bytes of its files of records."""
+
+    submission: Submission
+    manifest: Manifest
+    profile: MachineProfile | None
+    package_sha256: str
+    records: tuple[AnyRecord | LadderRecord, ...]
+    sets: Mapping[str, bytes]
+    evidence: tuple[Evidence, ...]
+    workloads: Mapping[str, SubmittedWorkload]
+    trials: tuple[SubmittedTrial, ...]
+    comparisons: tuple[Comparison, ...]
+    outputs: Mapping[str, OutputDigest]
+
+
+def read_folder(path: Path) -> dict[str, bytes]:
+    """The files of a submission by name, as far as it may have them. Raises SubmissionError: no folder, something that
+    is no plain file (a link, a folder, a device), or a file that is too large."""
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+    except OSError as error:
+        raise SubmissionError(f"{path}: {error.strerror}; give the folder of a `tunehub submit`") from error
+    if len(entries) > len(LINES) + 2:
+        raise SubmissionError(f"{path}: has {len(entries)} files; a submission has {len(LINES) + 2}")
+    return {entry.name: _read(Path(entry.path)) for entry in entries}
+
+
+def parse_stated(files: Mapping[str, bytes]) -> Submission:
+    """`submission.json`. Raises SubmissionError without one, FormatError."""
+    if SUBMISSION not in files:
+        raise SubmissionError(f"there is no {SUBMISSION}; give the folder of a `tunehub submit`")
+    return parse_submission(files[SUBMISSION], SUBMISSION)
+
+
+def file_findings(files: Mapping[str, bytes], submission: Submission) -> list[ReviewFinding]:
+    """Files that are missing, too many, or not what `submission.json` says."""
+    wanted = {SUBMISSION, *submission.files}
+    found = [
+        ReviewFinding(where=n[:200], reason="is not a file of the submission") for n in sorted(files.keys() - wanted)
+    ]
+    for name, stated in sorted(submission.files.items()):
+        data = files.get(name)
+        if data is None:
+            found.append(ReviewFinding(where=name, reason="is missing"))
+        elif hashlib.sha256(data).hexdigest() != stated.sha256 or len(data) != stated.size:
+            found.append(ReviewFinding(where=name, reason="has other bytes than submission.json says"))
+    return found
+
+
+def parse_contents(files: Mapping[str, bytes], submission: Submission) -> SubmittedContents:
+    """All that the files hold. Raises SubmissionError for a line or a package that is not right, naming it."""
+    data = files[submission.package]
+    try:
+        with open_package(data, source=submission.package, limits=LIMITS) as package:
+            manifest, stated = package.manifest, profile_in(package)
+            profile = None if stated is None else parse_profile(stated, submission.package)
+            sets = {entry.file: package.read(entry.file) for entry in manifest.record_sets}
+            evidence = []
+            if EVIDENCE in package.names:
+                with package.open(EVIDENCE) as stream:
+                    evidence = list(read_evidence(stream, EVIDENCE))
+        records = [record for each in records_in(data, submission.package).values() for record in each]
+    except RegistryError as error:
+        raise SubmissionError(str(error)) from error
+    bad = next((line for line in (*records, *evidence) if isinstance(line, BadLine)), None)
+    if bad is not None:
+        raise SubmissionError(f"{submission.package}: line {bad.line}: {bad.reason}")
+    _check_stated(manifest, submission, len(records))
+    lines = {name: _lines(name, files[name]) for name in LINES}
+    return SubmittedContents(
+        submission=submission, manifest=manifest, profile=profile, package_sha256=hashlib.sha256(data).hexdigest(),
+        records=tuple(record for record in records if not isinstance(record, BadLine)), sets=sets,
+        evidence=tuple(line for line in evidence if not isinstance(line, BadLine)),
+        workloads=_by_key(WORKLOADS, lines[WORKLOADS]), trials=tuple(lines[TRIALS]),
+        comparisons=tuple(lines[COMPARISONS]), outputs=_by_key(OUTPUTS, lines[OUTPUTS]),
+    )  # fmt: skip
+
+
+def _check_stated(manifest: Manifest, submission: Submission, records: int) -> None:
+    if (manifest.name, manifest.version) != (submission.name, submission.version):
+        raise SubmissionError(f"the package is {manifest.name} {manifest.version}, not what {SUBMISSION} says")
+    if manifest.provenance != submission.provenance:
+        raise SubmissionError(f"the package's provenance is not that of {SUBMISSION}")
+    if not records or records != sum(entry.count for entry in manifest.record_sets):
+        raise SubmissionError(f"the package has {records} records, its manifest says another number, or none")
+
+
+def _lines(name: str, data: bytes) -> list[Any]:
+    lines = data.split(b"\n")
+    if len(lines) > _MOST_LINES or lines.pop():
+        raise SubmissionError(f"{name}: has more than {_MOST_LINES} lines, or an unfinished one")
+    try:
+        return [parse_submitted_line(name, line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
+    except RegistryError as error:
+        raise SubmissionError(str(error)) from error
+
+
+def _by_key(name: str, lines: list[Any]) -> dict[str, Any]:
+    found = {line.exact: line for line in lines}
+    if len(found) != len(lines):
+        raise SubmissionError(f"{name}: a workload stands twice")
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """A plain file, whole; links are not followed."""
+    most = MAX_SUBMISSION_BYTES if path.name == SUBMISSION else MAX_FILE_BYTES
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SubmissionError(f"{path}: is no plain file")
+            data = stream.read(most + 1)
+    except OSError as error:
+        raise SubmissionError(f"{path}: is no plain file that can be read: {error.strerror}") from error
+    if len(data) > most:
+        raise SubmissionError(f"{path}: has more than {most} bytes")
+    return data

@@ -1,0 +1,133 @@
+"""`tunehub review`: all checks of a submission in their order, and what they say together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunehub_builder.exceptions import SubmissionError
+from tunehub_builder.review import rules
+from tunehub_builder.review.contents import (
+    SubmittedContents,
+    file_findings,
+    parse_contents,
+    parse_stated,
+    read_folder,
+)
+from tunehub_builder.review.running import run_checks
+from tunehub_builder.tuning.target import tvm_versions
+from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.publishing.source import SignedSource, UnsignedSource
+from tunehub_registry.review import CHECKS, MAX_FINDINGS, Review, ReviewCheck, ReviewFinding, state_of
+from tunehub_registry.submission import SUBMISSION, Submission
+from tunehub_registry.trust.metadata import publisher_for
+
+_STATIC = {
+    "sign-off": (rules.sign_off_findings, "somebody signs it off"),
+    "license": (rules.license_findings, "its licence is taken here"),
+    "traces": (rules.trace_findings, "every record is within the allow-list"),
+    "evidence": (rules.evidence_findings, "records and evidence follow from the raw times"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReviewedFor:
+    """The registry that a package is to go into, and the publisher in whose name."""
+
+    source: SignedSource | UnsignedSource
+    role: str | None = None
+
+
+def review_submission(
+    path: Path, place: ReviewedFor | None, *, threads: int, show: Callable[[int, int], None]
+) -> Review:
+    """Review the submission in a folder. What is wrong with it is in the review; raises what reading the registry
+    raises, and OSError when no process can be started."""
+    stated: Submission | None = None
+    data: dict[str, bytes] = {}
+    checks: list[ReviewCheck] = []
+    contents: SubmittedContents | None = None
+    try:
+        data = read_folder(path)
+        stated = parse_stated(data)
+        checks.append(_check("files", file_findings(data, stated), "all files have the stated bytes"))
+        if checks[0].verdict == "passed":
+            contents = parse_contents(data, stated)
+            checks.append(ReviewCheck(name="formats", verdict="passed", reason="all files can be read"))
+    except (SubmissionError, RegistryError) as error:
+        name = "formats" if checks or stated is not None else "files"
+        checks.append(ReviewCheck(name=name, verdict="refused", reason=str(error)[:4000]))
+    if contents is not None:
+        checks += [_check(name, rule(contents), good) for name, (rule, good) in _STATIC.items()]
+        checks += _run(contents, checks, threads, show)
+        checks += _registry_checks(contents, place)
+    done = {check.name for check in checks}
+    checks += [
+        ReviewCheck(name=n, verdict="skipped", reason="an earlier check failed") for n in CHECKS if n not in done
+    ]
+    return Review(
+        state=state_of(tuple(checks)),
+        submission=hashlib.sha256(data[SUBMISSION]).hexdigest() if SUBMISSION in data else None,
+        name=stated.name if stated else None,
+        version=stated.version if stated else None,
+        package=contents.package_sha256 if contents else None,
+        registry=place.source.store.address if place else None,
+        role=place.role if place else None,
+        tvm=(tvm_versions()[0],),
+        checks=tuple(sorted(checks, key=lambda check: CHECKS.index(check.name))),
+    )
+
+
+def _run(
+    contents: SubmittedContents, before: Sequence[ReviewCheck], threads: int, show: Callable[[int, int], None]
+) -> list[ReviewCheck]:
+    """The checks in TVM, which sees only what the allow-list took."""
+    if next(check for check in before if check.name == "traces").verdict != "passed":
+        return []
+    found = run_checks(contents, threads, show)
+    good = {
+        "workloads": "every record has its workload",
+        "replay": f"all records replay on TVM {tvm_versions()[0]}",
+        "roofline": "no time is faster than the target can be",
+        "outputs": f"{found.compared} outputs computed again, {found.by_record} by the records; "
+        f"{found.nearest:.2g} apart at most",
+    }
+    checks = [_check(name, findings, good[name]) for name, findings in found.by_name.items()]
+    return checks if found.compared or found.outputs else [
+        ReviewCheck(name="outputs", verdict="skipped", reason="none could be computed here")
+        if check.name == "outputs" else check for check in checks
+    ]  # fmt: skip
+
+
+def _registry_checks(contents: SubmittedContents, place: ReviewedFor | None) -> list[ReviewCheck]:
+    if place is None:
+        return [ReviewCheck(name=n, verdict="skipped", reason="no --registry") for n in ("version", "delegation")]
+    state = place.source.state(contents.manifest.name)
+    versions = rules.version_findings(contents, None if state is None else state.shard)
+    return [_check("version", versions, "newer than what is published"), _delegation(contents, place)]
+
+
+def _delegation(contents: SubmittedContents, place: ReviewedFor) -> ReviewCheck:
+    """Whether the publisher may publish the name."""
+    if isinstance(place.source, UnsignedSource):
+        return ReviewCheck(name="delegation", verdict="skipped", reason="the registry has no signatures")
+    name = contents.manifest.name
+    owner = publisher_for(place.source.present.targets, name)
+    reason = None
+    if owner is None:
+        reason = f"nobody may publish {name} there"
+    elif place.role != owner:
+        reason = f"{name} belongs to the publisher {owner}, not to {place.role or 'anybody: give --role'}"
+    findings = [] if reason is None else [ReviewFinding(where=name, reason=reason)]
+    return _check("delegation", findings, f"{owner} may publish {name}")
+
+
+def _check(name: str, findings: Iterable[ReviewFinding], good: str) -> ReviewCheck:
+    found = list(findings)
+    if not found:
+        return ReviewCheck(name=name, verdict="passed", reason=good)
+    more = f" (and {len(found) - 1} more)" if found[1:] else ""
+    reason = f"{found[0].where}: {found[0].reason}{more}"[:4000]
+    return ReviewCheck(name=name, verdict="refused", reason=reason, findings=tuple(found[:MAX_FINDINGS]))

@@ -1,0 +1,1 @@
+"""From a checked work directory to a submission: the package with what backs its evidence."""

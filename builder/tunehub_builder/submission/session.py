@@ -1,0 +1,158 @@
+"""What a worker process does for a submission: it opens workloads, replays records on them, and computes outputs.
+
+All of it is hostile in a review: functions are checked before TVM reads them, records go a client's path, and what
+crashes or hangs ends this process only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.measure.difference import tolerance
+from tunehub.measure.session import CandidateSession
+from tunehub.relax.nodes import buffer_shapes, main_module
+from tunehub.relax.symbols import instance, is_symbolic
+from tunehub.verify.inputs import Kind, arrays_for, comparable, longest_sum, unwritten
+from tunehub_registry.submission import ArrayDigest
+
+_KINDS: tuple[Kind, ...] = ("signed", "positive")
+_MOST_BYTES = 2 << 30  # of all parameters of a workload that is run
+_SAMPLES = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadFacts:
+    """What a function does at least: arithmetic ``operations`` (0 where TVM cannot count them) and bytes of its
+    parameters. ``types``: of these; ``tolerance``: the most that outputs of two right schedules differ, relative."""
+
+    operations: float
+    moved: int
+    types: tuple[str, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComputedOutputs:
+    """What a schedule computed on inputs of a ``kind``; ``inputs`` is their SHA-256."""
+
+    kind: Kind
+    inputs: str
+    outputs: tuple[ArrayDigest, ...]
+
+
+class SubmissionSession(CandidateSession):
+    """The requests of a worker. ``target`` is TVM's JSON of it, ``line`` a record with its newline, None for TVM's
+    default."""
+
+    def open(self, exact: str, function: str) -> str:
+        """Remember the workload in ``function``, TVM's JSON, as ``exact``; returns its key.
+
+        Raises WorkloadTextError.
+        """
+        from tunehub.relax.keys import workload_key
+        from tunehub.relax.workload import workload_of
+
+        self._modules[exact] = workload_of(function)
+        return workload_key(self._modules[exact])
+
+    def facts(self, exact: str, values: Sequence[int] = ()) -> WorkloadFacts:
+        """Of a workload; of a symbolic one where its symbols have ``values``."""
+        from tunehub_builder.tuning.scheduler.order import operations
+
+        function = self._at(exact, values)
+        shapes = buffer_shapes(function)
+        types = tuple(sorted({dtype for _, dtype in shapes}))
+        return WorkloadFacts(
+            operations=operations(main_module(function)),
+            moved=_bytes_of(shapes),
+            types=types,
+            tolerance=tolerance(types, "narrow sums", terms=longest_sum(function)),
+        )
+
+    def replay(self, exact: str, target: Any, line: bytes) -> str:
+        """Apply a record as a client does; returns the SHA-256 of the scheduled function's text. Raises ValueError with
+        the client's reason when it would skip the record."""
+        scheduled = self.scheduled_by(exact, target, line).mod["main"]
+        return hashlib.sha256(scheduled.script(show_meta=False).encode()).hexdigest()
+
+    def outputs(self, exact: str, target: Any, line: bytes | None, kind: Kind | None = None) -> ComputedOutputs:
+        """Run a static workload, by a record or by TVM's default, on inputs of a ``kind``; None: of the first kind that
+        gives numbers. Raises ValueError for a workload that is too large, or gives none."""
+        function = self._at(exact, ())
+        if _bytes_of(buffer_shapes(function)) > _MOST_BYTES:
+            raise ValueError(f"its parameters have more than {_MOST_BYTES} bytes")
+        mod = self._modules[exact] if line is None else self.scheduled_by(exact, target, line).mod
+        library = self._compiled(mod, target)
+        for each in _KINDS if kind is None else (kind,):
+            arrays = arrays_for(function, each)
+            found = self._run_on(library, arrays, buffer_shapes(function), target)
+            if comparable(found):
+                given = [array for array in arrays if array is not None]
+                return ComputedOutputs(kind=each, inputs=_sha256(given), outputs=tuple(map(array_digest, found)))
+        raise ValueError("it gives no numbers on random inputs")
+
+    def _at(self, exact: str, values: Sequence[int]) -> Any:
+        function = self._modules[exact]["main"]
+        if is_symbolic(function) != bool(values):
+            raise ValueError("it has open dimensions" if is_symbolic(function) else "it has no open dimensions")
+        return instance(function, values)
+
+    def _run_on(self, library: Any, arrays: list[Any], shapes: list[tuple[tuple[int, ...], str]], target: Any) -> Any:
+        """The outputs of one run: the parameters that ``arrays`` has no array for."""
+        import tvm
+
+        device = tvm.cuda() if tvm.target.Target(target).kind.name == "cuda" else tvm.cpu()
+        given = [unwritten(*shape) if array is None else array for array, shape in zip(arrays, shapes, strict=True)]
+        tensors = [tvm.runtime.tensor(array, device) for array in given]
+        library["main"](*tensors)
+        return [tensor.numpy() for tensor, array in zip(tensors, arrays, strict=True) if array is None]
+
+
+def array_digest(array: Any) -> ArrayDigest:
+    """An output as a submission states it."""
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(-1)
+    places = np.unique(np.linspace(0, flat.size - 1, min(_SAMPLES, flat.size)).astype(np.int64))
+    chosen = [float(number) for number in flat[places].astype("float64")]
+    magnitudes = np.abs(flat.astype("float64"))
+    finite = magnitudes[np.isfinite(magnitudes)]
+    return ArrayDigest(
+        shape=tuple(array.shape),
+        dtype=str(array.dtype),
+        sha256=_sha256([array]),
+        largest=float(finite.max()) if finite.size else 0.0,
+        samples=tuple(number if math.isfinite(number) else None for number in chosen),
+    )
+
+
+def samples_apart(found: ArrayDigest, expected: ArrayDigest) -> float:
+    """How far the stated numbers of two outputs are apart, relative to the largest of ``expected``; infinite where one
+    is finite and the other is not, or shapes or types differ."""
+    if (found.shape, found.dtype, len(found.samples)) != (expected.shape, expected.dtype, len(expected.samples)):
+        return math.inf
+    pairs = list(zip(found.samples, expected.samples, strict=True))
+    if any((a is None) != (b is None) for a, b in pairs):
+        return math.inf
+    apart = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+    return apart / expected.largest if expected.largest else apart
+
+
+def _bytes_of(shapes: Sequence[tuple[tuple[int, ...], str]]) -> int:
+    import tvm
+
+    return sum(math.prod(shape) * max(1, tvm.DataType(dtype).bits // 8) for shape, dtype in shapes)
+
+
+def _sha256(arrays: Sequence[Any]) -> str:
+    """Of the bytes of arrays in the order of memory, little-endian."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
