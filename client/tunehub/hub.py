@@ -484,9 +484,9 @@ def _open_nearest(
         registry = registries.sources[chosen.position]
         try:
             package = opener(chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem)
-            remark = registries.bind(chosen)
-            if remark is not None:
-                policy.note(remark)
+            for remark in (registries.bind(chosen), package.mask):
+                if remark is not None:
+                    policy.note(str(remark))
             return resolution, package
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)
@@ -513,9 +513,12 @@ def _open_behind(
         return None
     registry = registries.sources[behind.position]
     try:
-        return open_package_records(
+        package = open_package_records(
             behind, registry, cache, host=resolution.host, tvm_version=tvm_version, on_problem=policy.problem
         )
+        if package.mask is not None:
+            policy.note(str(package.mask))
+        return package
     except (PackageUnusableError, RegistryUnreadableError) as error:
         policy.note(f"{behind.label}, behind {chosen.label}, cannot be opened: {error.reason}")
         return None

@@ -16,7 +16,7 @@ def excerpt(root: Path, versions: int) -> dict[str, bytes]:
     """The files, by path, of a registry with the newest ``versions`` of each name in ``root`` that are not yanked.
 
     It has the serial of ``root``. Raises OSError for a missing file, FormatError for a damaged index or shard,
-    PackageError for a package with another hash.
+    PackageError for a package or a document with another hash.
     """
     index = parse_index((root / INDEX_PATH).read_bytes(), INDEX_PATH)
     files: dict[str, bytes] = {}
@@ -31,7 +31,8 @@ def excerpt(root: Path, versions: int) -> dict[str, bytes]:
 
 
 def _files(root: Path, entry: ShardEntry) -> Iterator[tuple[str, bytes]]:
-    for path, sha256 in [(entry.file, entry.sha256)]:
+    beside = [(document.file, document.sha256) for document in entry.documents or ()]
+    for path, sha256 in [(entry.file, entry.sha256), *beside]:
         if sha256_of(root / path) != sha256:
             raise PackageError("its sha256 is not that of its shard", source=path, remedy=REMEDY_DAMAGED)
         yield path, (root / path).read_bytes()

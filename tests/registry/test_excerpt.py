@@ -30,7 +30,8 @@ def test_the_newest_versions_are_there_and_all_hashes_hold() -> None:
         whole = parse_shard((ROOT / index.names[name].shard_path).read_bytes(), name)
         assert shard.versions == whole.versions[-2:]
         for entry in shard.versions:
-            assert hashlib.sha256(files[entry.file]).hexdigest() == entry.sha256
+            for file in (entry, *(entry.documents or ())):
+                assert hashlib.sha256(files[file.file]).hexdigest() == file.sha256
     assert files == excerpt(ROOT, 2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 EXAMPLES = """\
+tunehub attach s3://bucket/hub compat.json --key publisher --online-key online
 tunehub bench model.onnx --dim batch=1 --plot bench.svg
 tunehub bench model.so --against onnxruntime --json
 tunehub cache clear
@@ -35,6 +36,7 @@ tunehub networks
 tunehub pack work/resnet --version 0.1.0
 tunehub publish s3://bucket/hub packages/llvm-znver5-0.1.0.tunepkg --key publisher --online-key online
 tunehub refresh s3://bucket/hub --online-key online
+tunehub replay packages/llvm-znver5-0.1.0.tunepkg --tvm 0.27,0.26 -o compat.json
 tunehub resolve llvm-znver4
 tunehub review submission/
 tunehub review submission/ --registry s3://bucket/hub --role alice -o review.json

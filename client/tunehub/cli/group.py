@@ -14,6 +14,7 @@ from tunehub.cli.examples import with_examples
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
 
 COMMANDS = {
+    "attach": "tunehub.cli.attach:attach",
     "bench": "tunehub.cli.bench:bench",
     "cache": "tunehub.cli.cache:cache",
     "calibrate": "tunehub.cli.calibrate:calibrate",
@@ -40,7 +41,7 @@ COMMANDS = {
     "unyank": "tunehub.cli.publish:unyank",
     "yank": "tunehub.cli.publish:yank",
 }
-BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "review", "submit", "tune")
+BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "replay", "review", "submit", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 

@@ -12,6 +12,7 @@ from tunehub.records.reopening_index import ReopeningIndex
 from tunehub_registry.evidence import RecordEvidence
 
 if TYPE_CHECKING:
+    from tunehub.records.masking import Mask
     from tunehub_registry.tuning_log import LogRecord
 
 LogRung = Literal["user", "exact", "family", "transfer"]
@@ -117,8 +118,10 @@ class IndexLogs:
         rung: LogRung,
         reopen: Callable[[], RecordIndex],
         on_problem: Callable[[HubError], None],
+        mask: Mask | None = None,
     ) -> None:
-        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index."""
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index; what is in `mask`
+        never serves."""
         self._index = ReopeningIndex(index, package=package, reopen=reopen, on_problem=on_problem)
         self._sets = {
             tuner: [item.id for item in sets if item.tuner == tuner]
@@ -128,6 +131,7 @@ class IndexLogs:
         self._rung = rung
         self._on_problem = on_problem
         self.is_users = rung == "user"
+        self.mask = mask
 
     def best(self, tuner: str, key: str) -> LogCandidate | None:
         """As the port says."""
@@ -159,7 +163,7 @@ class IndexLogs:
 
     def graph(self, fingerprint: str) -> tuple[LogCandidate, ...]:
         """As the port says. One bad line spoils the set: what follows it would serve other nodes."""
-        sets = self._sets.get("graph_tuner")
+        sets = None if self._is_masked("graph_tuner", fingerprint) else self._sets.get("graph_tuner")
         found = self._index.ask(lambda index: index.logged(fingerprint, sets)) if sets else []
         if not found:
             return ()
@@ -195,7 +199,12 @@ class IndexLogs:
             reason = f"{self._package}: line {found.number}, a record of {found.task}, is not used: {problem}"
             self._on_problem(RecordUnusableError(reason, remedy=self._remedy(), cause=f"{self._package}: bad record"))
             return None
+        if self._is_masked(record.tuner, record.key):
+            return None
         return LogCandidate(record=record, line=found.line, rung=self._rung, package=self._package)
+
+    def _is_masked(self, tuner: str, key: str) -> bool:
+        return self.mask is not None and (tuner, key) in self.mask.reasons
 
     def _remedy(self) -> str:
         return "remove the line from your log" if self._rung == "user" else "report it to the publisher of the package"

@@ -10,7 +10,7 @@ import msgspec
 
 from tunehub.exceptions import HubError, PackageUnusableError, RecordUnusableError
 from tunehub.records.index import ClassMember, RecordIndex
-from tunehub.records.key_scheme import LADDER, TEMPLATE
+from tunehub.records.key_scheme import LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.records.reopening_index import ReopeningIndex
 from tunehub.target.machine_profile import PublishedProfile
 from tunehub.templates import KnobError, version_of
@@ -22,6 +22,7 @@ from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.template_record import TemplateRecord
 
 if TYPE_CHECKING:
+    from tunehub.records.masking import Mask
     from tunehub_registry.ladder_record import LadderRecord, LadderStep
 
 Rung = Literal["measured", "user", "exact", "anchor", "transfer"]
@@ -155,8 +156,10 @@ class IndexLookup:
         reopen: Callable[[], RecordIndex],
         on_problem: Callable[[HubError], None],
         user: bool = False,
+        mask: Mask | None = None,
     ) -> None:
-        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index.
+        """`sets` are the record sets of the index that may be used; `reopen` rebuilds the index; what is in `mask`
+        never serves.
 
         The field `tuners` names the tuners whose records there are, besides those that compiles have measured: these
         follow the layouts that the others ask for.
@@ -171,6 +174,7 @@ class IndexLookup:
         self._package = package
         self._on_problem = on_problem
         self._user = user
+        self.mask = mask
 
     def profile(self) -> PublishedProfile | None:
         """The machine profile that the package has; one that is none is given to `on_problem`, and counts as none."""
@@ -247,6 +251,8 @@ class IndexLookup:
         except RegistryError as error:
             self._unusable(key, error)
             return None
+        if self._is_masked(META_SCHEDULE if isinstance(record, ScheduleRecord) else TEMPLATE, record.exact):
+            return None
         return Candidate(record=record, rung=rung, package=self._package, anchored=anchored)
 
     def _ladder(self, line: bytes, key: str, rung: Rung) -> FoundLadder | None:
@@ -261,7 +267,12 @@ class IndexLookup:
         except RegistryError as error:
             self._unusable(key, error)
             return None
+        if self._is_masked(LADDER, record.exact):
+            return None
         return FoundLadder(record=record, rung=rung, package=self._package)
+
+    def _is_masked(self, tuner: str, key: str) -> bool:
+        return self.mask is not None and (tuner, key) in self.mask.reasons
 
     def _unusable(self, key: str, error: RegistryError) -> None:
         reason = f"{self._package}: the record {key} is not used: {error}"

@@ -19,6 +19,7 @@ from tunehub.records.index import (
 )
 from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
 from tunehub.records.lookup import IndexLookup
+from tunehub.records.masking import read_mask
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.resolution import Chosen, tvm_allowed
 from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
@@ -51,6 +52,7 @@ def open_package_records(
     index, usable = opener.usable(RECORD_TUNERS, tvm_version)
     return IndexLookup(
         index,
+        mask=read_mask(chosen, registry, cache, tvm_version, on_problem),
         sets=[info.id for info in usable],
         package=chosen.label,
         reopen=lambda: opener.open(rebuild=True),
@@ -74,6 +76,7 @@ def open_package_logs(
 
     return IndexLogs(
         index,
+        mask=read_mask(chosen, registry, cache, tvm_version, on_problem),
         sets=usable,
         package=chosen.label,
         rung="exact" if chosen.match.fit == "exact" else "family",

@@ -1,0 +1,100 @@
+"""`tunehub replay`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tunehub.cli.options import json_option
+from tunehub.cli.output import print_json, print_table
+from tunehub_builder.cli.errors import errors
+from tunehub_builder.cli.options import FILE
+
+if TYPE_CHECKING:
+    from tunehub_builder.replay.releases import Release
+    from tunehub_registry.compat import Compat
+
+_SHOWN = 10
+
+
+@click.command()
+@click.argument("packages", metavar="PACKAGE.tunepkg...", nargs=-1, required=True, type=FILE)
+@click.option("--tvm", default="all", show_default=True, help="The releases, such as 0.27,0.26.")
+@click.option("-o", "--output", type=FILE, help="Where to write the results, to be attached to the package.")
+@click.option("--here", is_flag=True, help="Replay on the TVM that is installed here, and make no environment.")
+@json_option
+def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, as_json: bool) -> None:
+    """Replay every record of PACKAGEs on releases of TVM, each in an environment of its own.
+
+    Environments are made by uv, where it is there, and kept in the cache. `tunehub attach` publishes the results beside
+    the package: clients then leave out what their TVM cannot use. Exits with 1 when a record fails.
+    """
+    import sys
+
+    from tunehub.options import read_options
+    from tunehub_builder.replay.environments import environment
+    from tunehub_builder.replay.releases import installed_release, parse_releases
+    from tunehub_builder.replay.run import replay as replay_on
+    from tunehub_registry.compat import encode_compat
+
+    if output is not None and len(packages) > 1:
+        raise click.UsageError("-o: give one package, the results are of one")
+    cache = read_options().cache
+
+    def python_of(release: Release) -> Path:
+        return Path(sys.executable) if here else environment(release, cache)
+
+    found: list[Compat] = []
+    with errors():
+        releases = (installed_release(),) if here else parse_releases(tvm)
+        for path in packages:
+            found.append(replay_on(path, releases, python_of, partial(_say, path)))
+            if output is not None:
+                output.write_bytes(encode_compat(found[-1]))
+    if as_json:
+        print_json({"packages": [_summary(compat) for compat in found]})
+    else:
+        for compat in found:
+            _print(compat)
+    failed = any(
+        item.outcome == "failed" for compat in found for release in compat.releases for item in release.records
+    )
+    sys.exit(1 if failed else 0)
+
+
+def _say(path: Path, release: Release) -> None:
+    click.echo(f"{path.name}: TVM {release.version} …", err=True)
+
+
+def _print(compat: Compat) -> None:
+    click.echo(f"{compat.name} {compat.version}")
+    rows = []
+    for release in compat.releases:
+        for tuner in sorted({item.tuner for item in release.records}):
+            counts = Counter(item.outcome for item in release.records if item.tuner == tuner)
+            rows.append((release.tvm, tuner, *(str(counts[key]) for key in ("ok", "differs", "failed", "not_run"))))
+    print_table(("TVM", "RECORDS", "OK", "TEXT DIFFERS", "FAILED", "NOT RUN"), rows, empty="no records")
+    for release in compat.releases:
+        for item in [item for item in release.records if item.outcome == "failed"][:_SHOWN]:
+            click.echo(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
+
+
+def _summary(compat: Compat) -> dict[str, object]:
+    releases = [
+        {
+            "tvm": release.tvm,
+            "counts": dict(Counter(f"{item.tuner} {item.outcome}" for item in release.records)),
+            "failed": [
+                {"tuner": item.tuner, "key": item.key, "reason": item.reason}
+                for item in release.records
+                if item.outcome == "failed"
+            ],
+        }
+        for release in compat.releases
+    ]
+    return {"name": compat.name, "version": compat.version, "sha256": compat.package, "releases": releases}

@@ -1,0 +1,128 @@
+"""Our own records on TVM 0.25 and newer: networks are built as for tuning, and each record schedules its workload.
+
+Records come from a package: they pass the parser, the allow-list and the guards that a compile has. No code is made, so
+that no GPU is needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from tunehub.records.key_scheme import LADDER, RECORD_TUNERS, TEMPLATE
+from tunehub.records.lookup import Candidate, EmptyLookup
+from tunehub.relax.keys import workload_key
+from tunehub.relax.schedule.apply import apply_candidate
+from tunehub.relax.schedule.ladder import Request
+from tunehub.relax.schedule.size_ladder import by_ladder
+from tunehub.relax.schedule.template_fit import TemplateFit
+from tunehub.target.descriptors import as_tvm_target
+from tunehub_builder import networks
+from tunehub_builder.networks.network import OPEN
+from tunehub_builder.replay.worker import OnBegin, failure, not_run
+from tunehub_builder.tuning.tasks import extract_tasks
+from tunehub_registry.any_record import AnyRecord, read_any_records
+from tunehub_registry.compat import RecordReplay
+from tunehub_registry.evidence import BadLine
+from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.package import Package
+from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.trace_rules import validate_trace
+
+_OPEN_SIZES = (16,)  # keys do not depend on them
+_NO_NETWORK = "the networks that have its workload cannot be built by name"
+_OTHER_WORKLOADS = "this TVM makes no such workload of its networks"
+Record = AnyRecord | LadderRecord
+
+
+def replay_records(
+    package: Package, done: Collection[tuple[str, str]], passed_over: Collection[str], on_begin: OnBegin
+) -> Iterator[RecordReplay]:
+    """What comes of each record but those ``done``, network by network but for those ``passed_over``."""
+    target = as_tvm_target(package.manifest.target.name)
+    for tuner, records in _by_tuner(package).items():
+        missing = {key: record for key, record in records.items() if (tuner, key) not in done}
+        for entry in _networks_of(package.manifest.networks, missing, passed_over):
+            if not _wants(entry.name, missing):
+                continue
+            on_begin("", entry.name)
+            for key, mod in _workloads(entry, tuner, target).items():
+                record = missing.pop(key, None)
+                if record is not None:
+                    on_begin(tuner, key)
+                    yield replay_record(record, tuner, mod, target)
+        for key, record in missing.items():
+            known = any(map(_is_known, record.networks))
+            yield from not_run(tuner, [key], _OTHER_WORKLOADS if known else _NO_NETWORK)
+
+
+def replay_record(record: Record, tuner: str, mod: Any, target: Any) -> RecordReplay:
+    """What comes of one record on its workload."""
+    try:
+        with target:
+            text = workload_key(_scheduled(record, mod, target))
+    except Exception as error:  # TVM raises many kinds
+        return failure(tuner, record.exact, error)
+    return RecordReplay(tuner=tuner, key=record.exact, outcome="ok", text=text)
+
+
+def _scheduled(record: Record, mod: Any, target: Any) -> Any:
+    if isinstance(record, LadderRecord):
+        for step in record.ladder:
+            if step.trace is not None:
+                validate_trace(step.trace)
+        rule = Request(mod=mod, target=target, lookup=EmptyLookup()).by_rule
+        return by_ladder(mod["main"], target, record, rule).mod
+    if isinstance(record, ScheduleRecord):
+        validate_trace(record.trace)
+    candidate = Candidate(record=record, rung="exact", package="replay")
+    return apply_candidate(mod, candidate, target, TemplateFit(mod, target)).mod
+
+
+def _by_tuner(package: Package) -> dict[str, dict[str, Record]]:
+    """The records of the package by tuner and key; of several with a key the first, which is the fastest."""
+    found: dict[str, dict[str, Record]] = defaultdict(dict)
+    for item in package.manifest.record_sets:
+        if item.tuner in RECORD_TUNERS:
+            with package.open(item.file) as stream:
+                for record in read_any_records(stream, item.file):
+                    if not isinstance(record, BadLine):
+                        found[item.tuner].setdefault(record.exact, record)
+    return found
+
+
+def _networks_of(
+    entries: Collection[NetworkEntry], missing: dict[str, Record], passed_over: Collection[str]
+) -> list[NetworkEntry]:
+    """The networks that records name and that can be built by name, those of many records first."""
+    counts: dict[str, int] = defaultdict(int)
+    for record in missing.values():
+        for name in record.networks:
+            counts[name] += 1
+    known = [entry for entry in entries if entry.name not in passed_over and _is_known(entry.name)]
+    return sorted(known, key=lambda entry: -counts[entry.name])
+
+
+def _wants(name: str, missing: dict[str, Record]) -> bool:
+    return any(name in record.networks for record in missing.values())
+
+
+def _is_known(name: str) -> bool:
+    return networks.is_known(name.removesuffix("_open"))
+
+
+def _workloads(entry: NetworkEntry, tuner: str, target: Any) -> dict[str, Any]:
+    """The workloads of a network by key, as the tuner had them."""
+    dims: dict[str, tuple[int, ...]] = {}
+    if OPEN in entry.source:
+        dims = {name.strip(): _OPEN_SIZES for name in entry.source.partition(OPEN)[2].split(",")}
+    network = networks.get_open(entry.name.removesuffix("_open"), dims)
+    by_knobs = tuner in (TEMPLATE, LADDER)
+    cuda = target.kind.name == "cuda"
+    tasks = extract_tasks(
+        [(network.name, network.relax_module())], target, layout="auto" if by_knobs and not cuda else "keep",
+        dims=network.dims or None, turned=by_knobs and cuda, precision=network.compiled_in,
+    )  # fmt: skip
+    return {task.exact: task.mod for task in tasks}

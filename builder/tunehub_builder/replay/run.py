@@ -1,0 +1,115 @@
+"""A package on several releases: a worker in each environment, started anew behind what it died on; the document."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from tunehub import __version__
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.replay.releases import Release
+from tunehub_builder.replay.worker import Begun, Ended, Job, Line, Started, failure
+from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
+from tunehub_registry.manifest import Manifest
+from tunehub_registry.package import open_package, sha256_of
+
+_MAX_DEATHS = 16
+_WORKER_S = 3600.0  # for all records of a package on one release
+_ENDS = 5  # lines of a worker's output that an error shows
+
+Environment = Callable[[Release], Path]
+OnRelease = Callable[[Release], None]
+
+
+def replay(path: Path, releases: Sequence[Release], environment: Environment, on_release: OnRelease) -> Compat:
+    """Replay a package on releases, newest first. `environment` gives the Python for one.
+
+    Raises PackageError and FormatError for a bad package, BuilderError when a worker cannot start.
+    """
+    with open_package(path) as package:
+        manifest: Manifest = package.manifest
+    found: list[ReleaseReplay] = []
+    for release in releases:
+        on_release(release)
+        found.append(_replay_on(release, path, environment(release)))
+    return Compat(
+        name=manifest.name,
+        version=manifest.version,
+        package=sha256_of(path),
+        created_by=f"tunehub {__version__}",
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        releases=compared(found),
+    )
+
+
+def compared(releases: Sequence[ReleaseReplay]) -> tuple[ReleaseReplay, ...]:
+    """The results, with those told apart whose scheduled text is not that of the first release which has one."""
+    texts: dict[tuple[str, str], str] = {}
+    return tuple(
+        structs.replace(release, records=tuple(_compared(item, texts) for item in release.records))
+        for release in releases
+    )
+
+
+def _compared(item: RecordReplay, texts: dict[tuple[str, str], str]) -> RecordReplay:
+    if item.outcome != "ok" or not item.text:
+        return item
+    same = texts.setdefault((item.tuner, item.key), item.text) == item.text
+    return item if same else structs.replace(item, outcome="differs")
+
+
+def _replay_on(release: Release, path: Path, python: Path) -> ReleaseReplay:
+    tvm = ""
+    results: dict[tuple[str, str], RecordReplay] = {}
+    passed_over: tuple[str, ...] = ()
+    for _attempt in range(_MAX_DEATHS):
+        job = Job(package=str(path.resolve()), done=tuple(results), passed_over=passed_over)
+        how, lines = _run_worker(python, job)
+        tvm = next((line.tvm for line in lines if isinstance(line, Started)), tvm)
+        results |= {(line.result.tuner, line.result.key): line.result for line in lines if isinstance(line, Ended)}
+        if how is None:
+            break
+        if not lines or not isinstance(lines[-1], Begun):
+            raise BuilderError(f"the worker for TVM {release.version} {how}")
+        last = lines[-1]
+        if last.tuner:
+            results[last.tuner, last.key] = failure(last.tuner, last.key, f"TVM {how.splitlines()[0]}")
+        else:
+            passed_over = (*passed_over, last.key)
+    else:
+        raise BuilderError(f"the workers for TVM {release.version} died {_MAX_DEATHS} times")
+    ordered = sorted(results.values(), key=lambda item: (item.tuner, item.key))
+    return ReleaseReplay(tvm=tvm, records=tuple(ordered))
+
+
+def _run_worker(python: Path, job: Job) -> tuple[str | None, list[Line]]:
+    """How a worker ended, None for well, and what it wrote; a torn last line does not count."""
+    with tempfile.TemporaryDirectory(prefix="tunehub-replay-") as folder:
+        source, sink = Path(folder, "job.json"), Path(folder, "lines")
+        source.write_bytes(msgspec.json.encode(job))
+        sink.touch()
+        command = [str(python), "-m", "tunehub_builder.replay.worker", str(source), str(sink)]
+        environment = {**os.environ, "TOPHUB_LOCATION": "NONE"}
+        try:
+            done = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_WORKER_S
+            )
+            how = _ended(done.returncode, done.stderr)
+        except subprocess.TimeoutExpired:
+            how = f"took more than {_WORKER_S:.0f} s"
+        rows = sink.read_bytes().split(b"\n")[:-1]
+    return how, [msgspec.json.decode(row, type=Line) for row in rows]
+
+
+def _ended(code: int, said: str) -> str | None:
+    if code == 0:
+        return None
+    how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return "\n".join([how, *said.splitlines()[-_ENDS:]])

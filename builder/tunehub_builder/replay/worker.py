@@ -1,0 +1,90 @@
+"""The process that replays a package on the TVM of its environment: `python -m tunehub_builder.replay.worker`.
+
+It writes a line of JSON for whatever it begins and ends, so that its starter knows on what it died and goes on behind
+that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tunehub.exceptions import typed_last_line
+from tunehub.target.tvm_generation import find_tvm, require_tvm
+from tunehub_registry.compat import RecordReplay
+from tunehub_registry.package import Package, open_package
+
+MAX_REASON = 300
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first line: the TVM that was found."""
+
+    tvm: str
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What may end the process: a network (`tuner` is empty), or a record."""
+
+    tuner: str = ""
+    key: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What came of a record."""
+
+    result: RecordReplay
+
+
+Line = Started | Begun | Ended
+OnBegin = Callable[[str, str], None]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to replay: a package, without what is `done` (tuner and key), and without the networks `passed_over`."""
+
+    package: str
+    done: tuple[tuple[str, str], ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+
+def replay_package(package: Package, job: Job, on_begin: OnBegin) -> Iterator[RecordReplay]:
+    """What comes of each record that the installed TVM is to serve."""
+    if require_tvm() == "relay":
+        from tunehub_builder.replay.logs import replay_logs as replay
+    else:
+        from tunehub_builder.replay.records import replay_records as replay
+    yield from replay(package, frozenset(job.done), frozenset(job.passed_over), on_begin)
+
+
+def failure(tuner: str, key: str, error: BaseException | str) -> RecordReplay:
+    """The result of a record that the release cannot use."""
+    reason = error if isinstance(error, str) else typed_last_line(error)
+    return RecordReplay(tuner=tuner, key=key, outcome="failed", reason=reason[:MAX_REASON] or "no reason given")
+
+
+def not_run(tuner: str, keys: Collection[str], reason: str) -> list[RecordReplay]:
+    """The results of records that nobody could try."""
+    return [RecordReplay(tuner=tuner, key=key, outcome="not_run", reason=reason[:MAX_REASON]) for key in keys]
+
+
+def main(arguments: list[str]) -> None:
+    """Read a job from a file, and append lines to another."""
+    job = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Job)
+    with Path(arguments[1]).open("ab", buffering=0) as stream:
+
+        def write(line: Line) -> None:
+            stream.write(msgspec.json.encode(line) + b"\n")
+
+        found = find_tvm()
+        write(Started(tvm=found.version if found else "0"))
+        with open_package(Path(job.package)) as package:
+            for result in replay_package(package, job, lambda tuner, key: write(Begun(tuner=tuner, key=key))):
+                write(Ended(result=result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
