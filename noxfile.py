@@ -169,6 +169,20 @@ def sweep_legacy(session: nox.Session) -> None:
 
 
 @nox.session
+def replay(session: nox.Session) -> None:
+    """The packages named, or the newest of this repository, on every supported TVM: some minutes each."""
+    session.install("-e", ".[builder]", "ml_dtypes>=0.4", "uv>=0.5")
+    newest = {
+        path.name.rpartition("-")[0]: path for path in sorted(Path("packages").glob("*.tunepkg"), key=_version_of)
+    }
+    session.run("tunehub", "replay", *(session.posargs or map(str, newest.values())), success_codes=[0, 1])  # 1: masked
+
+
+def _version_of(package: Path) -> list[int]:
+    return [int(number) for number in package.stem.rpartition("-")[2].split(".")]
+
+
+@nox.session
 def release(session: nox.Session) -> None:
     """The sdist and the wheel of the last commit, in `dist/` if they may be published (docs/release.md)."""
     session.install("uv>=0.5", "twine>=6.1", "trove-classifiers", "msgspec>=0.19", "packaging>=23.2", *PYTEST[:2])

@@ -8,7 +8,7 @@ from typing import Any
 from tunehub.exceptions import typed_last_line
 from tunehub.records.key_scheme import LOG_TUNERS
 from tunehub_builder.backends.relay.prove import prove
-from tunehub_builder.replay.worker import OnBegin, failure, not_run
+from tunehub_builder.replay.results import OnBegin, failure, not_run
 from tunehub_registry.compat import RecordReplay
 from tunehub_registry.graph_log import parse_graph_header
 from tunehub_registry.package import Package

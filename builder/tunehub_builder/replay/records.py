@@ -20,7 +20,7 @@ from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.target.descriptors import as_tvm_target
 from tunehub_builder import networks
 from tunehub_builder.networks.network import OPEN
-from tunehub_builder.replay.worker import OnBegin, failure, not_run
+from tunehub_builder.replay.results import OnBegin, failure, not_run
 from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.compat import RecordReplay

@@ -15,7 +15,8 @@ from msgspec import structs
 from tunehub import __version__
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.replay.releases import Release
-from tunehub_builder.replay.worker import Begun, Ended, Job, Line, Started, failure
+from tunehub_builder.replay.results import failure
+from tunehub_builder.replay.worker import Begun, Ended, Line, ReplayJob, Started
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
@@ -70,7 +71,7 @@ def _replay_on(release: Release, path: Path, python: Path) -> ReleaseReplay:
     results: dict[tuple[str, str], RecordReplay] = {}
     passed_over: tuple[str, ...] = ()
     for _attempt in range(_MAX_DEATHS):
-        job = Job(package=str(path.resolve()), done=tuple(results), passed_over=passed_over)
+        job = ReplayJob(package=str(path.resolve()), done=tuple(results), passed_over=passed_over)
         how, lines = _run_worker(python, job)
         tvm = next((line.tvm for line in lines if isinstance(line, Started)), tvm)
         results |= {(line.result.tuner, line.result.key): line.result for line in lines if isinstance(line, Ended)}
@@ -89,7 +90,7 @@ def _replay_on(release: Release, path: Path, python: Path) -> ReleaseReplay:
     return ReleaseReplay(tvm=tvm, records=tuple(ordered))
 
 
-def _run_worker(python: Path, job: Job) -> tuple[str | None, list[Line]]:
+def _run_worker(python: Path, job: ReplayJob) -> tuple[str | None, list[Line]]:
     """How a worker ended, None for well, and what it wrote; a torn last line does not count."""
     with tempfile.TemporaryDirectory(prefix="tunehub-replay-") as folder:
         source, sink = Path(folder, "job.json"), Path(folder, "lines")

@@ -7,17 +7,15 @@ that.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from tunehub.exceptions import typed_last_line
 from tunehub.target.tvm_generation import find_tvm, require_tvm
+from tunehub_builder.replay.results import OnBegin
 from tunehub_registry.compat import RecordReplay
 from tunehub_registry.package import Package, open_package
-
-MAX_REASON = 300
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -40,10 +38,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Line = Started | Begun | Ended
-OnBegin = Callable[[str, str], None]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to replay: a package, without what is `done` (tuner and key), and without the networks `passed_over`."""
 
     package: str
@@ -51,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: tuple[str, ...] = ()
 
 
-def replay_package(package: Package, job: Job, on_begin: OnBegin) -> Iterator[RecordReplay]:
+def replay_package(package: Package, job: ReplayJob, on_begin: OnBegin) -> Iterator[RecordReplay]:
     """What comes of each record that the installed TVM is to serve."""
     if require_tvm() == "relay":
         from tunehub_builder.replay.logs import replay_logs as replay
@@ -60,20 +57,9 @@ def replay_package(package: Package, job: Job, on_begin: OnBegin) -> Iterator[Re
     yield from replay(package, frozenset(job.done), frozenset(job.passed_over), on_begin)
 
 
-def failure(tuner: str, key: str, error: BaseException | str) -> RecordReplay:
-    """The result of a record that the release cannot use."""
-    reason = error if isinstance(error, str) else typed_last_line(error)
-    return RecordReplay(tuner=tuner, key=key, outcome="failed", reason=reason[:MAX_REASON] or "no reason given")
-
-
-def not_run(tuner: str, keys: Collection[str], reason: str) -> list[RecordReplay]:
-    """The results of records that nobody could try."""
-    return [RecordReplay(tuner=tuner, key=key, outcome="not_run", reason=reason[:MAX_REASON]) for key in keys]
-
-
 def main(arguments: list[str]) -> None:
     """Read a job from a file, and append lines to another."""
-    job = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Job)
+    job = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=ReplayJob)
     with Path(arguments[1]).open("ab", buffering=0) as stream:
 
         def write(line: Line) -> None:
