@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
+    load_pem_public_key,
 )
 from securesystemslib.signer import (
     SIGNER_FOR_URI_SCHEME,
@@ -126,6 +127,20 @@ def decode_public_key(data: bytes, source: str) -> Key:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"not a public key: {error or type(error).__name__}"
         raise KeyUnusableError(source, reason, remedy=_PUBLIC_FORMS) from None
+
+
+def normalised_key(key: Key, source: str) -> Key:
+    """The same public key with the id that follows from it: whatever files call it, it cannot pass for two.
+
+    Raises KeyUnusableError for a kind of key that `load_signer` does not sign with.
+    """
+    public = key.keyval.get("public") if isinstance(key.keyval, dict) else None
+    try:
+        if key.scheme == "ed25519":
+            return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(bytes.fromhex(public or "")))
+        return SSlibKey.from_crypto(load_pem_public_key((public or "").encode()), None, key.scheme)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise KeyUnusableError(source, f"not a public key that signs: {error}", remedy=_PUBLIC_FORMS) from None
 
 
 def public_text(key: Key) -> str:

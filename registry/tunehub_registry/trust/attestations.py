@@ -1,0 +1,185 @@
+"""Signed attestations: DSSE envelopes (https://github.com/secure-systems-lab/dsse), one a line, and which of them count.
+
+Verification is pure: bytes, the package that they should be about, and the keys whose word counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import islice
+from statistics import geometric_mean
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from securesystemslib.dsse import Envelope
+from securesystemslib.exceptions import VerificationError
+from securesystemslib.signer import Key, Signature, Signer
+
+from tunehub_registry import _json
+from tunehub_registry._lines import MAX_LINE_BYTES, BadLine, read_lines
+from tunehub_registry.attestation import (
+    PAYLOAD_TYPE,
+    Attestation,
+    Measurement,
+    Subject,
+    encode_attestation,
+    parse_attestation,
+)
+from tunehub_registry.exceptions import FormatError
+
+MAX_ATTESTATIONS = 256  # in one document: the rest is not read
+
+
+class _SignatureField(msgspec.Struct, frozen=True, kw_only=True):
+    keyid: Annotated[str, Meta(min_length=1, max_length=256)]
+    sig: str
+
+
+class _EnvelopeFields(msgspec.Struct, frozen=True, kw_only=True):
+    """DSSE's JSON form. One signature: an attestation is the word of one key."""
+
+    payload: str
+    payload_type: Literal["application/vnd.in-toto+json"] = msgspec.field(name="payloadType")
+    signatures: Annotated[tuple[_SignatureField, ...], Meta(min_length=1, max_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedAttestation:
+    """One line: the key that it names, what was measured if its signature is right, and why it does not count."""
+
+    line: int
+    keyid: str | None = None
+    measurement: Measurement | None = None
+    reason: str | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of those that were asked for."""
+        return self.reason is None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttestationSummary:
+    """What a package's attestations come to. A key stands for one machine, and counts once."""
+
+    judged: tuple[JudgedAttestation, ...] = ()
+
+    @property
+    def counted(self) -> tuple[Measurement, ...]:
+        """What was measured by those that count."""
+        return tuple(item.measurement for item in self.judged if item.counts and item.measurement is not None)
+
+    @property
+    def machines(self) -> int:
+        """How many count."""
+        return len(self.counted)
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Of each machine that counts, how many times faster than TVM's default the sampled records are there."""
+        return tuple(gain for gain in (measurement.gain for measurement in self.counted) if gain is not None)
+
+    @property
+    def text(self) -> str:
+        """As `tunehub show`, reports and the catalogue say it."""
+        if not self.gains:
+            return "measured by no machine that you trust"
+        machines = "1 machine" if self.machines == 1 else f"{self.machines} machines"
+        spread = f" ({min(self.gains):.2f} to {max(self.gains):.2f})" if len(self.gains) > 1 else ""
+        return f"measured by {machines}, gain {geometric_mean(self.gains):.2f}{spread}"
+
+
+def sign_attestation(attestation: Attestation, signer: Signer) -> bytes:
+    """The envelope, on one line. Raises FormatError for one that could not be read again, and what the signer does."""
+    envelope = Envelope(encode_attestation(attestation), PAYLOAD_TYPE, {})
+    envelope.sign(signer)
+    return _json.encode(envelope.to_dict())
+
+
+def read_envelope(data: bytes, source: str) -> tuple[str, Attestation]:
+    """The id of the key that an envelope names, and what it says. The signature is not verified. Raises FormatError."""
+    envelope = _envelope(data, source)
+    return next(iter(envelope.signatures)), parse_attestation(envelope.payload, f"{source}: payload")
+
+
+def verify_attestations(data: bytes, subject: Subject, attesters: Iterable[Key], source: str) -> AttestationSummary:
+    """Judge every line of a document: it counts when its key is one of ``attesters``, its signature is right, and it is
+    about ``subject`` and found no fault in it.
+
+    Of several by one key only the newest is looked at. Never raises: what is wrong with a line is its reason.
+    """
+    keys = {key.keyid: key for key in attesters}
+    with BytesIO(data) as stream:
+        lines = list(islice(read_lines(stream, source, lambda line, _: line), MAX_ATTESTATIONS + 1))
+    judged = [_judge(number, line, subject, keys, source) for number, line in enumerate(lines[:MAX_ATTESTATIONS], 1)]
+    if len(lines) > MAX_ATTESTATIONS:
+        reason = f"there are more than {MAX_ATTESTATIONS} lines: the rest is not read"
+        judged.append(JudgedAttestation(line=MAX_ATTESTATIONS + 1, reason=reason))
+    return AttestationSummary(judged=_newest_of_each_key(judged))
+
+
+def _judge(
+    number: int, line: bytes | BadLine, subject: Subject, keys: dict[str, Key], source: str
+) -> JudgedAttestation:
+    if isinstance(line, BadLine):
+        return JudgedAttestation(line=number, reason=line.reason)
+    try:
+        envelope = _envelope(line, source)
+    except FormatError as error:
+        return JudgedAttestation(line=number, reason=f"not an attestation: at {error.path}: {error.reason}")
+    keyid = next(iter(envelope.signatures))
+    if keyid not in keys:
+        return JudgedAttestation(line=number, keyid=keyid, reason="unknown key")
+    try:
+        envelope.verify([keys[keyid]], 1)
+        found = parse_attestation(envelope.payload, source)
+    except VerificationError:
+        return JudgedAttestation(line=number, keyid=keyid, reason="its signature is not that of its key")
+    except FormatError as error:
+        reason = f"what it says cannot be read: at {error.path}: {error.reason}"
+        return JudgedAttestation(line=number, keyid=keyid, reason=reason)
+    if found.subject != (subject,):
+        about = found.subject[0]
+        reason = f"it is about another file: {about.name}, sha256 {about.digest.sha256}"
+        return JudgedAttestation(line=number, keyid=keyid, reason=reason)
+    return JudgedAttestation(line=number, keyid=keyid, measurement=found.predicate, reason=_fault(found.predicate))
+
+
+def _fault(measurement: Measurement) -> str | None:
+    faults = measurement.faults
+    return f"it found {len(faults)} faults, the first: {faults[0]}" if faults else None
+
+
+def _newest_of_each_key(judged: Sequence[JudgedAttestation]) -> tuple[JudgedAttestation, ...]:
+    """Those of a key that are older than its newest do not count, even when that one does not."""
+    newest: dict[str, tuple[str, int]] = {}  # the first of equals
+    for item in judged:
+        if item.keyid is not None and item.measurement is not None:
+            place = (item.measurement.finished, -item.line)
+            newest[item.keyid] = max(place, newest.get(item.keyid, place))
+    return tuple(
+        item
+        if item.keyid is None or item.measurement is None or newest[item.keyid][1] == -item.line
+        else replace(item, reason="the newest one of this key is taken instead")
+        for item in judged
+    )
+
+
+def _envelope(data: bytes, source: str) -> Envelope:
+    """The envelope as securesystemslib has it; base64 as in RFC 4648 alone. Raises FormatError."""
+    fields = _json.convert(_json.decode(data, source, max_bytes=MAX_LINE_BYTES), _EnvelopeFields, source)
+    signature = fields.signatures[0]
+    payload, sig = _decoded(fields.payload, "payload", source), _decoded(signature.sig, "signatures[0].sig", source)
+    return Envelope(payload, fields.payload_type, {signature.keyid: Signature(signature.keyid, sig.hex())})
+
+
+def _decoded(text: str, field: str, source: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise FormatError(f"not base64: {error}", path=f"$.{field}", source=source) from None
