@@ -6,7 +6,7 @@ with a predicate of tunehub's own. Signing and verifying are in `trust.attestati
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,8 +18,8 @@ from tunehub_registry.target import TargetDescriptor
 
 FORMAT_VERSION = "1.0"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-PREDICATE_TYPE = "urn:tunehub:attestation:measurement:1"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "urn:tunehub:attestation:measurement:1"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 MAX_PAYLOAD_BYTES = 512 << 10
 MAX_SAMPLED = 1000
 
