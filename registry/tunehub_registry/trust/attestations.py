@@ -172,7 +172,8 @@ def _newest_of_each_key(judged: Sequence[JudgedAttestation]) -> tuple[JudgedAtte
 
 def _envelope(data: bytes, source: str) -> Envelope:
     """The envelope as securesystemslib has it; base64 as in RFC 4648 alone. Raises FormatError."""
-    fields: _EnvelopeFields = _json.convert(_json.decode(data, source, max_bytes=MAX_LINE_BYTES), _EnvelopeFields, source)
+    value = _json.decode(data, source, max_bytes=MAX_LINE_BYTES)
+    fields: _EnvelopeFields = _json.convert(value, _EnvelopeFields, source)
     signature = fields.signatures[0]
     payload, sig = _decoded(fields.payload, "payload", source), _decoded(signature.sig, "signatures[0].sig", source)
     return Envelope(payload, fields.payload_type, {signature.keyid: Signature(signature.keyid, sig.hex())})
