@@ -125,14 +125,14 @@ class _Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: _fields.Sha256
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PackageSubject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The package file, by its name and its SHA-256 alone: there is one way to write it."""
 
     name: _fields.Label
     digest: _Digest
 
     @classmethod
-    def of(cls, name: str, version: str, sha256: str) -> Subject:
+    def of(cls, name: str, version: str, sha256: str) -> PackageSubject:
         """The file of a package."""
         return cls(name=package_filename(name, version), digest=_Digest(sha256=sha256))
 
@@ -147,7 +147,7 @@ class Attestation(
     """The statement: that ``predicate`` was measured of the one ``subject``."""
 
     statement_type: Literal["https://in-toto.io/Statement/v1"] = STATEMENT_TYPE
-    subject: Annotated[tuple[Subject, ...], Meta(min_length=1, max_length=1)]
+    subject: Annotated[tuple[PackageSubject, ...], Meta(min_length=1, max_length=1)]
     predicate_type: Literal["urn:tunehub:attestation:measurement:1"] = PREDICATE_TYPE
     predicate: Measurement
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from securesystemslib.signer import Signer
 
-from tunehub_registry.attestation import Attestation, ComparedTimes, Measurement, SampledRecord, Subject
+from tunehub_registry.attestation import Attestation, ComparedTimes, Measurement, PackageSubject, SampledRecord
 from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.attestations import sign_attestation
 from tunehub_registry.trust.keys import create_key, load_signer
 
-SUBJECT = Subject.of("llvm-znver4", "0.3.0", "ab" * 32)
+SUBJECT = PackageSubject.of("llvm-znver4", "0.3.0", "ab" * 32)
 KEY = "{:032x}"
 MACHINE = TargetDescriptor(kind="llvm", model="znver4", arch="x86_64", features=("avx2", "avx512f"), num_cores=8)
 
@@ -37,7 +37,7 @@ def a_measurement(**changes: Any) -> Measurement:
     return Measurement(**{**given, **changes})
 
 
-def an_attestation(measurement: Measurement | None = None, subject: Subject = SUBJECT) -> Attestation:
+def an_attestation(measurement: Measurement | None = None, subject: PackageSubject = SUBJECT) -> Attestation:
     return Attestation(subject=(subject,), predicate=measurement or a_measurement())
 
 
@@ -47,7 +47,7 @@ def a_signer(folder: Path, name: str) -> Signer:
     return load_signer(str(path))
 
 
-def signed(signer: Signer, gain: float = 2.0, *, subject: Subject = SUBJECT, **changes: Any) -> bytes:
+def signed(signer: Signer, gain: float = 2.0, *, subject: PackageSubject = SUBJECT, **changes: Any) -> bytes:
     """An envelope by this key, whose machine had this gain."""
     records = (a_record(0, times=some_times(gain)),)
     measurement = a_measurement(**{"records": records, **changes})

@@ -26,7 +26,7 @@ from tunehub_registry.attestation import (
     PAYLOAD_TYPE,
     Attestation,
     Measurement,
-    Subject,
+    PackageSubject,
     encode_attestation,
     parse_attestation,
 )
@@ -107,7 +107,9 @@ def read_envelope(data: bytes, source: str) -> tuple[str, Attestation]:
     return next(iter(envelope.signatures)), parse_attestation(envelope.payload, f"{source}: payload")
 
 
-def verify_attestations(data: bytes, subject: Subject, attesters: Iterable[Key], source: str) -> AttestationSummary:
+def verify_attestations(
+    data: bytes, subject: PackageSubject, attesters: Iterable[Key], source: str
+) -> AttestationSummary:
     """Judge every line of a document: it counts when its key is one of ``attesters``, its signature is right, and it is
     about ``subject`` and found no fault in it.
 
@@ -124,7 +126,7 @@ def verify_attestations(data: bytes, subject: Subject, attesters: Iterable[Key],
 
 
 def _judge(
-    number: int, line: bytes | BadLine, subject: Subject, keys: dict[str, Key], source: str
+    number: int, line: bytes | BadLine, subject: PackageSubject, keys: dict[str, Key], source: str
 ) -> JudgedAttestation:
     if isinstance(line, BadLine):
         return JudgedAttestation(line=number, reason=line.reason)

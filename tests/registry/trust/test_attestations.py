@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from securesystemslib.signer import Key, Signer
 from tests.registry.attestations import SUBJECT, a_record, a_signer, an_attestation, signed
 
-from tunehub_registry.attestation import Subject
+from tunehub_registry.attestation import PackageSubject
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.trust.attestations import (
     MAX_ATTESTATIONS,
@@ -25,8 +25,8 @@ from tunehub_registry.trust.keys import create_key, load_signer, normalised_key
 
 pytestmark = pytest.mark.fast
 OTHERS = [
-    Subject.of("llvm-znver4", "0.3.0", "cd" * 32), Subject.of("llvm-znver4", "0.3.1", "ab" * 32),
-    Subject.of("llvm-znver5", "0.3.0", "ab" * 32),
+    PackageSubject.of("llvm-znver4", "0.3.0", "cd" * 32), PackageSubject.of("llvm-znver4", "0.3.1", "ab" * 32),
+    PackageSubject.of("llvm-znver5", "0.3.0", "ab" * 32),
 ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_an_altered_payload_or_type_does_not_count(alice: Signer) -> None:
 
 
 @pytest.mark.parametrize("subject", OTHERS)
-def test_one_about_another_package_does_not_count(alice: Signer, subject: Subject) -> None:
+def test_one_about_another_package_does_not_count(alice: Signer, subject: PackageSubject) -> None:
     found = judge(signed(alice, subject=subject), alice)
     assert found.machines == 0 and "it is about another file" in str(reasons(found))
 
