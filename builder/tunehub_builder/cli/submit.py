@@ -16,7 +16,12 @@ from tunehub_builder.cli.options import FOLDER, resources_of, threads_option
 @click.option("--version", required=True, help="The package's version, such as 0.1.0.")
 @click.option("-o", "--output", type=FOLDER, default=Path("submission"), show_default=True, help="A new folder.")
 @click.option(
-    "--licence", "license", default="CC0-1.0", show_default=True, help="SPDX expression: CC0-1.0, Apache-2.0."
+    "--license",
+    "--licence",
+    "license",
+    default="CC0-1.0",
+    show_default=True,
+    help="SPDX expression: CC0-1.0, Apache-2.0.",
 )
 @click.option("--sign-off", required=True, metavar="'NAME <MAIL>'",
               help="Who gives it, and certifies https://developercertificate.org.")  # fmt: skip

@@ -45,14 +45,13 @@ LIMITS = PackageLimits(max_package=MAX_FILE_BYTES, max_total=MAX_FILE_BYTES, max
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedContents:
-    """What a submission holds. ``records`` are those of the package, ``sets`` the bytes of its files of records."""
+    """What a submission holds. ``records`` and ``evidence`` are those of the package."""
 
     submission: Submission
     manifest: Manifest
     profile: MachineProfile | None
     package_sha256: str
     records: tuple[AnyRecord | LadderRecord, ...]
-    sets: Mapping[str, bytes]
     evidence: tuple[Evidence, ...]
     workloads: Mapping[str, SubmittedWorkload]
     trials: tuple[SubmittedTrial, ...]
@@ -97,29 +96,47 @@ def file_findings(files: Mapping[str, bytes], submission: Submission) -> list[Re
 def parse_contents(files: Mapping[str, bytes], submission: Submission) -> SubmittedContents:
     """All that the files hold. Raises SubmissionError for a line or a package that is not right, naming it."""
     data = files[submission.package]
+    found = read_records(data, submission.package)
+    _check_stated(found.manifest, submission, len(found.records))
+    lines = {name: _lines(name, files[name]) for name in LINES}
+    return SubmittedContents(
+        submission=submission, manifest=found.manifest, profile=found.profile,
+        package_sha256=hashlib.sha256(data).hexdigest(), records=found.records, evidence=found.evidence,
+        workloads=_by_key(WORKLOADS, lines[WORKLOADS]), trials=tuple(lines[TRIALS]),
+        comparisons=tuple(lines[COMPARISONS]), outputs=_by_key(OUTPUTS, lines[OUTPUTS]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageLines:
+    """What a package holds, its lines read."""
+
+    manifest: Manifest
+    profile: MachineProfile | None
+    records: tuple[AnyRecord | LadderRecord, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def read_records(data: bytes, source: str) -> PackageLines:
+    """The lines of a package. Raises SubmissionError for one that is damaged or not within limits."""
     try:
-        with open_package(data, source=submission.package, limits=LIMITS) as package:
-            manifest, stated = package.manifest, profile_in(package)
-            profile = None if stated is None else parse_profile(stated, submission.package)
-            sets = {entry.file: package.read(entry.file) for entry in manifest.record_sets}
+        with open_package(data, source=source, limits=LIMITS) as package:
+            stated = profile_in(package)
+            profile = None if stated is None else parse_profile(stated, source)
             evidence = []
             if EVIDENCE in package.names:
                 with package.open(EVIDENCE) as stream:
                     evidence = list(read_evidence(stream, EVIDENCE))
-        records = [record for each in records_in(data, submission.package).values() for record in each]
+        records = [record for each in records_in(data, source).values() for record in each]
     except RegistryError as error:
         raise SubmissionError(str(error)) from error
     bad = next((line for line in (*records, *evidence) if isinstance(line, BadLine)), None)
     if bad is not None:
-        raise SubmissionError(f"{submission.package}: line {bad.line}: {bad.reason}")
-    _check_stated(manifest, submission, len(records))
-    lines = {name: _lines(name, files[name]) for name in LINES}
-    return SubmittedContents(
-        submission=submission, manifest=manifest, profile=profile, package_sha256=hashlib.sha256(data).hexdigest(),
-        records=tuple(record for record in records if not isinstance(record, BadLine)), sets=sets,
+        raise SubmissionError(f"{source}: line {bad.line}: {bad.reason}")
+    return PackageLines(
+        manifest=package.manifest, profile=profile,
+        records=tuple(record for record in records if not isinstance(record, BadLine)),
         evidence=tuple(line for line in evidence if not isinstance(line, BadLine)),
-        workloads=_by_key(WORKLOADS, lines[WORKLOADS]), trials=tuple(lines[TRIALS]),
-        comparisons=tuple(lines[COMPARISONS]), outputs=_by_key(OUTPUTS, lines[OUTPUTS]),
     )  # fmt: skip
 
 

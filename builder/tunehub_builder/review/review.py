@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,18 @@ from tunehub_builder.review.contents import (
     parse_contents,
     parse_stated,
     read_folder,
+    read_records,
 )
 from tunehub_builder.review.running import run_checks
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.exceptions import RegistryError
-from tunehub_registry.publishing.source import SignedSource, UnsignedSource
+from tunehub_registry.index import ShardEntry
+from tunehub_registry.publishing.source import SignedSource, UnsignedSource, fetch_package
 from tunehub_registry.review import CHECKS, MAX_FINDINGS, Review, ReviewCheck, ReviewFinding, state_of
 from tunehub_registry.submission import SUBMISSION, Submission
 from tunehub_registry.trust.metadata import publisher_for
 
+_COMPARED = 20  # of the newest versions of the name
 _STATIC = {
     "sign-off": (rules.sign_off_findings, "somebody signs it off"),
     "license": (rules.license_findings, "its licence is taken here"),
@@ -104,9 +108,33 @@ def _run(
 def _registry_checks(contents: SubmittedContents, place: ReviewedFor | None) -> list[ReviewCheck]:
     if place is None:
         return [ReviewCheck(name=n, verdict="skipped", reason="no --registry") for n in ("version", "delegation")]
-    state = place.source.state(contents.manifest.name)
-    versions = rules.version_findings(contents, None if state is None else state.shard)
-    return [_check("version", versions, "newer than what is published"), _delegation(contents, place)]
+    return [_version(contents, place.source), _delegation(contents, place)]
+
+
+def _version(contents: SubmittedContents, source: SignedSource | UnsignedSource) -> ReviewCheck:
+    """The version beside those that are published, the newest of which it would replace."""
+    state = source.state(contents.manifest.name)
+    if state is None or not state.shard.versions:
+        return ReviewCheck(name="version", verdict="passed", reason="the first of its name")
+    published = {entry.version: _published(source, entry) for entry in state.shard.versions[-_COMPARED:]}
+    findings = [
+        *rules.version_findings(contents, state.shard),
+        *(each for item in published.items() for each in rules.replayed_findings(contents, *item)),
+    ]
+    newest = state.shard.versions[-1].version
+    check = _check("version", findings, f"newer than {newest}")
+    notes = tuple(rules.notes_beside(contents, newest, published[newest]))[:MAX_FINDINGS]
+    if check.verdict == "refused" or not notes:
+        return check
+    reason = f"{check.reason}; note: {notes[0].where}: {notes[0].reason}" + (" and more" if notes[1:] else "")
+    return ReviewCheck(name="version", verdict="passed", reason=reason[:4000], findings=notes)
+
+
+def _published(source: SignedSource | UnsignedSource, entry: ShardEntry) -> rules.PublishedRecords:
+    with tempfile.TemporaryDirectory() as folder:
+        path = fetch_package(source.store, entry, Path(folder))
+        found = read_records(path.read_bytes(), entry.file)
+    return rules.PublishedRecords(digests=rules.digests_of(found.records), times=rules.times_of(found.evidence))
 
 
 def _delegation(contents: SubmittedContents, place: ReviewedFor) -> ReviewCheck:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from statistics import median
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.version import Version
 
 from tunehub_builder.backends.relax.ladder_gate import ladder_reason
@@ -15,14 +15,26 @@ from tunehub_builder.gate.evidence import timed_evidence
 from tunehub_builder.review.contents import SubmittedContents
 from tunehub_builder.submission.candidates import candidate_digest
 from tunehub_builder.tuning.trial_record import candidate_of
-from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
+from tunehub_registry.any_record import AnyRecord
+from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence
+from tunehub_registry.exceptions import LicenseError
 from tunehub_registry.index import Shard
 from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.licenses import canonical_license
 from tunehub_registry.review import ReviewFinding
 from tunehub_registry.submission import NetworkTimes, SizesComparison, WorkloadComparison, sign_off_problem
 
 LICENSES = ("CC0-1.0", "Apache-2.0")
+_SLOWER = 1.05  # times as long: less is noise between two machines of one model
 _SAME = 1e-9  # relative: both sides are computed from the same decimals
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRecords:
+    """A published version: what tells its records apart, by key, and seconds by workload and network."""
+
+    digests: Mapping[str, str]
+    times: Mapping[str, float]
 
 
 def sign_off_findings(contents: SubmittedContents) -> Iterator[ReviewFinding]:
@@ -36,12 +48,14 @@ def license_findings(contents: SubmittedContents) -> Iterator[ReviewFinding]:
     """Whether the licence is one that lets a registry pass the data on."""
     stated = contents.submission.license or ""
     try:
-        known = canonicalize_license_expression(stated) in LICENSES
-    except InvalidLicenseExpression:
+        known = canonical_license(stated) in LICENSES
+    except LicenseError:
         known = False
     if not known:
         reason = f"{stated[:80]!r} is not taken here; {' or '.join(LICENSES)}"
         yield ReviewFinding(where="license", reason=reason)
+    elif contents.manifest.license != stated:
+        yield ReviewFinding(where="license", reason=f"the package's is {contents.manifest.license}, not {stated}")
 
 
 def trace_findings(contents: SubmittedContents) -> Iterator[ReviewFinding]:
@@ -95,6 +109,47 @@ def version_findings(contents: SubmittedContents, shard: Shard | None) -> Iterat
     elif Version(own) <= Version(newest.version):
         reason = f"is not newer than {newest.version}, which is published; take the next number"
         yield ReviewFinding(where=own, reason=reason)
+
+
+def replayed_findings(
+    contents: SubmittedContents, version: str, published: PublishedRecords
+) -> Iterator[ReviewFinding]:
+    """Whether a published version has all these records already, whatever number they come under now."""
+    own = digests_of(contents.records)
+    if own.items() <= published.digests.items():
+        yield ReviewFinding(where=contents.manifest.version, reason=f"has no record that {version} does not have")
+
+
+def notes_beside(contents: SubmittedContents, version: str, published: PublishedRecords) -> Iterator[ReviewFinding]:
+    """What a registry loses by replacing a published version: records that are gone, and times that are longer."""
+    gone = published.digests.keys() - {record.exact for record in contents.records}
+    if gone:
+        yield ReviewFinding(where=version, reason=f"{len(gone)} of its {len(published.digests)} records are left out")
+    own = times_of(contents.evidence)
+    for subject in sorted(own.keys() & published.times.keys()):
+        if own[subject] > _SLOWER * published.times[subject]:
+            reason = f"takes {own[subject] / published.times[subject]:.2f} times as long as with {version}"
+            yield ReviewFinding(where=subject, reason=reason)
+
+
+def times_of(evidence: Iterable[Evidence]) -> dict[str, float]:
+    """Seconds of the admitted workloads, by key, and of networks, by name."""
+    found = {}
+    for line in evidence:
+        if isinstance(line, NetworkEvidence):
+            found[line.network] = line.tuned_s
+        elif line.admitted:
+            found[line.exact] = line.tuned_s
+    return found
+
+
+def digests_of(records: Iterable[AnyRecord | LadderRecord]) -> dict[str, str]:
+    """What tells records apart, their schedules and times, by key."""
+    return {record.exact: _digest_of(record) for record in records}
+
+
+def _digest_of(record: AnyRecord | LadderRecord) -> str:
+    return candidate_digest(record.ladder if isinstance(record, LadderRecord) else [candidate_of(record), record.run_s])
 
 
 def _record_reason(

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-
 from tunehub import __version__
 from tunehub.measure.worker_process import SLOW_OPTIONAL_MODULES, WorkerProcess
 from tunehub_builder.backends.relax.contents import judged_workloads
@@ -32,6 +30,7 @@ from tunehub_builder.tuning.trial_record import candidate_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.any_record import AnyRecord, encode_any_record, read_any_records
 from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.licenses import canonical_license
 from tunehub_registry.package import open_package
 from tunehub_registry.submission import (
     COMPARISONS,
@@ -72,11 +71,11 @@ def write_submission(
 ) -> WrittenSubmission:
     """Write the submission of a checked work directory, which the caller holds locked, into the new folder ``output``.
 
-    Outputs are computed here, by the records. Raises SubmissionError: the folder is there, a licence or sign-off that
-    is none, trials of TVM <= 0.19, a record that does not run, or a file that names this machine; PackingError,
-    WorkDirectoryError and FormatError as packing does.
+    Outputs are computed here, by the records. Raises SubmissionError: the folder is there, a sign-off that is
+    none, trials of TVM <= 0.19, a record that does not run, or a file that names this machine; PackingError,
+    WorkDirectoryError, FormatError and LicenseError as packing does.
     """
-    license = _license(license)
+    license = canonical_license(license)
     problem = sign_off_problem(sign_off)
     if problem is not None:
         raise SubmissionError(f"{problem}; it certifies https://developercertificate.org")
@@ -84,7 +83,7 @@ def write_submission(
         raise SubmissionError(f"{directory.path}: submissions are for TVM 0.25 and newer; publish its package")
     if output.exists():
         raise SubmissionError(f"{output}: exists; give a new folder")
-    built = pack_directory(directory, version)
+    built = pack_directory(directory, version, license=license)
     files = _files(directory, built, resources)
     submission = Submission(
         name=built.manifest.name, version=built.manifest.version, license=license, sign_off=sign_off,
@@ -105,13 +104,6 @@ def records_in(data: bytes, source: str) -> dict[str, list[AnyRecord | LadderRec
             with package.open(entry.file) as stream:
                 found[entry.file] = list(read_any_records(stream, f"{source}!{entry.file}"))
         return found
-
-
-def _license(text: str) -> str:
-    try:
-        return str(canonicalize_license_expression(text))
-    except InvalidLicenseExpression:
-        raise SubmissionError(f"{text[:80]!r} is not an SPDX expression such as CC0-1.0 or Apache-2.0") from None
 
 
 def _files(directory: WorkDirectory, built: BuiltPackage, resources: Resources) -> dict[str, bytes]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--threshold", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that have to sign.")
 @click.option("--names", multiple=True, metavar="PATTERN", help="Package names that it may publish; may be repeated.")
+@click.option("--reviewed", is_flag=True, help="It publishes only what `tunehub review` verified.")
 @click.option("--remove", is_flag=True, help="Take its names away: they disappear from the registry.")
 @targets_key_option
 @online_key_option
@@ -55,6 +56,7 @@ def delegate(
     keys: Sequence[str],
     threshold: int,
     names: Sequence[str],
+    reviewed: bool,
     remove: bool,
     targets_key: str | None,
     online_key: str | None,
@@ -75,7 +77,7 @@ def delegate(
             text = f"{publisher} removed; {', '.join(lost) or 'no name'} disappeared"
         else:
             lost = ()
-            _delegate(administration, publisher, keys, threshold, names, signers)
+            _delegate(administration, publisher, keys, threshold, names, signers, reviewed=reviewed)
             text = f"{publisher} may publish {', '.join(names)}"
     if as_json:
         print_json({"publisher": publisher, "names": list(names), "removed": remove, "disappeared": list(lost)})
@@ -90,6 +92,8 @@ def _delegate(
     threshold: int,
     patterns: Sequence[str],
     signers: Sequence[Signer],
+    *,
+    reviewed: bool,
 ) -> None:
     from tunehub_registry.trust.keys import load_public_key
     from tunehub_registry.trust.metadata import Grant, Publisher
@@ -97,7 +101,7 @@ def _delegate(
     if not keys:
         raise click.UsageError("give the publisher's public key: --key FILE.pub")
     grant = Grant(keys=tuple(map(load_public_key, keys)), threshold=threshold)
-    administration.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant), signers)
+    administration.delegate(Publisher(name=name, patterns=tuple(patterns), grant=grant, reviewed=reviewed), signers)
 
 
 @click.command()

@@ -133,7 +133,7 @@ def _republish(
 
     if access.unsigned:
         _init_unsigned(destination)
-    ledger = open_ledger(destination, access)
+    ledger = open_ledger(destination, access, reviewed=False)
     return republish(source, ledger, wanted, on_bytes=bar)
 
 

@@ -59,7 +59,7 @@ def publish(
         files = [read_package(path) for path in packages]
         if review_file is not None:
             _check_reviewed(review_file, [file.sha256 for file in files], store)
-        ledger = open_ledger(store, access, role=role)
+        ledger = open_ledger(store, access, role=role, reviewed=review_file is not None)
         with TransferBar("uploading", sum(file.size for file in files)) as bar:
             done = publish_packages(ledger, files, on_bytes=bar)
     if as_json:

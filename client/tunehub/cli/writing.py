@@ -139,8 +139,8 @@ def user_trust() -> TrustStore:
     return trust_store(read_options())
 
 
-def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None) -> Ledger:
-    """The ledger of a registry, with the keys of the options and of the environment.
+def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None, reviewed: bool = True) -> Ledger:
+    """The ledger of a registry, with the keys of the options and of the environment; see `SignedLedger`.
 
     Raises UsageError when keys or the root are missing, and what opening them raises.
     """
@@ -158,6 +158,7 @@ def open_ledger(address: str, access: LedgerAccess, *, role: str | None = None) 
         keys=private_keys(access.keys, "--key", KEY_VARIABLE),
         online=private_key(access.online_key, "--online-key", ONLINE_KEY_VARIABLE),
         role=role,
+        reviewed=reviewed,
     )
 
 

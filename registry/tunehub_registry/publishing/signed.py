@@ -165,9 +165,11 @@ class SignedLedger:
         keys: Sequence[Signer],
         online: Signer,
         role: str | None = None,
+        reviewed: bool = True,
         now: Clock = utc_now,
     ) -> None:
         """`root` is a trusted root; `keys` are publishers' keys. With `role`, only that publisher's names are written.
+        What is not `reviewed` is not written where the delegation asks for reviews.
 
         Raises UntrustedError when `root` is not a root.
         """
@@ -176,6 +178,7 @@ class SignedLedger:
         self._reader = self._writer.reader
         self._keys = tuple(keys)
         self._role = role
+        self._reviewed = reviewed
         self._uploads = Uploads(store)
 
     def begin(self) -> None:
@@ -225,6 +228,9 @@ class SignedLedger:
         if self._role not in (None, role):
             remedy = f"publish it as {role}, or leave --role out"
             raise RoleError(f"{name} belongs to the publisher {role}, not to {self._role}", remedy=remedy)
+        if not self._reviewed and rules.publishers_of(state.targets)[role].reviewed:
+            remedy = "give --review FILE, which `tunehub review -o FILE` writes"
+            raise RoleError(f"{role} publishes in {self.store.address} what a review has verified", remedy=remedy)
         return role
 
     def _signers(self, state: SignedState, role: str) -> list[Signer]:

@@ -14,6 +14,7 @@ MAX_TIMESTAMP_BYTES = 16_384
 MAX_SNAPSHOT_BYTES = 8_000_000
 MAX_TARGETS_BYTES = 8_000_000
 CATALOGUE_FIELD = "x-tunehub-catalogue"  # in the snapshot's signed part: see `catalogue`
+REVIEWED_FIELD = "x-tunehub-reviewed"  # in a delegation: its publisher publishes what a review has verified
 # In the timestamp's signed part: the number of the root that its writer knew. A publisher with an older one looks for
 # newer ones before it signs, so that nobody goes on with a key that was replaced.
 ROOT_FIELD = "x-tunehub-root"

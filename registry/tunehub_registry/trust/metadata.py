@@ -32,7 +32,7 @@ from tuf.api.metadata import (
 )
 
 from tunehub_registry.trust.exceptions import KeyUnusableError, RoleError
-from tunehub_registry.trust.layout import CATALOGUE_FIELD, ROOT_FIELD
+from tunehub_registry.trust.layout import CATALOGUE_FIELD, REVIEWED_FIELD, ROOT_FIELD
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 TOP_LEVEL = (ROOT, TARGETS, SNAPSHOT, TIMESTAMP)
@@ -74,11 +74,13 @@ class Grant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publisher:
-    """Who may publish the names that match one of `patterns` (`*` and `?` as in a shell)."""
+    """Who may publish the names that match one of `patterns` (`*` and `?` as in a shell); `reviewed`: only what a
+    review has verified."""
 
     name: str
     patterns: tuple[str, ...]
     grant: Grant
+    reviewed: bool = False
 
     def __post_init__(self) -> None:
         if not _PUBLISHER_NAME.fullmatch(self.name) or self.name in TOP_LEVEL:
@@ -120,7 +122,12 @@ def publishers_of(targets: Targets) -> dict[str, Publisher]:
     if delegations is None or delegations.roles is None:
         return {}
     return {
-        name: Publisher(name=name, patterns=tuple(role.paths or ()), grant=_grant(role, delegations.keys))
+        name: Publisher(
+            name=name,
+            patterns=tuple(role.paths or ()),
+            grant=_grant(role, delegations.keys),
+            reviewed=role.unrecognized_fields.get(REVIEWED_FIELD) is True,
+        )
         for name, role in delegations.roles.items()
     }
 
@@ -172,6 +179,7 @@ def with_publishers(targets: Targets, publishers: Iterable[Publisher], version: 
             publisher.grant.threshold,
             terminating=True,
             paths=list(publisher.patterns),
+            unrecognized_fields={REVIEWED_FIELD: True} if publisher.reviewed else None,
         )
     return _next_targets(targets, version, now + LIFETIMES[TARGETS], targets.targets, Delegations(keys, roles))
 

@@ -190,6 +190,7 @@ def test_a_trace_outside_the_allow_list_is_refused_and_never_reaches_tvm(copy: P
     ("fields", "check"),
     [
         ({"sign_off": None}, "sign-off"), ({"sign_off": "me"}, "sign-off"), ({"license": "LicenseRef-mine"}, "license"),
+        ({"license": "Apache-2.0"}, "license"),
         ({"version": "0.1"}, "formats"), ({"format_version": "2.0"}, "files"),
     ],
 )  # fmt: skip
@@ -280,7 +281,19 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run("key", "new", f"{name}.pem", "--no-passphrase")
     keys = ["--targets-key", "targets.pem", "--online-key", "online.pem"]
     run("init", "reg", "--root-key", "root.pem", *keys, "--save-root", "root.json")
-    run("delegate", "reg", "acme", "--key", "acme.pem.pub", "--names", "llvm-*", *keys, "--root", "root.json")
+    run(
+        "delegate",
+        "reg",
+        "acme",
+        "--key",
+        "acme.pem.pub",
+        "--names",
+        "llvm-*",
+        "--reviewed",
+        *keys,
+        "--root",
+        "root.json",
+    )
     run("delegate", "reg", "other", "--key", "other.pem.pub", "--names", "cuda-*", *keys, "--root", "root.json")
     return tmp_path / "reg"
 
@@ -299,11 +312,15 @@ def test_a_registry_takes_what_is_new_under_a_name_of_its_publisher(registry: Pa
     assert "another package" in run(*publish, "--review", "other.json", code=1)
     Path("other.json").write_text(json.dumps({**forged, "registry": "/elsewhere"}))
     assert "for another registry" in run(*publish, "--review", "other.json", code=1)
+    assert "what a review has verified" in run(*publish, code=1)
     assert "published" in run(*publish, "--review", review)
     assert "these very bytes are published as 0.2.0" in refusals(copy, *place, "--role", "acme")["version"]
     older = copy.parent / "older"
     run("submit", work, "--version", "0.1.0", "-o", older, "--sign-off", SIGNED_OFF, "--threads", 1)
     assert "is not newer than 0.2.0" in refusals(older, *place, "--role", "acme")["version"]
+    renumbered = copy.parent / "renumbered"
+    run("submit", work, "--version", "0.3.0", "-o", renumbered, "--sign-off", SIGNED_OFF, "--threads", 1)
+    assert "has no record that 0.2.0 does not have" in refusals(renumbered, *place, "--role", "acme")["version"]
 
 
 def test_a_quarantined_submission_is_not_published(registry: Path, copy: Path) -> None:
