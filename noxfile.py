@@ -185,7 +185,7 @@ def _version_of(package: Path) -> list[int]:
 @nox.session
 def release(session: nox.Session) -> None:
     """The sdist and the wheel of the last commit, in `dist/` if they may be published (docs/release.md)."""
-    session.install("uv>=0.5", "twine>=6.1", "trove-classifiers", "msgspec>=0.19", "packaging>=23.2", *PYTEST[:2])
+    session.install("uv>=0.5", "twine>=6.1", "trove-classifiers", "msgspec>=0.19", "packaging>=24.2", *PYTEST[:2])
     if session.run("git", "status", "--porcelain", external=True, silent=True):
         session.warn("files have changes that no commit has: the last commit is built")
     work = Path(session.create_tmp(), "release").resolve()

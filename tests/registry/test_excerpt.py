@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tunehub_registry.document import describe_document
 from tunehub_registry.exceptions import PackageError
 from tunehub_registry.excerpt import excerpt
-from tunehub_registry.index import Shard, encode_index, mark_yanked, parse_index, parse_shard, replace_shard
+from tunehub_registry.index import (
+    Shard,
+    encode_index,
+    mark_yanked,
+    parse_index,
+    parse_shard,
+    replace_shard,
+    set_documents,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -58,6 +67,23 @@ def copy(tmp_path: Path) -> Path:
 def test_yanked_versions_stay_behind(copy: Path) -> None:
     all_versions = shards(excerpt(ROOT, 1000))["llvm-znver4"].versions
     assert shards(excerpt(copy, 1))["llvm-znver4"].versions == all_versions[-2:-1]
+
+
+def test_documents_beside_a_package_go_along(copy: Path) -> None:
+    data = b'{"replayed": true}'
+    document = describe_document("compat", data)
+    index = parse_index((copy / "index.json").read_bytes(), "index.json")
+    shard = shards(excerpt(copy, 1000))["llvm-znver4"]
+    changed = set_documents(shard, shard.versions[-1].version, (document,))
+    update = replace_shard(index, changed, target=index.names["llvm-znver4"].target)
+    (copy / update.shard_path).write_bytes(update.shard_data)
+    (copy / "index.json").write_bytes(encode_index(update.index))
+    (copy / document.file).parent.mkdir(exist_ok=True)
+    (copy / document.file).write_bytes(data)
+    assert excerpt(copy, 1)[document.file] == data
+    (copy / document.file).write_bytes(b"{}")
+    with pytest.raises(PackageError, match=document.file):
+        excerpt(copy, 1)
 
 
 def test_a_damaged_package_is_not_shipped(copy: Path) -> None:

@@ -119,9 +119,10 @@ def test_metadata_says_what_an_index_needs(metadata: Message, sdist: Path) -> No
 
 
 def test_the_changelog_is_closed_for_this_version(metadata: Message) -> None:
-    headings = re.findall(r"^## \[(.+?)\](.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings[0][0] == metadata["Version"], f"the newest entry is {headings[0][0]}: close it (docs/release.md)"
-    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", headings[0][1])
+    _, *sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    newest = next(section for section in sections if section.partition("\n")[2].strip()).partition("\n")[0]
+    version = re.escape(metadata["Version"])
+    assert re.fullmatch(rf"\[{version}\] - \d{{4}}-\d\d-\d\d", newest), f"close {newest} (docs/release.md)"
 
 
 def test_examples_in_documents_show_this_version(metadata: Message) -> None:
@@ -140,9 +141,9 @@ def test_the_embedded_registry_is_whole(wheel: Path, tmp_path: Path) -> None:
     for name, (path, shard) in found.items():
         assert path == f"packages/shards/{sha256_of(root / path)}.json"
         assert shard.versions[-1] == whole[name][1].versions[-1]
-        named |= {path, *(entry.file for entry in shard.versions)}
-        for entry in shard.versions:
-            assert sha256_of(root / entry.file) == entry.sha256
+        files = [each for entry in shard.versions for each in (entry, *(entry.documents or ()))]
+        named |= {path, *(each.file for each in files)}
+        assert all(sha256_of(root / each.file) == each.sha256 for each in files)
     assert found.keys() == whole.keys()
     assert named == {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
