@@ -27,7 +27,8 @@ class RecordReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `ok`: it schedules its workload and what comes of it is sound. `differs`: so it does, but the scheduled text is not
     that of the newest release. `failed`: the release cannot use it. `not_run`: nobody could try it, for `reason`.
-    `text` is the hash of the scheduled function, in the key scheme of current TVM.
+    `text` is the hash of the scheduled function, in the key scheme of current TVM. `ran`: one of a sample that
+    was run beside TVM's default, with the same outputs unless it failed.
     """
 
     tuner: _fields.TunerName
@@ -35,6 +36,7 @@ class RecordReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     outcome: Outcome
     reason: Annotated[str, Meta(max_length=300)] = ""
     text: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
+    ran: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome in ("failed", "not_run") and not self.reason:

@@ -77,8 +77,10 @@ def _print(compat: Compat) -> None:
     for release in compat.releases:
         for tuner in sorted({item.tuner for item in release.records}):
             counts = Counter(item.outcome for item in release.records if item.tuner == tuner)
-            rows.append((release.tvm, tuner, *(str(counts[key]) for key in ("ok", "differs", "failed", "not_run"))))
-    print_table(("TVM", "RECORDS", "OK", "TEXT DIFFERS", "FAILED", "NOT RUN"), rows, empty="no records")
+            ran = sum(item.ran for item in release.records if item.tuner == tuner)
+            found = (counts[key] for key in ("ok", "differs", "failed", "not_run"))
+            rows.append((release.tvm, tuner, *map(str, (*found, ran))))
+    print_table(("TVM", "RECORDS", "OK", "TEXT DIFFERS", "FAILED", "NOT TRIED", "RUN"), rows, empty="no records")
     for release in compat.releases:
         for item in [item for item in release.records if item.outcome == "failed"][:_SHOWN]:
             click.echo(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
