@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the thing asked for failed, 2 wrong usage.
 from __future__ import annotations
 
 COMMANDS = {
+    "attest": "tunehub_builder.cli.attest:attest",
     "check": "tunehub_builder.cli.check:check",
     "distill": "tunehub_builder.cli.distill:distill",
     "import": "tunehub_builder.cli.import_logs:import_logs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 EXAMPLES = """\
+tunehub attest llvm-znver5-0.1.0.tunepkg --key lab.key --sample 10
 tunehub attach s3://bucket/hub compat.json --key publisher --online-key online
 tunehub bench model.onnx --dim batch=1 --plot bench.svg
 tunehub bench model.so --against onnxruntime --json

@@ -41,7 +41,7 @@ COMMANDS = {
     "unyank": "tunehub.cli.publish:unyank",
     "yank": "tunehub.cli.publish:yank",
 }
-BUILDER_COMMANDS = ("check", "distill", "import", "networks", "pack", "replay", "review", "submit", "tune")
+BUILDER_COMMANDS = ("attest", "check", "distill", "import", "networks", "pack", "replay", "review", "submit", "tune")
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 

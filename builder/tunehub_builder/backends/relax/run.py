@@ -178,7 +178,7 @@ def _extract(
         elif any(task.points for task in tasks):
             notes.append(f"{network.name}: workloads with open dimensions are left out: --tuner {TEMPLATE} tunes them")
             tasks = [task for task in tasks if not task.points]
-        entries = merge_tasks(entries, network.name, [_task_entry(task, network.name) for task in tasks])
+        entries = merge_tasks(entries, network.name, [task_entry(task, network.name) for task in tasks])
         found += tasks
     directory.save_tasks(entries)
     ordered = (most_operations_first if method.tuner == TEMPLATE else heaviest_first)(_merged(found))
@@ -248,7 +248,7 @@ def _merged(tasks: Iterable[TuningTask]) -> list[TuningTask]:
     return list(merged.values())
 
 
-def _task_entry(task: TuningTask, network: str) -> TaskEntry:
+def task_entry(task: TuningTask, network: str) -> TaskEntry:
     import tvm
 
     from tunehub.relax.element_types import written_types

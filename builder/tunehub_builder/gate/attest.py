@@ -1,0 +1,198 @@
+"""`tunehub attest`: a sample of a package's records, measured on this machine beside TVM's default as the gate does."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from tunehub.measure.protocol import interquartile_range
+from tunehub.options import Layout
+from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.target.host import host_descriptor
+from tunehub_builder import networks
+from tunehub_builder.backends.relax.run import task_entry
+from tunehub_builder.backends.relax.target import find_relax_target
+from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_of
+from tunehub_builder.exceptions import BuilderError
+from tunehub_builder.gate.comparison import plan_for
+from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.report import shown_on
+from tunehub_builder.gate.workloads import judge_on
+from tunehub_builder.networks import Network
+from tunehub_builder.tuning.run import Resources
+from tunehub_builder.tuning.runner.knob_worker import KnobSession
+from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
+from tunehub_builder.tuning.runner.worker import TraceSession
+from tunehub_builder.tuning.target import HOST, TuningTarget, tvm_versions
+from tunehub_builder.tuning.trial_record import as_trial
+from tunehub_builder.tuning.work_directory import TaskEntry
+from tunehub_registry.any_record import AnyRecord, read_any_records
+from tunehub_registry.attestation import Attestation, ComparedTimes, Measurement, PackageSubject, SampledRecord
+from tunehub_registry.manifest import Manifest, NetworkEntry
+from tunehub_registry.package import Package, open_package, sha256_of
+from tunehub_registry.publishing.packages import date_text
+from tunehub_registry.record import ScheduleRecord
+from tunehub_registry.target import Rejected, match
+from tunehub_registry.template_record import TemplateRecord
+from tunehub_registry.trust.state import utc_now
+
+_SESSIONS = {META_SCHEDULE: TraceSession, TEMPLATE: KnobSession}
+_MOST_TEXT = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRequest:
+    """How many records to measure, drawn by ``seed``, and of which networks their workloads are; none: the package's
+    own that are known by name."""
+
+    count: int
+    seed: int
+    names: Sequence[str] = ()
+    models: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    tuner: str
+    record: AnyRecord
+    task: TaskEntry
+
+
+def attest_package(path: Path, request: SampleRequest, resources: Resources, stream: TextIO) -> Attestation:
+    """Measure a sample of a package's records for fixed shapes on this CPU.
+
+    Raises BuilderError for a package that this machine cannot use, or that has no record of the networks' workloads,
+    NetworkError, PackageError and FormatError.
+    """
+    started = date_text(utc_now())
+    try:
+        sha256 = sha256_of(path)
+        with open_package(path, source=str(path)) as package:
+            manifest = package.manifest
+            _check_served(manifest)
+            records = list(_records(package))
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    target = find_relax_target(HOST)
+    layout: Layout = "auto" if any(tuner == TEMPLATE for tuner, _ in records) else "keep"  # as a client decides
+    tasks = {task.exact: task for task in _tasks(_networks(manifest.networks, request), target, layout)}
+    found = [
+        _Drawn(tuner=tuner, record=record, task=tasks[record.exact])
+        for tuner, record in records
+        if record.exact in tasks
+    ]
+    if not found:
+        reason = "has no record for a workload of these networks on this machine"
+        raise BuilderError(f"{path}: {reason}; name networks that it was made of with --network or --model")
+    sample = _sample(found, request)
+    measured = tuple(_measured(sample, target, resources, stream))
+    return Attestation(
+        subject=(PackageSubject.of(manifest.name, manifest.version, sha256),),
+        predicate=Measurement(
+            machine=host_descriptor(),
+            tvm_version=tvm_versions()[0],
+            threads=resources.threads,
+            started=started,
+            finished=date_text(utc_now()),
+            seed=request.seed,
+            drawn_from=len({(drawn.record.exact, drawn.tuner) for drawn in found}),
+            records=measured,
+        ),
+    )
+
+
+def _check_served(manifest: Manifest) -> None:
+    """Raise BuilderError unless a client here would use the package."""
+    label = f"{manifest.name} {manifest.version}"
+    if manifest.target.kind != "llvm":
+        raise BuilderError(f"{label}: only packages for CPUs can be attested so far")
+    outcome = match(manifest.target, host_descriptor())
+    if isinstance(outcome, Rejected):
+        raise BuilderError(f"{label} does not serve this machine: {outcome.reason}; attest it on one that it serves")
+
+
+def _records(package: Package) -> Iterator[tuple[str, AnyRecord]]:
+    """The records for fixed shapes and current TVM, with their tuners."""
+    for entry in package.manifest.record_sets:
+        if entry.tuner not in _SESSIONS:
+            continue
+        with package.open(entry.file) as stream:
+            for record in read_any_records(stream, entry.file):
+                if isinstance(record, (ScheduleRecord, TemplateRecord)):
+                    yield entry.tuner, record
+
+
+def _networks(entries: Iterable[NetworkEntry], request: SampleRequest) -> list[Network]:
+    """Those that are asked for, or the package's own. Raises NetworkError, BuilderError when there are none."""
+    names = request.names
+    if not names and not request.models:
+        names = [e.name for e in entries if networks.OPEN not in e.source and networks.is_known(e.name)]
+    found = [*(networks.get(name) for name in names), *(networks.from_onnx_file(model) for model in request.models)]
+    if not found:
+        raise BuilderError("the package was made of no network that tunehub knows: give its model with --model FILE")
+    return found
+
+
+def _tasks(found: Iterable[Network], target: TuningTarget, layout: Layout) -> Iterator[TaskEntry]:
+    """The workloads that a client has of these networks on this machine."""
+    import tvm
+
+    from tunehub_builder.tuning.tasks import extract_tasks
+
+    own = tvm.target.Target(target.config)
+    for network in found:
+        modules = [(network.name, network.relax_module())]
+        for task in extract_tasks(modules, own, layout=layout, precision=network.compiled_in):
+            yield task_entry(task, network.name)
+
+
+def _sample(found: Sequence[_Drawn], request: SampleRequest) -> list[_Drawn]:
+    """By the hash of the seed and the keys: nobody chooses the records."""
+
+    def place(drawn: _Drawn) -> str:
+        return hashlib.sha256(f"{request.seed} {drawn.record.exact} {drawn.tuner}".encode()).hexdigest()
+
+    distinct = {(drawn.record.exact, drawn.tuner): drawn for drawn in found}
+    return sorted(distinct.values(), key=place)[: request.count]
+
+
+def _measured(
+    sample: Sequence[_Drawn], target: TuningTarget, resources: Resources, stream: TextIO
+) -> Iterator[SampledRecord]:
+    show, plan, done = shown_on(stream), plan_for("llvm"), 0
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "native.log"
+        options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(log))
+        for tuner, session in _SESSIONS.items():
+            own = [drawn for drawn in sample if drawn.tuner == tuner]
+            if not own:
+                continue
+            entries = [Distilled(task=d.task, best=(as_trial(d.record),), trials=1) for d in own]
+            cases = [case_of(entry, target.config, resources.threads, plan) for entry in entries]
+            with WorkerPool(options, target.config, make_session=session) as pool:
+                for drawn, verdict in zip(own, judge_on(cases, [pool.workers], LIMITS), strict=True):
+                    done += 1
+                    show(verdict, done, len(sample))
+                    yield sampled_record(tuner, verdict, op=drawn.record.op)
+
+
+def sampled_record(tuner: str, verdict: Verdict, *, op: str) -> SampledRecord:
+    """What the gate's comparison of one record says of it: a time that is no gain is no fault."""
+    compared = verdict.finalists[0]
+    if not compared.run_s or not verdict.default_s or compared.difference is None:
+        fault = compared.reason or verdict.reason or "its outputs cannot be compared"
+        return SampledRecord(exact=verdict.exact, tuner=tuner, op=op, fault=fault[:_MOST_TEXT])
+    times = ComparedTimes(
+        default_s=statistics.median(verdict.default_s),
+        default_spread_s=interquartile_range(verdict.default_s),
+        tuned_s=statistics.median(compared.run_s),
+        tuned_spread_s=interquartile_range(compared.run_s),
+        repeats=len(compared.run_s),
+        output_max_rel_diff=compared.difference,
+    )
+    return SampledRecord(exact=verdict.exact, tuner=tuner, op=op, times=times)

@@ -1,0 +1,97 @@
+"""`tunehub attest`: records of a published package, measured here, signed, and counted by who trusts the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tunehub.target.host import host_descriptor
+from tunehub_builder.backends.relax.workload_gate import Verdict
+from tunehub_builder.cli.attest import attest
+from tunehub_builder.gate.attest import sampled_record
+from tunehub_builder.gate.comparison import Finalist
+from tunehub_registry.attestation import PackageSubject
+from tunehub_registry.package import open_package, sha256_of
+from tunehub_registry.target import Rejected, match
+from tunehub_registry.trust.attestations import verify_attestations
+from tunehub_registry.trust.keys import create_key, load_public_key
+
+pytestmark = pytest.mark.slow
+PACKAGES = Path(__file__).parents[3] / "packages"
+CPU, GPU = PACKAGES / "llvm-znver4-0.3.0.tunepkg", PACKAGES / "cuda-h200-0.14.0.tunepkg"
+EXACT = "ab" * 16
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    create_key(tmp_path / "a.key", None)
+    return tmp_path / "a.key"
+
+
+def judged(finalist: Finalist, reason: str | None, default_s: tuple[float, ...] = (4e-3,)) -> Verdict:
+    return Verdict(
+        exact=EXACT, name="f", digest="d", threads=1, admitted=reason is None, reason=reason, default_s=default_s,
+        finalists=(finalist,),
+    )  # fmt: skip
+
+
+def test_a_time_without_a_gain_is_no_fault() -> None:
+    slower = Finalist(source="x", tuning_s=1.0, run_s=(5e-3, 6e-3, 7e-3), difference=1e-6)
+    found = sampled_record("template", judged(slower, "0.667 times as fast"), op="conv2d")
+    assert found.fault is None and found.times is not None
+    assert found.times.gain == pytest.approx(4 / 6) and found.times.tuned_spread_s == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("finalist", "reason"),
+    [
+        (Finalist(source="x", tuning_s=1.0, difference=0.3, reason="its output differs by 0.3"), "no finalist is left"),
+        (Finalist(source="x", tuning_s=1.0), "the default crashed" * 100),
+    ],
+)
+def test_what_was_not_timed_is_a_fault_with_its_reason(finalist: Finalist, reason: str) -> None:
+    found = sampled_record("template", judged(finalist, reason, ()), op="conv2d")
+    assert found.times is None and found.fault == (finalist.reason or reason[:400])
+
+
+def test_two_machines_attest_a_package_and_both_count(key: Path, tmp_path: Path) -> None:
+    with open_package(CPU, source=str(CPU)) as package:
+        target, subject = package.manifest.target, PackageSubject.of("llvm-znver4", "0.3.0", sha256_of(CPU))
+    if isinstance(match(target, host_descriptor()), Rejected):
+        pytest.skip("this machine cannot run the package")
+    create_key(tmp_path / "b.key", None)
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for signer, file in zip((key, tmp_path / "b.key"), files, strict=True):
+        options = ["--key", str(signer), "--sample", "1", "--threads", "1", "--workers", "1", "-o", str(file)]
+        done = CliRunner().invoke(attest, [str(CPU), *options])
+        assert done.exit_code == 0, done.output
+        assert "1 of 28 records of llvm-znver4-0.3.0.tunepkg measured, gain " in done.output
+    keys = [load_public_key(f"{path}.pub") for path in (key, tmp_path / "b.key")]
+    lines = b"".join(file.read_bytes() for file in files)
+    found = verify_attestations(lines, subject, keys, "attestations.jsonl")
+    assert found.machines == 2 and found.text.startswith("measured by 2 machines, gain ")
+    assert found.counted[0].records[0].exact == found.counted[1].records[0].exact  # the same seed draws the same
+    assert verify_attestations(lines, subject, keys[:1], "x").machines == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "expected"),
+    [
+        (GPU, [], "only packages for CPUs can be attested so far"),
+        (CPU, ["--network", "nosuch"], "nosuch"),
+        (Path("missing.tunepkg"), [], "give a package file"),
+        (Path(__file__), [], "test_attest.py"),
+    ],
+)
+def test_what_cannot_be_attested_says_why(key: Path, package: Path, options: list[str], expected: str) -> None:
+    output = key.parent / "a.json"
+    done = CliRunner().invoke(attest, [str(package), "--key", str(key), "-o", str(output), *options])
+    assert done.exit_code != 0 and expected in done.output and not output.exists()
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_a_key_that_cannot_sign_is_found_before_anything_is_measured(tmp_path: Path) -> None:
+    done = CliRunner().invoke(attest, [str(CPU), "--key", str(tmp_path / "none.key")])
+    assert done.exit_code == 1 and "tunehub key new" in done.output
