@@ -12,6 +12,8 @@ from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
 
 if TYPE_CHECKING:
+    from tunehub_builder.replay.releases import Release
+    from tunehub_builder.review.releases import OtherReleases
     from tunehub_builder.review.review import ReviewedFor
 
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 @click.option("--registry", metavar="STORE", help="Compare with what is published there, and with its delegations.")
 @click.option("--root", "root_file", type=FILE, metavar="FILE", help="STORE: a trusted root.  [its own first one]")
 @click.option("--role", metavar="NAME", help="STORE: the publisher who is to publish it.")
+@click.option("--tvm", metavar="RELEASES", default="installed", show_default=True,
+              help="Replay on other releases, too, in environments of their own: all, or 0.26,0.25.")  # fmt: skip
 @click.option("-o", "--output", type=FILE, help="Write the review here, as `tunehub publish --review` takes it.")
 @threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print the review as JSON.")
@@ -28,6 +32,7 @@ def review(
     registry: str | None,
     root_file: Path | None,
     role: str | None,
+    tvm: str,
     output: Path | None,
     threads: int | None,
     as_json: bool,
@@ -44,7 +49,9 @@ def review(
         from tunehub_registry.review import encode_review
 
         place = None if registry is None else _place(registry, root_file, role)
-        found = review_submission(folder, place, threads=resources_of(threads, 1).threads, show=_show)
+        others = None if tvm == "installed" else _others(tvm)
+        cores = resources_of(threads, 1).threads
+        found = review_submission(folder, place, threads=cores, show=_show, others=others)
         data = encode_review(found)
         if output is not None:
             write_file(output, data)
@@ -65,6 +72,21 @@ def _place(address: str, root_file: Path | None, role: str | None) -> ReviewedFo
 
     source = open_source(open_store(address), None if root_file is None else root_file.read_bytes())
     return ReviewedFor(source=source, role=role)
+
+
+def _others(text: str) -> OtherReleases:
+    from functools import partial
+
+    from tunehub.options import read_options
+    from tunehub_builder.replay.environments import environment
+    from tunehub_builder.replay.releases import parse_releases
+    from tunehub_builder.review.releases import OtherReleases
+
+    def said(release: Release) -> None:
+        click.echo(f"TVM {release.version} …", err=True)
+
+    made = partial(environment, cache=read_options().cache)
+    return OtherReleases(releases=parse_releases(text), environment=made, on_release=said)
 
 
 def _show(position: int, total: int) -> None:

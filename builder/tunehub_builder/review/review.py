@@ -18,8 +18,10 @@ from tunehub_builder.review.contents import (
     read_folder,
     read_records,
 )
+from tunehub_builder.review.releases import OtherReleases, release_notes
 from tunehub_builder.review.running import run_checks
 from tunehub_builder.tuning.target import tvm_versions
+from tunehub_registry.compat import Compat
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.publishing.source import SignedSource, UnsignedSource, fetch_package
@@ -45,14 +47,21 @@ class ReviewedFor:
 
 
 def review_submission(
-    path: Path, place: ReviewedFor | None, *, threads: int, show: Callable[[int, int], None]
+    path: Path,
+    place: ReviewedFor | None,
+    *,
+    threads: int,
+    show: Callable[[int, int], None],
+    others: OtherReleases | None = None,
 ) -> Review:
-    """Review the submission in a folder. What is wrong with it is in the review; raises what reading the registry
-    raises, and OSError when no process can be started."""
+    """Review the submission in a folder, on the installed TVM and ``others``. What is wrong with it is in the review;
+    raises what reading the registry raises, BuilderError without an environment for another release, and OSError when
+    no process can be started."""
     stated: Submission | None = None
     data: dict[str, bytes] = {}
     checks: list[ReviewCheck] = []
     contents: SubmittedContents | None = None
+    tvm: tuple[str, ...] = (tvm_versions()[0],)
     try:
         data = read_folder(path)
         stated = parse_stated(data)
@@ -66,6 +75,10 @@ def review_submission(
     if contents is not None:
         checks += [_check(name, rule(contents), good) for name, (rule, good) in _STATIC.items()]
         checks += _run(contents, checks, threads, show)
+        if others is not None and all(check.verdict != "refused" for check in checks):
+            compat = others.replayed(data[contents.submission.package], contents.submission.package)
+            checks = [_with_releases(check, compat) if check.name == "replay" else check for check in checks]
+            tvm = (*tvm, *(release.tvm for release in compat.releases))
         checks += _registry_checks(contents, place)
     done = {check.name for check in checks}
     checks += [
@@ -79,7 +92,7 @@ def review_submission(
         package=contents.package_sha256 if contents else None,
         registry=place.source.store.address if place else None,
         role=place.role if place else None,
-        tvm=(tvm_versions()[0],),
+        tvm=tvm,
         checks=tuple(sorted(checks, key=lambda check: CHECKS.index(check.name))),
     )
 
@@ -103,6 +116,12 @@ def _run(
         ReviewCheck(name="outputs", verdict="skipped", reason="none could be computed here")
         if check.name == "outputs" else check for check in checks
     ]  # fmt: skip
+
+
+def _with_releases(check: ReviewCheck, compat: Compat) -> ReviewCheck:
+    notes = tuple(release_notes(compat))[:MAX_FINDINGS]
+    said = "; ".join(f"{note.where}: {note.reason}" for note in notes if note.where.startswith("TVM "))
+    return ReviewCheck(name=check.name, verdict=check.verdict, reason=f"{check.reason}; {said}"[:4000], findings=notes)
 
 
 def _registry_checks(contents: SubmittedContents, place: ReviewedFor | None) -> list[ReviewCheck]:

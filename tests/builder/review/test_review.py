@@ -129,6 +129,22 @@ def test_a_good_submission_is_verified_and_the_same_directory_gives_the_same_byt
     assert "exists" in run("submit", work, "--version", "0.2.0", "-o", again, "--sign-off", SIGNED_OFF, code=1)
 
 
+def test_other_releases_say_what_they_make_of_the_records(good: Path) -> None:
+    import sys
+
+    from tunehub_builder.replay.releases import installed_release
+    from tunehub_builder.review.releases import OtherReleases
+    from tunehub_builder.review.review import review_submission
+
+    others = OtherReleases(
+        releases=(installed_release(),), environment=lambda _release: Path(sys.executable), on_release=lambda _: None
+    )
+    review = review_submission(good, None, threads=1, show=lambda _position, _total: None, others=others)
+    (replay,) = [check for check in review.checks if check.name == "replay"]
+    assert review.state == "verified" and review.tvm == (tvm_versions()[0],) * 2
+    assert replay.reason.endswith(f"TVM {tvm_versions()[0]}: 1 not_run")  # of a network that has no name
+
+
 def refusals_of(checks: dict[str, Any]) -> dict[str, str]:
     assert tuple(checks) == CHECKS
     return {name: check.reason for name, check in checks.items() if check.verdict == "refused"}
