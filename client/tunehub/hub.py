@@ -31,6 +31,7 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
+from tunehub.registries.successors import deprecation, first_time
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
@@ -487,6 +488,9 @@ def _open_nearest(
             for remark in (registries.bind(chosen), package.mask):
                 if remark is not None:
                     policy.note(str(remark))
+            old = deprecation(chosen.label, chosen.entry)
+            if old is not None:
+                (policy.warn if first_time(old) else policy.note)(old)
             return resolution, package
         except (PackageUnusableError, RegistryUnreadableError) as error:
             policy.problem(error)

@@ -66,13 +66,31 @@ class RecordSetSummary(msgspec.Struct, frozen=True, kw_only=True):
         _fields.check_specifier("tvm", self.tvm)
 
 
+class Successor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to use instead of a version: a package, versions of it (PEP 440; None for any), and why."""
+
+    name: TargetName
+    versions: str | None = None
+    reason: _fields.Text = ""
+
+    def __post_init__(self) -> None:
+        if self.versions is not None:
+            _fields.check_specifier("versions", self.versions)
+        if not self.reason.isprintable():  # it is shown on terminals
+            raise FieldError("reason", "expected printable characters on one line")
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.versions or ''}{f': {self.reason}' if self.reason else ''}"
+
+
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One published version: the file (relative to the registry's root), its hash and size, and the date (ISO 8601).
 
     `yanked` is the reason why new resolutions leave the version out; locks still get it. `transaction` is a random id
     of the publish: who lost the answer to a commit finds out by it whether the commit was theirs. `documents` (since
     1.1) lie beside the package, one of a kind. `license` (since 1.1) is that of the package's manifest, where it states
-    one.
+    one. `successor` (since 1.1) deprecates the version: it is used as before, and its users are told. Nobody follows
+    successors: one may name another, or the other way round.
     """
 
     version: str
@@ -85,6 +103,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     transaction: _fields.Label | UnsetType = UNSET
     documents: tuple[Document, ...] | UnsetType = UNSET
     license: _fields.License | UnsetType = UNSET
+    successor: Successor | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         _fields.check_version("version", self.version)
@@ -178,7 +197,7 @@ def parse_shard(data: bytes, source: str) -> Shard:
 
 def encode_shard(shard: Shard) -> bytes:
     """Write a shard, sorted and compact. Raises FormatError on a bad shard."""
-    newer = any(entry.documents or entry.license for entry in shard.versions)
+    newer = any(entry.documents or entry.license or entry.successor for entry in shard.versions)
     if newer and shard.schema_version == SCHEMA_VERSION:
         shard = structs.replace(shard, schema_version=f"1.{SHARD_MINOR}")
     data = _json.encode(shard)
@@ -225,6 +244,11 @@ def mark_yanked(shard: Shard, version: str, reason: str | None) -> Shard:
     Raises NotFoundError when the shard does not have the version.
     """
     return _replace_fields(shard, version, yanked=reason)
+
+
+def set_successor(shard: Shard, version: str, successor: Successor | None) -> Shard:
+    """The shard with a version deprecated, or not with None. Raises NotFoundError when the shard does not have it."""
+    return _replace_fields(shard, version, successor=successor or UNSET)
 
 
 def set_documents(shard: Shard, version: str, documents: tuple[Document, ...]) -> Shard:

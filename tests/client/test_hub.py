@@ -33,6 +33,7 @@ from tunehub.records import index_building, package_records
 from tunehub.records.lookup import EmptyLookup, LayeredLookup
 from tunehub.registries import blob_cache
 from tunehub.report.model import WorkloadReport, WrongOperator
+from tunehub_registry.index import Successor, encode_index, parse_shard, replace_shard, set_successor
 from tunehub_registry.machine_profile import MachineProfile, encode_profile
 from tunehub_registry.target import TargetDescriptor
 
@@ -65,6 +66,23 @@ def serves(hub: Hub, number: int = 1) -> bool:
 
 
 # --- what should happen
+
+
+def test_a_deprecated_package_serves_and_says_so_once(registry: RegistryFolder) -> None:
+    registry.publish()
+    index = registry.index()
+    shard = parse_shard((registry.root / index.names["llvm-znver5"].shard_path).read_bytes(), "shard")
+    loop = Successor(name="llvm-znver5", versions="==0.1.0", reason="round and round")
+    update = replace_shard(index, set_successor(shard, "0.1.0", loop), target=ZNVER5)
+    (registry.root / update.shard_path).write_bytes(update.shard_data)
+    (registry.root / "index.json").write_bytes(encode_index(update.index))
+    first, warning = open_with_one_warning(str(registry.root))
+    second = open_quietly(registry)
+    said = "llvm-znver5 0.1.0 is deprecated, use llvm-znver5==0.1.0: round and round"
+    assert warning == said
+    assert serves(first) and serves(second)
+    assert said in first.report().notes and said in second.report().notes
+    assert said in first.resolution.explain()
 
 
 def test_exact_package_serves(registry: RegistryFolder) -> None:

@@ -20,6 +20,7 @@ tunehub compile model.onnx --dim batch=1 -o model.so --report report.json
 tunehub compile model.pt2 --specialize s77=1,8
 tunehub delegate s3://bucket/hub alice --key alice.pub --names 'llvm-znver*' --targets-key targets --online-key online
 tunehub demo --network squeezenet
+tunehub deprecate s3://bucket/hub llvm-znver5==0.1.0 --successor 'llvm-znver5>=0.2' --reason 'made for TVM 0.25'
 tunehub distill work/resnet -o records.jsonl
 tunehub doctor
 tunehub explain model.onnx --target llvm-znver5 --misses misses.jsonl
@@ -54,6 +55,7 @@ tunehub trust remove https://example.com/hub
 tunehub trust unbind llvm-znver5
 tunehub tune --target host --model model.onnx --dim batch=1,2,4 --work work/model
 tunehub tune --target host --from-misses misses.jsonl --tuner template --work work/misses
+tunehub undeprecate s3://bucket/hub llvm-znver5==0.1.0 --key publisher --online-key online
 tunehub unyank s3://bucket/hub llvm-znver5==0.1.0 --key publisher --online-key online
 tunehub yank s3://bucket/hub llvm-znver5==0.1.0 --reason 'slower than 0.0.9' --key publisher --online-key online
 """

@@ -21,6 +21,7 @@ COMMANDS = {
     "compile": "tunehub.cli.compile:compile_model",
     "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",
+    "deprecate": "tunehub.cli.publish:deprecate",
     "doctor": "tunehub.cli.doctor:doctor",
     "explain": "tunehub.cli.explain:explain",
     "export": "tunehub.cli.export:export",
@@ -38,6 +39,7 @@ COMMANDS = {
     "show": "tunehub.cli.listing:show",
     "sync": "tunehub.cli.sync:sync",
     "trust": "tunehub.cli.trust:trust",
+    "undeprecate": "tunehub.cli.publish:undeprecate",
     "unyank": "tunehub.cli.publish:unyank",
     "yank": "tunehub.cli.publish:yank",
 }

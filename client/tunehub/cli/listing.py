@@ -16,6 +16,7 @@ from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_ve
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.resolution import parse_requirement
+from tunehub.registries.successors import successor_text
 
 
 @click.command("list")
@@ -123,6 +124,8 @@ def _print_description(description: dict[str, Any]) -> None:
     )
     if description["yanked"] is not None:
         click.echo(f"yanked: {description['yanked'] or 'no reason given'}")
+    if description["successor"] is not None:
+        click.echo(f"deprecated, use {description['successor']}")
     click.echo(f"licence: {manifest['license'] or 'not stated'}")
     click.echo(f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}")
     for item in manifest["record_sets"]:
@@ -191,6 +194,7 @@ def _row(item: Published) -> dict[str, Any]:
         "sha256": item.entry.sha256,
         "published": item.entry.published,
         "yanked": item.entry.yanked,
+        "successor": successor_text(item.entry),
         "documents": [document.kind for document in item.entry.documents or ()],
         "license": item.entry.license or None,
         "registry": item.registry.address,
@@ -199,6 +203,9 @@ def _row(item: Published) -> dict[str, Any]:
 
 def _cells(item: Published) -> tuple[str, ...]:
     entry = item.entry
-    yanked = "" if entry.yanked is None else f"yanked: {entry.yanked}"
+    successor = successor_text(entry)
+    remarks = [] if entry.yanked is None else [f"yanked: {entry.yanked}"]
+    remarks += [] if successor is None else [f"deprecated, use {successor}"]
     tvm = " or ".join(dict.fromkeys(entry.tvm))
-    return (item.name, entry.version, tvm, plain_size(entry.size), entry.published[:10], item.registry.address, yanked)
+    return (item.name, entry.version, tvm, plain_size(entry.size), entry.published[:10], item.registry.address,
+            "; ".join(remarks))  # fmt: skip

@@ -132,6 +132,8 @@ def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, wri
     until = min(expiries).isoformat() if expiries else None
     for hole in locker.holes:
         click.echo(f"Error: {hole} ({path} is not written)", err=True)
+    for note in dict.fromkeys(locker.notes):
+        click.echo(f"Note: {note}", err=True)
     if as_json:
         print_json(_as_json(path, after, locker, changes, written, until))
         return
@@ -157,6 +159,7 @@ def _as_json(
         "tvm": document["tvm"],
         "packages": [] if locker.holes else document["packages"],
         "changes": [asdict(change) for change in changes],
+        "notes": list(dict.fromkeys(locker.notes)),
         "holes": [asdict(hole) for hole in locker.holes],
         "presigned_until": until,
     }

@@ -1,4 +1,4 @@
-"""`tunehub publish`, `tunehub yank` and `tunehub unyank`."""
+"""`tunehub publish`, `yank`, `unyank`, `deprecate` and `undeprecate`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from tunehub.cli.writing import (
     registry_errors,
     store_argument,
 )
+from tunehub.registries.successors import successor_text
 
 if TYPE_CHECKING:
-    from tunehub_registry.index import ShardEntry
+    from tunehub_registry.index import ShardEntry, Successor
 
 _OUTCOMES = {"published": "published", "present": "was there already, with the same bytes"}
 
@@ -103,6 +104,61 @@ def unyank(store: str, package: str, access: LedgerAccess, as_json: bool) -> Non
     with registry_errors():
         ledger = open_ledger(store, access)
         _report(name, unyank_version(ledger, name, version), as_json)
+
+
+@click.command()
+@store_argument
+@click.argument("package", metavar="NAME[==VERSION]")
+@click.option("--successor", required=True, metavar="NAME[>=VERSION]", help="The package to use instead.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; shown to whoever uses the version.")
+@ledger_options
+@json_option
+def deprecate(store: str, package: str, successor: str, reason: str, access: LedgerAccess, as_json: bool) -> None:
+    """Name the successor of a version, or of all versions that are published now.
+
+    It is still found and used; its users are told what to use instead.
+    """
+    from tunehub.registries.resolution import parse_requirement
+    from tunehub_registry.index import Successor
+
+    name, version = _name_and_version(package) if "==" in package else (package.strip().lower(), None)
+    wanted = parse_requirement(successor, "--successor")
+    if wanted.name is None:
+        raise click.UsageError(f"--successor: {successor!r} names no package; give NAME or NAME>=VERSION")
+    other = wanted.name.lower()
+    if other == name and (version is None or wanted.specifier.contains(version, prereleases=True)):
+        raise click.UsageError(f"--successor: {successor!r} is no other package than {package!r}; name newer versions")
+    with registry_errors():
+        found = Successor(name=other, versions=str(wanted.specifier) or None, reason=reason.strip())
+        _set_successor(store, access, name, version, found, as_json)
+
+
+@click.command()
+@store_argument
+@click.argument("package", metavar="NAME[==VERSION]")
+@ledger_options
+@json_option
+def undeprecate(store: str, package: str, access: LedgerAccess, as_json: bool) -> None:
+    """Take back what `tunehub deprecate` said."""
+    name, version = _name_and_version(package) if "==" in package else (package.strip().lower(), None)
+    with registry_errors():
+        _set_successor(store, access, name, version, None, as_json)
+
+
+def _set_successor(
+    store: str, access: LedgerAccess, name: str, version: str | None, successor: Successor | None, as_json: bool
+) -> None:
+    """Change the registry and say what is there now. Raises RegistryError."""
+    from tunehub_registry.publishing.packages import deprecate as deprecate_versions
+
+    entries = deprecate_versions(open_ledger(store, access), name, version, successor)
+    rows = [{"name": name, "version": entry.version, "successor": successor_text(entry)} for entry in entries]
+    if as_json:
+        print_json({"packages": rows})
+        return
+    for row in rows:
+        text = row["successor"]
+        click.echo(f"{name} {row['version']}: {'not deprecated' if text is None else f'deprecated, use {text}'}")
 
 
 def _check_reviewed(path: Path, packages: Sequence[str], store: str) -> None:

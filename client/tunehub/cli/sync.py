@@ -23,6 +23,7 @@ from tunehub.registries.documents import fetch_documents
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
 from tunehub.registries.ordered import Published
+from tunehub.registries.successors import deprecation
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
 from tunehub_registry.stores.port import Deadline
@@ -51,8 +52,8 @@ def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool)
     """Fetch exactly the packages of the lock file into the cache, by their SHA-256.
 
     They come from the cache, the embedded registry, the configured registries (a mirror will do), or where the lock
-    says. Without --frozen it first says which pins are yanked, gone, or have a newer version: nothing changes by that.
-    Exits with 1 when a package cannot be had.
+    says. Without --frozen it first says which pins are yanked, deprecated, gone, or have a newer version: nothing
+    changes by that. Exits with 1 when a package cannot be had.
     """
     options = read_options(registry=registry or None, lock=lock)
     path = options.lock or Path(LOCK_FILE)
@@ -140,6 +141,7 @@ def _remarks_on(pin: LockedPackage, found: Iterable[Published], tvm: Sequence[st
         elif item.entry.yanked is not None:
             reason = item.entry.yanked or "no reason given"
             remarks.append(f"{pin.label} is yanked in {item.registry.address}: {reason}")
+        remarks += filter(None, [deprecation(f"{pin.label} in {item.registry.address}", item.entry)])
     if not same:
         remarks.append(f"{pin.label} is no longer published in the registries that were asked")
     newer = [item for item in versions if item.entry.yanked is None and _is_newer(item.entry.version, pin.version)]

@@ -17,6 +17,7 @@ from tunehub.exceptions import RequirementError
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.ordered import Registries
 from tunehub.registries.resolution import Chosen, Decision, Requirement, parse_requirement, version_problem
+from tunehub.registries.successors import deprecation
 from tunehub_registry.lock import Lock, LockedPackage
 from tunehub_registry.stores.open import open_store, split_unsigned
 from tunehub_registry.target import Accepted, TargetDescriptor, match
@@ -89,6 +90,7 @@ class Locker:
         self._offers: dict[str, TargetDescriptor] | None = None
         self._pins: list[LockedPackage] = []
         self.holes: list[Hole] = []
+        self.notes: list[str] = []  # of new pins that are deprecated
         unknown = sorted(upgrade - set(before.names if before else ()))
         if unknown:
             pinned = ", ".join(sorted(before.names)) if before else "nothing"
@@ -179,6 +181,7 @@ class Locker:
 
     def _pin(self, chosen: Chosen) -> LockedPackage:
         registry, entry = self._registries.sources[chosen.position], chosen.entry
+        self.notes += filter(None, [deprecation(chosen.label, entry)])
         return LockedPackage(
             name=chosen.name,
             version=entry.version,

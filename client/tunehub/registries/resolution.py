@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from tunehub.exceptions import RequirementError
 from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
+from tunehub.registries.successors import deprecation, successor_text
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
@@ -98,6 +99,7 @@ class Resolution:
             lines = [f"{head}: no package serves it"]
         else:
             lines = [f"{head}: {self.chosen.label} from {self.chosen.registry}, {_fit_text(self.chosen.match)}"]
+            lines += filter(None, [deprecation(self.chosen.label, self.chosen.entry)])
         lines += [f"  {_decision_text(decision)}" for decision in self.trace]
         return "\n".join(lines if self.trace else [*lines, "  the registries offer no packages"])
 
@@ -270,4 +272,5 @@ def _chosen_json(chosen: Chosen) -> dict[str, Any]:
         "rung": chosen.match.fit,
         "distance": chosen.match.distance,
         "sha256": chosen.entry.sha256,
+        "successor": successor_text(chosen.entry),
     }

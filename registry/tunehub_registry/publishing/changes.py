@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from tunehub_registry.document import Document
 from tunehub_registry.exceptions import NotFoundError
-from tunehub_registry.index import Shard, ShardEntry, insert_entry, mark_yanked, set_documents
+from tunehub_registry.index import Shard, ShardEntry, Successor, insert_entry, mark_yanked, set_documents, set_successor
 from tunehub_registry.target import TargetDescriptor
 
 
@@ -48,7 +48,8 @@ class Change(Protocol):
 class AddVersions:
     """Add versions. One that is there with the same bytes stays as it is.
 
-    With `follow`, versions that are there are yanked or not and have documents as in `versions`: for mirrors.
+    With `follow`, versions that are there are yanked or not, deprecated or not, and have documents as in `versions`:
+    for mirrors.
     """
 
     versions: tuple[NewVersion, ...]
@@ -83,6 +84,8 @@ def _follow(shard: Shard, entry: ShardEntry) -> Shard:
     present = find_version(shard, entry.version)
     if present.yanked != entry.yanked:
         shard = mark_yanked(shard, entry.version, entry.yanked)
+    if present.successor != entry.successor:
+        shard = set_successor(shard, entry.version, entry.successor or None)
     if present.documents != entry.documents:
         shard = set_documents(shard, entry.version, entry.documents or ())
     return shard
@@ -108,6 +111,33 @@ class SetYanked:
         if entry.yanked == self.reason:
             return present
         return NameState(target=present.target, shard=mark_yanked(present.shard, entry.version, self.reason))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetSuccessor:
+    """Deprecate a version, or all that are published (None) at the commit; or take that back with None as successor."""
+
+    name: str
+    version: str | None
+    successor: Successor | None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """As the port says."""
+        return frozenset({self.name})
+
+    def entries(self, shard: Shard) -> tuple[ShardEntry, ...]:
+        """The versions that are meant. Raises NotFoundError."""
+        return shard.versions if self.version is None else (find_version(shard, self.version),)
+
+    def apply(self, name: str, present: NameState | None) -> NameState | None:
+        """As the port says."""
+        state = _published(name, present)
+        shard = state.shard
+        for entry in self.entries(shard):
+            if (entry.successor or None) != self.successor:
+                shard = set_successor(shard, entry.version, self.successor)
+        return present if shard is state.shard else NameState(target=state.target, shard=shard)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -114,8 +114,9 @@ def republish(
                 continue
             file = _fetch_verified(source, state.shard.name, entry, Path(folder), on_bytes)
             version = file.version(
-                transaction=own, published=entry.published, yanked=entry.yanked, documents=entry.documents
-            )
+                transaction=own, published=entry.published, yanked=entry.yanked, documents=entry.documents,
+                successor=entry.successor,
+            )  # fmt: skip
             versions.append(version)
             packages.append((file, version.entry))
         uploads = Uploads(ledger.store)

@@ -14,12 +14,19 @@ from msgspec import UNSET, UnsetType, structs
 
 from tunehub_registry.document import Document, describe_document
 from tunehub_registry.exceptions import PackageError
-from tunehub_registry.index import ShardEntry, entry_of, package_path
+from tunehub_registry.index import ShardEntry, Successor, entry_of, package_path
 from tunehub_registry.machine_profile import PROFILE, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 from tunehub_registry.publishing.blobs import Uploads
-from tunehub_registry.publishing.changes import AddVersions, NewVersion, SetDocument, SetYanked, find_version
+from tunehub_registry.publishing.changes import (
+    AddVersions,
+    NewVersion,
+    SetDocument,
+    SetSuccessor,
+    SetYanked,
+    find_version,
+)
 from tunehub_registry.publishing.ledger import DEFAULT_RETRY, Ledger, RetryPolicy, transact
 from tunehub_registry.stores.port import OnBytes
 from tunehub_registry.trust.state import utc_now
@@ -45,6 +52,7 @@ class PackageFile:
         published: str,
         yanked: str | None = None,
         documents: tuple[Document, ...] | UnsetType = UNSET,
+        successor: Successor | UnsetType = UNSET,
     ) -> NewVersion:
         """What the registry will say of it. `published` is an ISO 8601 date."""
         manifest = self.manifest
@@ -52,7 +60,8 @@ class PackageFile:
         entry = entry_of(
             manifest, file=file, sha256=self.sha256, size=self.size, published=published, transaction=transaction
         )
-        return NewVersion(target=manifest.target, entry=structs.replace(entry, yanked=yanked, documents=documents))
+        entry = structs.replace(entry, yanked=yanked, documents=documents, successor=successor)
+        return NewVersion(target=manifest.target, entry=entry)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +138,23 @@ def yank(ledger: Ledger, name: str, version: str, reason: str, *, retry: RetryPo
 def unyank(ledger: Ledger, name: str, version: str, *, retry: RetryPolicy = DEFAULT_RETRY) -> ShardEntry:
     """Take back a yank. Raises NotFoundError, and as `transact`."""
     return _change_entry(ledger, SetYanked(name=name, version=version, reason=None), retry)
+
+
+def deprecate(
+    ledger: Ledger,
+    name: str,
+    version: str | None,
+    successor: Successor | None,
+    *,
+    retry: RetryPolicy = DEFAULT_RETRY,
+) -> tuple[ShardEntry, ...]:
+    """Name the successor of a version, or of all that are published (None); or take that back with None as successor.
+
+    Resolutions take a deprecated version as before, and its users are told. Returns the entries that were meant. Raises
+    NotFoundError, and as `transact`.
+    """
+    change = SetSuccessor(name=name, version=version, successor=successor)
+    return change.entries(transact(ledger, change, retry=retry)[name].shard)
 
 
 def attach(

@@ -149,6 +149,48 @@ def test_rotating_and_refreshing(registry: Run, tmp_path: Path, monkeypatch: pyt
     )
 
 
+def test_users_of_a_deprecated_version_are_told_what_to_use(
+    registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"), write_package(tmp_path / "b.tunepkg", "0.2.0"))
+    old, newer = "llvm-znver5==0.1.0", "llvm-znver5>=0.2"
+    done = registry("deprecate", "reg", old, "--successor", newer, "--reason", "made for TVM 0.25")
+    said = "deprecated, use llvm-znver5>=0.2: made for TVM 0.25"
+    assert f"llvm-znver5 0.1.0: {said}" in done.output
+    monkeypatch.setenv("TUNEHUB_REGISTRY", "reg")
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    registry("trust", "add", "reg", "root.json")
+    rows = json.loads(registry("list", "llvm-znver5", "--json").stdout)["packages"]
+    assert [row["successor"] for row in rows if row["registry"] != "embedded"] == [
+        None, "llvm-znver5>=0.2: made for TVM 0.25"
+    ]  # fmt: skip
+    assert said in registry("show", old).output
+    assert f"llvm-znver5 0.1.0 is {said}" in registry("lock", old, "--tvm", "0.27.0").output
+    assert "is deprecated, use llvm-znver5>=0.2" in registry("sync").output
+    assert "deprecated" not in registry("sync", "--frozen").output
+    both = json.loads(registry("undeprecate", "reg", "llvm-znver5", "--json").stdout)["packages"]
+    assert [row["successor"] for row in both] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("package", "successor", "message"),
+    [
+        ("llvm-znver5", "llvm-znver5>=2", "is no other package"),
+        ("llvm-znver5==0.1.0", "llvm-znver5", "is no other package"),
+        ("llvm-znver5", ">=2", "names no package"),
+        ("llvm-znver5==", "llvm-znver6", "is not NAME==VERSION"),
+    ],
+)
+def test_a_successor_is_another_package(registry: Run, package: str, successor: str, message: str) -> None:
+    assert message in registry("deprecate", "reg", package, "--successor", successor, code=2).output
+
+
+def test_a_reason_that_plays_with_terminals_is_refused(registry: Run, tmp_path: Path) -> None:
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"))
+    result = registry("deprecate", "reg", "llvm-znver5", "--successor", "llvm-znver6", "--reason", "a\x1b[2Jb", code=1)
+    assert "printable characters" in result.output
+
+
 def test_unsigned_only_when_said(run: Run, tmp_path: Path) -> None:
     package = write_package(tmp_path / "a.tunepkg")
     assert "Warning: " in run("init", "plain", "--unsigned").output
@@ -178,7 +220,8 @@ def test_a_key_from_the_environment_and_a_wrong_passphrase(registry: Run, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["delegate", "init", "key", "mirror", "publish", "refresh", "rotate", "unyank", "yank"]
+    "name",
+    ["delegate", "deprecate", "init", "key", "mirror", "publish", "refresh", "rotate", "undeprecate", "unyank", "yank"],
 )
 def test_help(run: Run, name: str) -> None:
     assert name in COMMANDS

@@ -10,9 +10,10 @@ from packaging.specifiers import SpecifierSet
 from securesystemslib.signer import CryptoSigner
 
 from tunehub_registry.exceptions import NotFoundError
+from tunehub_registry.index import Successor
 from tunehub_registry.publishing.exceptions import AlreadyInitialisedError, PublishError
 from tunehub_registry.publishing.mirror import copy_registry, republish
-from tunehub_registry.publishing.packages import attach, publish, read_package, yank
+from tunehub_registry.publishing.packages import attach, deprecate, publish, read_package, yank
 from tunehub_registry.publishing.source import SignedSource, UnsignedSource, open_source
 from tunehub_registry.trust.exceptions import UntrustedError
 
@@ -147,6 +148,22 @@ def test_a_mirror_follows_yanks(filled: Signed) -> None:
     state = own.ledger().read([NAME]).names[NAME]
     assert state is not None
     assert [entry.yanked for entry in state.shard.versions] == ["wrong", None]
+
+
+def test_a_mirror_follows_successors(filled: Signed) -> None:
+    own = Unsigned(MemoryStore()).init()
+    successor = Successor(name=NAME, versions=">=2", reason="slower")
+    for wanted in (successor, None, successor):
+        deprecate(filled.ledger(), NAME, "1.0", wanted, retry=QUICK)
+        republish(source(filled), own.ledger(), None, retry=QUICK)
+        state = own.ledger().read([NAME]).names[NAME]
+        assert state is not None
+        assert [entry.successor or None for entry in state.shard.versions] == [wanted, None]
+    fresh = Signed(MemoryStore()).init()
+    republish(source(filled), fresh.ledger(), None, retry=QUICK)
+    state = fresh.ledger().read([NAME]).names[NAME]
+    assert state is not None
+    assert state.shard.versions[0].successor == successor
 
 
 def test_documents_are_mirrored_as_they_are(filled: Signed) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tunehub_registry.exceptions import FieldError, NotFoundError, PackageError, VersionConflictError
-from tunehub_registry.index import ShardEntry
+from tunehub_registry.index import ShardEntry, Successor
 from tunehub_registry.publishing.exceptions import UnfinishedError
 from tunehub_registry.publishing.ledger import RetryPolicy, persist
-from tunehub_registry.publishing.packages import attach, publish, read_package, unyank, yank
+from tunehub_registry.publishing.packages import attach, deprecate, publish, read_package, unyank, yank
 from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.stores.port import UnreachableError
 
@@ -76,6 +76,24 @@ def test_two_packages_of_one_version_are_refused(any_registry: Registry) -> None
     pair = [read_package(package(content=content)) for content in (b"{}\n", b"{} \n")]
     with pytest.raises(PackageError, match=r"two different packages are llvm-znver5 0\.1\.0"):
         publish(any_registry.ledger(), pair, retry=QUICK)
+
+
+def test_a_version_and_a_whole_name_are_deprecated(any_registry: Registry) -> None:
+    for version in ("0.1.0", "0.2.0"):
+        publish(any_registry.ledger(), [read_package(package(version=version))], retry=QUICK)
+    newer = Successor(name=NAME, versions=">=0.2")
+    (entry,) = deprecate(any_registry.ledger(), NAME, "0.1", newer, retry=QUICK)
+    assert (entry.version, entry.successor, entry.yanked) == ("0.1.0", newer, None)
+    other = Successor(name="llvm-znver6", reason="more records")
+    assert [item.successor for item in deprecate(any_registry.ledger(), NAME, None, other, retry=QUICK)] == [other] * 2
+    again = any_registry.ledger().read([NAME]).names[NAME]
+    deprecate(any_registry.ledger(), NAME, None, other, retry=QUICK)
+    assert any_registry.ledger().read([NAME]).names[NAME] == again
+    back = deprecate(any_registry.ledger(), NAME, None, None, retry=QUICK)
+    assert not any(item.successor for item in back)
+    for name, version in ((NAME, "9.9"), ("llvm-none", None)):
+        with pytest.raises(NotFoundError):
+            deprecate(any_registry.ledger(), name, version, newer, retry=QUICK)
 
 
 def test_yank_and_unyank(any_registry: Registry) -> None:
