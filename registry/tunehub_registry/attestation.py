@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from tunehub_registry import _fields, _json
 from tunehub_registry.exceptions import FieldError
-from tunehub_registry.package import package_filename
+from tunehub_registry.package import SUFFIX, package_filename
 from tunehub_registry.target import TargetDescriptor
 
 FORMAT_VERSION = "1.0"
@@ -135,6 +135,18 @@ class PackageSubject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def of(cls, name: str, version: str, sha256: str) -> PackageSubject:
         """The file of a package."""
         return cls(name=package_filename(name, version), digest=_Digest(sha256=sha256))
+
+    def __post_init__(self) -> None:
+        name, version = self.package
+        _fields.check_version("name", version)
+        if package_filename(name, version) != self.name:
+            raise FieldError("name", f"{self.name[:80]!r} is not the file name of a package")
+
+    @property
+    def package(self) -> tuple[str, str]:
+        """The package's name and version; a version in normal form has no hyphen."""
+        name, _, version = self.name.removesuffix(SUFFIX).rpartition("-")
+        return name, version
 
 
 class Attestation(

@@ -6,6 +6,7 @@ import click
 
 EXAMPLES = """\
 tunehub attest llvm-znver5-0.1.0.tunepkg --key lab.key --sample 10
+tunehub attach s3://bucket/hub attestation.json --key publisher --online-key online
 tunehub attach s3://bucket/hub compat.json --key publisher --online-key online
 tunehub bench model.onnx --dim batch=1 --plot bench.svg
 tunehub bench model.so --against onnxruntime --json
@@ -49,6 +50,9 @@ tunehub show llvm-znver5==0.1.0
 tunehub submit work/resnet --version 0.1.0 --sign-off 'Ada Byron <ada@example.org>'
 tunehub sync --frozen
 tunehub trust add https://example.com/hub root.json
+tunehub trust attester add lab.key.pub
+tunehub trust attester ls
+tunehub trust attester remove KEYID
 tunehub trust bind llvm-znver5 https://example.com/hub
 tunehub trust ls
 tunehub trust remove https://example.com/hub

@@ -10,13 +10,16 @@ import click
 
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
 from tunehub.options import Options, read_options
+from tunehub.registries.attested import read_attestations
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
-from tunehub.registries.configured import configured_registries
+from tunehub.registries.configured import configured_registries, trust_store
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.resolution import parse_requirement
 from tunehub.registries.successors import successor_text
+from tunehub.registries.trust_store import TrustStore
 
 
 @click.command("list")
@@ -61,11 +64,22 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
         raise click.ClickException(f"{package}: there is {known} in the registries (`tunehub list` shows all)")
     # A yanked version is shown when it is the only one that fits.
     chosen = next((item for item in fitting if item.entry.yanked is None), fitting[0])
-    description = describe(chosen, BlobCache(options.cache))
+    cache = BlobCache(options.cache)
+    with registry_errors():
+        description = {**describe(chosen, cache), "attestations": _attestations(chosen, cache, trust_store(options))}
     if as_json:
         print_json(description)
     else:
         _print_description(description)
+
+
+def _attestations(item: Published, cache: BlobCache, trust: TrustStore) -> dict[str, Any] | None:
+    """What machines that the user trusts have measured; None when nobody attested the version."""
+    found = read_attestations(item.name, item.entry, item.registry, cache, trust)
+    if found is None:
+        return None
+    rows = [{"line": each.line, "keyid": each.keyid, "reason": each.reason} for each in found.judged]
+    return {"machines": found.machines, "gains": list(found.gains), "text": found.text, "judged": rows}
 
 
 def describe(item: Published, cache: BlobCache) -> dict[str, Any]:
@@ -135,6 +149,11 @@ def _print_description(description: dict[str, Any]) -> None:
         f"{made['threads']} threads, seed {made['seed']}\n      {made['command']}"
     )
     click.echo(f"machine: {', '.join(f'{key} {value}' for key, value in made['machine'].items())}")
+    if description["attestations"] is not None:
+        click.echo(f"attested: {description['attestations']['text']}")
+        for row in description["attestations"]["judged"]:
+            if row["reason"] is not None:
+                click.echo(f"  line {row['line']}, key {row['keyid'] or 'none'}: {row['reason']}, not counted")
     records = evidence["records"]
     if records.get("admitted"):
         click.echo(

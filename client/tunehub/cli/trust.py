@@ -12,6 +12,7 @@ import click
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
+from tunehub.cli.writing import registry_errors
 from tunehub.exceptions import SettingError
 from tunehub.options import read_options
 from tunehub.registries.configured import trust_store
@@ -19,6 +20,7 @@ from tunehub.registries.root_file import MAX_ROOT_BYTES, RootFile, read_root
 from tunehub.registries.trust_store import TrustStore
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.stores.open import UnsupportedAddressError, normalise_address, split_unsigned
+from tunehub_registry.trust.keys import load_public_key, normalised_key, public_text
 
 T = TypeVar("T")
 
@@ -109,6 +111,47 @@ def bind(name: str, address: str, as_json: bool) -> None:
 def unbind(name: str, as_json: bool) -> None:
     """Let the package NAME belong to the registry that it is next used from. Exits with 1 when it was not bound."""
     _report(_written(lambda store: store.unbind(name.lower())), name.lower(), "it was not bound", as_json)
+
+
+@trust.group()
+def attester() -> None:
+    """Say whose attestations of packages count (`tunehub show`)."""
+
+
+@attester.command("add")
+@click.argument("place", metavar="FILE.pub")
+@json_option
+def add_attester(place: str, as_json: bool) -> None:
+    """Count what the key in FILE.pub (or inline: ed25519:HEX) attests, as one machine."""
+    with registry_errors():
+        key = normalised_key(load_public_key(place), place)
+    _written(lambda store: store.add_attester(key))
+    if as_json:
+        print_json({"keyid": key.keyid, "public": public_text(key)})
+    else:
+        click.echo(f"what {public_text(key)} attests counts (key id {key.keyid})")
+
+
+@attester.command("ls")
+@json_option
+def list_attesters(as_json: bool) -> None:
+    """List the keys whose attestations count."""
+    with registry_errors():
+        keys = _store().attesters()
+    if as_json:
+        print_json({"attesters": [{"keyid": key.keyid, "public": public_text(key)} for key in keys]})
+        return
+    empty = "no attesters: `tunehub trust attester add FILE.pub` adds one"
+    print_table(("KEY ID", "KEY"), ((key.keyid, public_text(key)) for key in keys), empty=empty)
+
+
+@attester.command("remove")
+@click.argument("keyid", metavar="KEYID")
+@json_option
+def remove_attester(keyid: str, as_json: bool) -> None:
+    """Count the attestations of a key no more. Exits with 1 when they did not count."""
+    done = keyid.isalnum() and _written(lambda store: store.remove_attester(keyid))
+    _report(done, keyid, "it was no attester (`tunehub trust attester ls`)", as_json)
 
 
 def _report(done: bool, thing: str, otherwise: str, as_json: bool) -> None:

@@ -1,8 +1,8 @@
-"""Whom this user trusts: a TUF root for each registry, and which registry a package name belongs to.
+"""Whom this user trusts: a TUF root for each registry, which registry a package name belongs to, and who attests.
 
 A folder of small files, each written in one step, so that processes need no order among them for reading:
-`roots/<hash of the address>.json` and `bindings.json`. A binding protects from dependency confusion: a name stays with
-the first configured registry that it came from, as long as that one is configured.
+`roots/<hash of the address>.json`, `attesters/<key id>.pub` and `bindings.json`. A binding protects from dependency
+confusion: a name stays with the first configured registry that it came from, as long as that one is configured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,10 +22,14 @@ from tunehub._files.lock import locked
 from tunehub.exceptions import HubError, TrustError
 from tunehub_registry.target import TargetName
 
+if TYPE_CHECKING:
+    from securesystemslib.signer import Key
+
 LOCK_TIMEOUT_S = 10.0
 MAX_STATE_BYTES = 16 << 20
 SHIPPED_ROOT = "packages/root.json"  # in the embedded registry
 _BINDINGS = "bindings.json"
+_ATTESTERS = "attesters"
 _REMEDY = "set TUNEHUB_TRUST to a folder that you can read and write"
 _CAUSE = "bindings of names"
 S = TypeVar("S", bound=msgspec.Struct)
@@ -113,6 +117,32 @@ class TrustStore:
                 return False
         return True
 
+    def attesters(self) -> list[Key]:
+        """The keys whose attestations count. Raises KeyUnusableError for a damaged file."""
+        from tunehub_registry.trust.keys import decode_public_key, normalised_key
+
+        files = sorted((self.folder / _ATTESTERS).glob("*.pub"))
+        return [
+            normalised_key(decode_public_key(file.read_bytes()[:MAX_STATE_BYTES], str(file)), str(file))
+            for file in files
+        ]
+
+    def add_attester(self, key: Key) -> None:
+        """Count the attestations of a key, normalised by the caller. Raises OSError."""
+        from tunehub_registry.trust.keys import encode_public_key
+
+        with self._locked():
+            write_file(self._attester_path(key.keyid), encode_public_key(key))
+
+    def remove_attester(self, keyid: str) -> bool:
+        """Count those of a key no more; False when they did not count. Raises OSError."""
+        with self._locked():
+            try:
+                self._attester_path(keyid).unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
     def bindings(self) -> Mapping[str, Binding]:
         """Every binding by name. Raises HubError when the file is damaged or cannot be read."""
         path = self.folder / _BINDINGS
@@ -151,6 +181,9 @@ class TrustStore:
                 data = msgspec.json.format(msgspec.json.encode(after, order="sorted"))
                 msgspec.json.decode(data, type=Bindings)  # a name that is none must not make the file unreadable
                 write_file(self.folder / _BINDINGS, data)
+
+    def _attester_path(self, keyid: str) -> Path:
+        return self.folder / _ATTESTERS / f"{keyid}.pub"
 
     def _root_path(self, address: str) -> Path:
         return self.folder / "roots" / f"{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"

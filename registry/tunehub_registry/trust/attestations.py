@@ -101,6 +101,15 @@ def sign_attestation(attestation: Attestation, signer: Signer) -> bytes:
     return _json.encode(envelope.to_dict())
 
 
+def is_envelope(data: bytes) -> bool:
+    """Whether these bytes are meant to be an envelope: a JSON object with a payload and signatures."""
+    try:
+        value = _json.decode(data, "document", max_bytes=MAX_LINE_BYTES)
+    except FormatError:
+        return False
+    return isinstance(value, dict) and "payloadType" in value and "signatures" in value
+
+
 def read_envelope(data: bytes, source: str) -> tuple[str, Attestation]:
     """The id of the key that an envelope names, and what it says. The signature is not verified. Raises FormatError."""
     envelope = _envelope(data, source)
