@@ -12,6 +12,7 @@ COMMANDS = {
     "import": "tunehub_builder.cli.import_logs:import_logs",
     "networks": "tunehub_builder.cli.networks:networks",
     "pack": "tunehub_builder.cli.pack:pack",
+    "rebuild": "tunehub_builder.cli.rebuild:rebuild",
     "replay": "tunehub_builder.cli.replay:replay",
     "review": "tunehub_builder.cli.review:review",
     "submit": "tunehub_builder.cli.submit:submit",

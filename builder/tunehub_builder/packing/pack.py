@@ -31,7 +31,7 @@ def pack_directory(
     measured: Sequence[NetworkEvidence] = (),
     base: Path | None = None,
     profile: Path | None = None,
-    license: str = DEFAULT_LICENSE,
+    license: str | None = DEFAULT_LICENSE,
     base_license: str | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
@@ -39,8 +39,8 @@ def pack_directory(
     ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
     ``base``, a package of the same target, all that it holds goes into the new one too, unchanged. The machine's
     profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
-    expression for what comes from ``directory``; ``base_license`` one for a ``base`` that states none: without it the
-    new package states none either.
+    expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
+    none: without it the new package states none either.
 
     Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` or ``profile`` that does not
     go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
@@ -48,7 +48,7 @@ def pack_directory(
     """
     run = directory.existing_run()
     contents_of = relax_contents if run.relay_target is None else relay_contents
-    contents = replace(contents_of(directory, run, measured), license=canonical_license(license))
+    contents = replace(contents_of(directory, run, measured), license=license and canonical_license(license))
     if name is not None and name != contents.target.name:
         raise PackingError(f"the package of target {run.target_name} is called {contents.target.name}, not {name}")
     if base is not None:

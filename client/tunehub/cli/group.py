@@ -43,7 +43,9 @@ COMMANDS = {
     "unyank": "tunehub.cli.publish:unyank",
     "yank": "tunehub.cli.publish:yank",
 }
-BUILDER_COMMANDS = ("attest", "check", "distill", "import", "networks", "pack", "replay", "review", "submit", "tune")
+BUILDER_COMMANDS = (
+    "attest", "check", "distill", "import", "networks", "pack", "rebuild", "replay", "review", "submit", "tune",
+)  # fmt: skip
 BUILDER_REMEDY = "install the builder: pip install 'tunehub[builder]'"
 
 
