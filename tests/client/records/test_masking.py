@@ -11,12 +11,20 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
-from tunehub.exceptions import HubWarning
+from tunehub.exceptions import HubError, HubWarning
 from tunehub.hub import Hub, open_hub
+from tunehub.records.index import RecordIndex
+from tunehub.records.index_building import index_in_memory, record_sets
+from tunehub.records.log_lookup import IndexLogs
+from tunehub.records.masking import Mask
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat
+from tunehub_registry.graph_log import parse_graph_header
+from tunehub_registry.index import parse_index, parse_shard
+from tunehub_registry.package import open_package
 from tunehub_registry.publishing.packages import attach
 from tunehub_registry.publishing.unsigned import UnsignedLedger
 from tunehub_registry.stores.folder import FolderStore
+from tunehub_registry.tuning_log import LogRecord, read_log
 
 from ..conftest import ZNVER5, RegistryFolder, key, lines, make_record
 
@@ -112,3 +120,33 @@ def test_attach_publishes_what_replay_wrote(registry: RegistryFolder, package: P
     refused = CliRunner().invoke(cli, command)
     assert refused.exit_code == 1
     assert "compat.json: at $.format_version" in refused.stderr
+
+
+def test_logs_are_masked_too() -> None:
+    """Of the embedded package for Zen 5: one of AutoTVM's records, and a graph-level set as a whole."""
+    root = Path(__file__).parents[3]
+    known = parse_index((root / "index.json").read_bytes(), "index.json").names["llvm-znver5"]
+    shard = parse_shard((root / known.shard_path).read_bytes(), "shard")
+    package = root / shard.versions[-1].file
+    with open_package(package) as opened_package:
+        first = next(iter(read_log(opened_package.open("records/autotvm.log"), "log")))
+        header = parse_graph_header(opened_package.open("records/graph/resnet-18.log").readline())
+    assert isinstance(first, LogRecord) and header is not None
+    masked = {("autotvm", first.key): "no", ("graph_tuner", header.fingerprint): "no"}
+    for mask in (None, Mask(package="p", tvm="0.19.0", reasons=masked)):
+        with open_package(package) as opened_package, record_sets(opened_package) as sources:
+            index = index_in_memory("stamp", sources, [], None)
+        logs = IndexLogs(
+            index, sets=index.sets, package="p", rung="exact", reopen=never, on_problem=fail, mask=mask
+        )  # fmt: skip
+        assert (logs.best("autotvm", first.key) is None) is (mask is not None)
+        assert (logs.graph(header.fingerprint) == ()) is (mask is not None)
+        logs.close()
+
+
+def never() -> RecordIndex:
+    raise AssertionError("the index is sound")
+
+
+def fail(error: HubError) -> None:
+    raise error
