@@ -244,7 +244,7 @@ class WebReader:
             remedy = "serve a registry's files as they are: switch compression off for them"
             raise self._error(UnsoundAnswerError, reason, path, remedy)
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind in _HTML:
+        if kind in _HTML and not path.endswith(".html"):
             raise self._error(UnsoundAnswerError, "a web page came instead of the file", path, _PORTAL)
 
     def _check_range(self, path: str, response: requests.Response, size: int, offset: int) -> None:

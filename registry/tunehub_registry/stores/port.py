@@ -98,6 +98,7 @@ class WritableStore(Store, Protocol):
     ) -> str:
         """Write a file whole, or not at all; returns its new entity tag.
 
+        A store that serves files to browsers states their content type by the ending of the path.
         Raises ConflictError when the condition does not hold. After UnreachableError it is not known whether the file
         was written: read it again. Raises AccessDeniedError too.
         """

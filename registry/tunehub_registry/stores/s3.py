@@ -47,7 +47,16 @@ _CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a profile (?profile=), or read with ?anonymous=1"
 )
 _READ_AGAIN = "it may or may not have been written: read the registry again and try again"
-_TYPES = {".json": "application/json", ".tunepkg": "application/zip"}
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".tunepkg": "application/zip",
+    ".txt": "text/plain; charset=utf-8",
+}
 
 
 class S3Store:
