@@ -30,7 +30,6 @@ from tunehub_registry.site_manifest import (
 )
 from tunehub_registry.stores.port import (
     AccessDeniedError,
-    ConflictError,
     Content,
     FileMissingError,
     IfAbsent,
