@@ -14,6 +14,8 @@ tunehub cache clear
 tunehub cache ls
 tunehub cache verify
 tunehub calibrate --dry-run
+tunehub catalogue -o site/
+tunehub catalogue s3://bucket/hub -o site/ --metadata-only
 tunehub check work/resnet
 tunehub check work/resnet --end-to-end
 tunehub compile model.onnx

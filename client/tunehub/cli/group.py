@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "tunehub.cli.bench:bench",
     "cache": "tunehub.cli.cache:cache",
     "calibrate": "tunehub.cli.calibrate:calibrate",
+    "catalogue": "tunehub.cli.catalogue:catalogue",
     "compile": "tunehub.cli.compile:compile_model",
     "delegate": "tunehub.cli.delegations:delegate",
     "demo": "tunehub.cli.demo:demo",

@@ -1,0 +1,1 @@
+"""The static catalogue: what registries hold, as pages that a browser reads from a folder."""

@@ -1,0 +1,98 @@
+"""The catalogue as a whole: each package is read, drawn and written before the next one; overviews come last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunehub.exceptions import HubError
+from tunehub.registries.blob_cache import BlobCache
+from tunehub.registries.ordered import Registries
+from tunehub.registries.port import OnProblem
+from tunehub.site.contents import Contents, VersionLine, read_contents, version_lines
+from tunehub.site.folder import replaced_folder
+from tunehub.site.names import plain
+from tunehub.site.overview import Overview
+from tunehub.site.pages import Pages
+from tunehub.site.sections import write_overviews, write_package
+from tunehub.site.views import package_view
+
+MOST_BYTES = 1 << 30  # of packages: a larger registry's pages are made from its index alone, unless told otherwise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatalogueReport:
+    """What was written: numbers of packages, networks and files, and bytes; `metadata_only`: no package was read."""
+
+    packages: int
+    networks: int
+    files: int
+    size: int
+    metadata_only: bool
+
+
+def write_catalogue(
+    registries: Registries,
+    folder: Path,
+    *,
+    cache: BlobCache,
+    metadata_only: bool | None,
+    on_problem: OnProblem,
+    on_package: Callable[[str], None],
+) -> CatalogueReport:
+    """Write the site to `folder`, in place of an older one.
+
+    `metadata_only`: read no package, only indexes; None decides by the size of all current packages. `on_package` gets
+    each name before it is read, `on_problem` what cannot be read. Raises SettingError for a folder that is no
+    catalogue, OSError when it cannot be written.
+    """
+    lines = list(version_lines(registries))
+    if metadata_only is None:
+        metadata_only = sum(line.current.size for line in lines) > MOST_BYTES
+    with replaced_folder(folder) as new:
+        places = tuple(plain(source.address) for source in registries.sources)
+        out = Pages(new, {"places": places, "metadata_only": metadata_only})
+        site = _Site(out)
+        for line in lines:
+            on_package(line.name)
+            site.add(line, None if metadata_only else cache, on_problem)
+        write_overviews(out, site.overview)
+        files = [path for path in new.rglob("*") if path.is_file()]
+        return CatalogueReport(
+            packages=len(lines),
+            networks=len(site.overview.networks),
+            files=len(files),
+            size=sum(path.stat().st_size for path in files),
+            metadata_only=metadata_only,
+        )
+
+
+class _Site:
+    """The packages' pages, and what the overviews will need of them."""
+
+    def __init__(self, out: Pages) -> None:
+        self.overview = Overview()
+        self._out = out
+        self._paths: set[str] = set()
+
+    def add(self, line: VersionLine, cache: BlobCache | None, on_problem: OnProblem) -> None:
+        """Write the pages of a name."""
+        contents: Contents | None = None
+        problem = ""
+        try:
+            contents = None if cache is None else read_contents(line, cache)
+        except HubError as error:
+            on_problem(error)
+            problem = str(error)
+        signed = bool(getattr(line.registry, "signed", False))
+        view = package_view(line, self._path(line), contents, signed=signed, problem=problem)
+        self.overview.add(view)
+        write_package(self._out, view)
+
+    def _path(self, line: VersionLine) -> str:
+        """A folder of its own for a name that an earlier registry has, too."""
+        plain_path = f"packages/{line.name}"
+        path = plain_path if plain_path not in self._paths else f"{plain_path}@{line.position + 1}"
+        self._paths.add(path)
+        return path

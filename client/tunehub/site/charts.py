@@ -1,0 +1,107 @@
+"""Bars of times as SVG, drawn by matplotlib, for the inside of a page: its colours are those of the page's style."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from tunehub.site.names import plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONGEST = 40  # characters of a label
+_LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
+# matplotlib writes colours as six hex digits: each of these stands for one of the page's.
+_TEXT, _GRID = "#010101", "#010102"
+_SERIES = ("#010103", "#010104", "#010105", "#010106", "#010107", "#010108")
+_STYLE = {_TEXT: "currentColor", _GRID: "var(--chart-grid)"} | {
+    colour: f"var(--chart-{number})" for number, colour in enumerate(_SERIES)
+}
+_COLOUR = re.compile("|".join(_STYLE))
+_ID = re.compile(r'<g id="[^"]*">')
+_PLAIN = {"svg.hashsalt": "tunehub", "svg.fonttype": "none", "axes.unicode_minus": False}
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Bars that belong together: seconds by series, None where there is no bar."""
+
+    label: str
+    seconds: tuple[float | None, ...]
+
+
+def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
+    """Groups of horizontal bars, one bar a series (six at most), as an `<svg>` element that is described by `title`.
+
+    The same times give the same bytes.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    buffer = StringIO()
+    with matplotlib.rc_context(_PLAIN), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that its font lacks: the browser has others
+        height = 0.75 + len(groups) * (0.12 + 0.15 * len(series))
+        figure = Figure(figsize=(7.4, height))
+        FigureCanvasSVG(figure)
+        _draw(figure, groups, series, height)
+        figure.savefig(buffer, format="svg", metadata=_NO_METADATA, transparent=True)
+    return _for_a_page(buffer.getvalue(), title)
+
+
+def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height: float) -> None:
+    axes = figure.add_axes((0.27, 0.42 / height, 0.64, 1 - 0.72 / height))
+    width = 0.8 / len(series)
+    drawn = [seconds for group in groups for seconds in group.seconds if seconds]
+    for number, name in enumerate(series):
+        found = [(place, group.seconds[number]) for place, group in enumerate(groups)]
+        places = [place + (number - (len(series) - 1) / 2) * width for place, seconds in found if seconds]
+        times = [1e3 * seconds for _, seconds in found if seconds]
+        made = axes.barh(places, times, height=0.9 * width, color=_SERIES[number], label=plain(name))
+        axes.bar_label(made, [f"{ms:.3g}" for ms in times], padding=3, fontsize=7, color=_TEXT)
+    if drawn and max(drawn) > _LOGARITHMIC * min(drawn):
+        axes.set_xscale("log")
+        axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 2)
+    else:
+        axes.margins(x=0.12)
+    _dress(axes, [_short(group.label) for group in groups])
+    figure.legend(
+        loc="upper right", ncols=len(series), fontsize=8, frameon=False, labelcolor=_TEXT, borderpad=0.1,
+        bbox_to_anchor=(0.99, 1.0),
+    )  # fmt: skip
+
+
+def _dress(axes: Any, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)  # a name is text, also with two dollar signs
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.tick_params(colors=_TEXT, labelsize=8, color=_GRID, which="both")
+    axes.set_xlabel(f"milliseconds{', logarithmic' if axes.get_xscale() == 'log' else ''}", fontsize=8, color=_TEXT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_GRID)
+    axes.grid(axis="x", color=_GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def _short(text: str) -> str:
+    clean = plain(text)
+    return clean if len(clean) <= LONGEST else f"{clean[: LONGEST - 1]}…"
+
+
+def _for_a_page(svg: str, title: str) -> str:
+    """The element alone, without ids (several may stand on a page), in the page's colours, as wide as its place."""
+    from markupsafe import escape
+
+    inner = _COLOUR.sub(lambda found: _STYLE[found[0]], _ID.sub("<g>", svg[svg.index("<svg") :]))
+    inner = re.sub(r"<svg [^>]*(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1 @@>", inner, count=1)
+    inner = re.sub(r"<defs>\s*<style.*?</defs>", "", inner, count=1, flags=re.DOTALL)
+    attributes = f'class="chart" role="img" aria-label="{escape(plain(title))}" xmlns="http://www.w3.org/2000/svg"'
+    return inner.replace("@@", attributes, 1)

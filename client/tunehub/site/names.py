@@ -1,0 +1,20 @@
+"""Names from registries as text for people and as parts of paths. They are hostile: whoever publishes chose them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_UNSAFE = re.compile(r"[^a-z0-9._-]+")
+_LONGEST = 100  # characters
+
+
+def plain(text: str) -> str:
+    """The text without what does not print: control characters, and those that turn the direction of writing."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def slug(name: str) -> str:
+    """The name as one component of a path. Different names never get the same: what is changed gets a hash."""
+    short = _UNSAFE.sub("-", name.lower())[:_LONGEST].strip("-.") or "name"
+    return short if short == name else f"{short}~{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -1,0 +1,71 @@
+"""Pages by Jinja2: every value is escaped, an unknown one is an error, and links lead to the site's own pages alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tunehub import __version__
+
+_FOLDER = Path(__file__).parent
+_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+class Pages:
+    """Writes the pages of one catalogue into a folder."""
+
+    def __init__(self, folder: Path, common: Mapping[str, Any]) -> None:
+        """`common` is what every template gets."""
+        self._folder = folder
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self._environment.filters |= {"ms": milliseconds, "times": times, "percent": percent, "drawn": Markup}
+        self._environment.globals |= {"version": __version__, **common}
+
+    def write(self, template: str, path: str, **values: Any) -> None:
+        """Write one page. Links in it begin with `root`, which leads from the page to the site's first folder."""
+        root = "../" * path.count("/")
+        text = self._environment.get_template(template).render(root=root, here=path, **values)
+        self.write_text(path, text)
+
+    def write_script(self, path: str, name: str, value: Any) -> None:
+        """Write data as JavaScript that assigns it to `name`: pages from a file system cannot fetch JSON."""
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        self.write_text(path, f"{name}={text.translate(str.maketrans(_SCRIPT))};\n")
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file."""
+        place = self._folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8", newline="\n")
+
+    def copy_static(self) -> None:
+        """Copy styles and scripts."""
+        for path in sorted((_FOLDER / "static").iterdir()):
+            self.write_text(f"static/{path.name}", path.read_text(encoding="utf-8"))
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A time in ms, in four digits; empty for none."""
+    return "" if seconds is None else f"{1e3 * seconds:.4g}" if seconds < 10 else f"{1e3 * seconds:,.0f}"
+
+
+def times(gain: float | None) -> str:
+    """How many times as fast; empty for none."""
+    return "" if gain is None else f"{gain:.3g}×" if gain < 1000 else f"{gain:,.0f}×"
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{100 * share:.2g} %"

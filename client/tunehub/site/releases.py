@@ -1,0 +1,21 @@
+"""Which releases of TVM a version specifier covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tunehub.registries.resolution import tvm_allowed
+
+RELEASES = ("0.19", "0.25", "0.26", "0.27")  # those that tunehub is tested with
+
+
+def releases_of(specifiers: Iterable[str]) -> tuple[str, ...]:
+    """The releases that any of the specifiers covers, oldest first."""
+    covered = {release for text in specifiers for release in _covered(text)}
+    return tuple(release for release in RELEASES if release in covered)
+
+
+@lru_cache(maxsize=1024)
+def _covered(text: str) -> tuple[str, ...]:
+    return tuple(release for release in RELEASES if tvm_allowed(text, f"{release}.0"))

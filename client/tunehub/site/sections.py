@@ -1,0 +1,150 @@
+"""The parts of the site: the pages of a package, of networks, of targets, the lists, and data for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tunehub.site.charts import Group, bars
+from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages
+from tunehub.site.pages import Pages
+from tunehub.site.views import PEERS, NetworkTimes, PackageView, WorkloadTimes
+
+ROWS = 100  # of a list on one page
+WORKLOADS = 250  # of a table of workloads on one page
+BARS = 24  # groups in a picture
+CHUNK = 1000  # rows of data in one script
+PACKAGE_FIELDS = ("name", "path", "target", "arch", "version", "published", "releases", "networks", "gain", "yanked")
+NETWORK_FIELDS = ("name", "path", "dtypes", "targets", "gain")
+_BEFORE_AFTER = ("TVM's default", "tunehub")
+
+
+def write_package(out: Pages, view: PackageView) -> None:
+    """The page of a package, and further pages of its workloads."""
+    contents = view.contents
+    workloads = contents.workloads if contents else ()
+    cut = list(pages(workloads, WORKLOADS))
+    numbers = [number for number, _ in cut]
+    out.write(
+        "package.html",
+        f"{view.path}/index.html",
+        package=view,
+        contents=contents,
+        workloads=cut[0][1],
+        network_chart=_network_chart(contents.networks if contents else (), view.name),
+        workload_chart=_workload_chart(workloads, view.name),
+        numbers=numbers,
+    )
+    for number, rows in cut[1:]:
+        path = f"{view.path}/workloads-{number}.html"
+        out.write("workloads.html", path, package=view, workloads=rows, number=number, numbers=numbers)
+
+
+def write_overviews(out: Pages, overview: Overview) -> None:
+    """All other pages."""
+    networks, targets = overview.network_rows(), overview.target_rows()
+    out.copy_static()
+    for row in networks:
+        _write_network(out, row, overview.networks[row.path])
+    for target in targets:
+        _write_target(out, target)
+    _write_list(out, "packages", overview.packages)
+    _write_list(out, "networks", networks)
+    _write_list(out, "targets", targets)
+    _write_data(out, overview, networks)
+    out.write("trust.html", "trust.html", overview=overview)
+    rows = overview.packages[:ROWS]
+    facts = {"networks": len(networks), "targets": len(targets)}
+    out.write("front.html", "index.html", overview=overview, heat=heat_map(overview), rows=rows, facts=facts)
+
+
+def _write_network(out: Pages, row: NetworkRow, entries: Sequence[Entry]) -> None:
+    ranked = sorted(entries, key=lambda entry: (-(entry.network.gain or 0.0), entry.package_path))
+    cut = list(pages(ranked, ROWS))
+    for number, rows in cut:
+        timed = [(f"{entry.target} {item.variant}".strip(), item) for entry in rows for item in entry.times]
+        chart = _times_chart(timed, f"{row.name}: times by target, before and after")
+        path = f"{row.path}/{_page_name(number)}"
+        out.write(
+            "network.html", path, network=row, entries=rows, chart=chart, number=number, numbers=[n for n, _ in cut]
+        )
+
+
+def _write_target(out: Pages, row: TargetRow) -> None:
+    ranked = sorted(row.entries, key=lambda entry: (entry.network.name, entry.package_path))
+    cut = list(pages(ranked, ROWS))
+    for number, rows in cut:
+        timed = [(f"{item.network} {item.variant}".strip(), item) for entry in rows for item in entry.times]
+        chart = _times_chart(timed, f"{row.title}: times by network, before and after")
+        path = f"{row.path}/{_page_name(number)}"
+        out.write(
+            "target.html", path, target=row, entries=rows, chart=chart, number=number, numbers=[n for n, _ in cut]
+        )
+
+
+def _write_list(out: Pages, kind: str, rows: Sequence[PackageRow] | Sequence[NetworkRow] | Sequence[TargetRow]) -> None:
+    cut = list(pages(rows, ROWS))
+    for number, some in cut:
+        path = f"list/{kind}.html" if number == 1 else f"list/{kind}-{number}.html"
+        out.write("list.html", path, kind=kind, rows=some, number=number, numbers=[n for n, _ in cut], total=len(rows))
+
+
+def _write_data(out: Pages, overview: Overview, networks: Sequence[NetworkRow]) -> None:
+    """`data/index.js` says what there is; rows lie in scripts of their own, which pages load when they need them."""
+    packages = [_package_values(row) for row in overview.packages]
+    found = [[row.name, row.path, list(row.dtypes), row.targets, _round(row.gain)] for row in networks]
+    index = {
+        "fields": {"packages": PACKAGE_FIELDS, "networks": NETWORK_FIELDS},
+        "counts": {"packages": len(packages), "networks": len(found)},
+        "scripts": {"packages": _write_rows(out, "packages", packages), "networks": _write_rows(out, "networks", found)},
+        "packages": [],
+        "networks": [],
+    }
+    out.write_script("data/index.js", "window.TUNEHUB", index)
+
+
+def _write_rows(out: Pages, kind: str, rows: Sequence[Sequence[object]]) -> list[str]:
+    """Each script assigns its rows to `TUNEHUB.<kind>[<its number>]`."""
+    paths = []
+    for number, some in pages(rows, CHUNK):
+        paths.append(f"data/{kind}-{number - 1}.js")
+        out.write_script(paths[-1], f"window.TUNEHUB.{kind}[{number - 1}]", some)
+    return paths
+
+
+def _package_values(row: PackageRow) -> list[object]:
+    return [
+        row.name, row.path, row.target_path, row.target.arch, row.version, row.published, list(row.releases),
+        row.networks, _round(row.gain), row.yanked,
+    ]  # fmt: skip
+
+
+def _round(gain: float | None) -> float | None:
+    return None if gain is None else float(f"{gain:.3g}")
+
+
+def _page_name(number: int) -> str:
+    return "index.html" if number == 1 else f"{number}.html"
+
+
+def _network_chart(networks: Iterable[NetworkTimes], name: str) -> str:
+    timed = [(f"{item.network} {item.variant}".strip(), item) for item in networks]
+    return _times_chart(timed, f"{name}: networks before and after")
+
+
+def _times_chart(timed: Sequence[tuple[str, NetworkTimes]], title: str) -> str:
+    """Bars of the first networks; empty where there are none."""
+    shown = timed[:BARS]
+    peers = [name for name in PEERS.values() if any(peer.name == name for _, item in shown for peer in item.peers)]
+    groups = [Group(label=label, seconds=(item.default_s, item.tuned_s, *_of_peers(item, peers))) for label, item in shown]
+    return bars(groups, (*_BEFORE_AFTER, *peers), title=title) if groups else ""
+
+
+def _of_peers(item: NetworkTimes, names: Sequence[str]) -> tuple[float | None, ...]:
+    return tuple(next((peer.seconds for peer in item.peers if peer.name == name), None) for name in names)
+
+
+def _workload_chart(workloads: Sequence[WorkloadTimes], name: str) -> str:
+    """Bars of the workloads that save the most."""
+    shown = [item for item in workloads if item.admitted][:BARS]
+    groups = [Group(label=item.op or item.key, seconds=(item.default_s, item.tuned_s)) for item in shown]
+    return bars(groups, _BEFORE_AFTER, title=f"{name}: the workloads that gain the most") if groups else ""

@@ -1,0 +1,350 @@
+"""What the pages show: frozen values, made of a registry's data by pure functions. Times are in seconds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from tunehub.registries.embedded import EMBEDDED
+from tunehub.site.contents import Contents, VersionLine
+from tunehub.site.names import plain, slug
+from tunehub.site.releases import releases_of
+from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
+from tunehub_registry.index import ShardEntry
+from tunehub_registry.manifest import Provenance
+from tunehub_registry.target import TargetDescriptor
+
+PEERS = {
+    "tuned_graphs_s": "tunehub, CUDA graphs",
+    "onnxruntime_s": "onnxruntime",
+    "torch_s": "PyTorch",
+    "torch_graphs_s": "PyTorch, CUDA graphs",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionView:
+    """One published version; `sets` are its tuners with their TVM versions, `yanked` the reason why it is hidden."""
+
+    version: str
+    published: str
+    size: int
+    sha256: str
+    sets: tuple[tuple[str, str], ...]
+    yanked: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerTime:
+    """What else was measured in the same run."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkTimes:
+    """One network, end to end. `variant` says which record set was used, where the evidence does."""
+
+    network: str
+    path: str
+    variant: str
+    dtype: str
+    default_s: float
+    tuned_s: float
+    peers: tuple[PeerTime, ...]
+    threads: int
+    repeats: int
+    difference: float
+    conditions: str
+    same_class: str
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as TVM's default; with CUDA graphs, where these were measured and are faster."""
+        return self.default_s / min([self.tuned_s, *(p.seconds for p in self.peers if p.name == PEERS["tuned_graphs_s"])])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadTimes:
+    """One record's evidence: an operator's times, and why it was refused where it was."""
+
+    op: str
+    key: str
+    tuner: str
+    networks: tuple[str, ...]
+    default_s: float
+    tuned_s: float
+    spread: float
+    repeats: int
+    threads: int
+    trials: int | None
+    difference: float | None
+    admitted: bool
+    reason: str
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the default schedule."""
+        return self.default_s / self.tuned_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeView:
+    """How records were made."""
+
+    tuners: tuple[str, ...]
+    machine: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]
+    tvm: str
+    trials: int
+    threads: int
+    seed: int
+    started: str
+    finished: str
+    driver: str
+    clocks: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetView:
+    """A record set: how many records of which tuner, for which TVM."""
+
+    tuner: str
+    tvm: str
+    count: int
+    key_scheme: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedNetwork:
+    """A network that a package has records for. `records` is None where they do not name their networks."""
+
+    name: str
+    path: str
+    dtype: str
+    source: str
+    inputs: tuple[tuple[str, str], ...]
+    releases: tuple[str, ...]
+    records: int | None
+    gain: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentsView:
+    """What the package's file says; `gain` is the geometric mean over the admitted workloads."""
+
+    sets: tuple[SetView, ...]
+    made: tuple[MadeView, ...]
+    tuned: tuple[TunedNetwork, ...]
+    networks: tuple[NetworkTimes, ...]
+    workloads: tuple[WorkloadTimes, ...]
+    admitted: int
+    refused: int
+    gain: float | None
+    network_gain: float | None
+    bad_lines: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageView:
+    """A name with its versions. `contents` is None where the file was not read; `problem` says why, if it failed."""
+
+    name: str
+    path: str
+    target: TargetDescriptor
+    target_path: str
+    registry: str
+    signed: bool
+    current: VersionView
+    older: tuple[VersionView, ...]
+    lock: str
+    contents: ContentsView | None
+    problem: str
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases of TVM that the current version has records for."""
+        return releases_of(tvm for _, tvm in self.current.sets)
+
+
+def package_view(
+    line: VersionLine, path: str, contents: Contents | None, *, signed: bool, problem: str = ""
+) -> PackageView:
+    """The page of a name; `path` is its folder in the site."""
+    return PackageView(
+        name=line.name,
+        path=path,
+        target=line.target,
+        target_path=target_path(line.name),
+        registry=plain(line.registry.address),
+        signed=signed,
+        current=_version(line.current),
+        older=tuple(_version(entry) for entry in line.versions if entry is not line.current),
+        lock=lock_command(line.name, line.current.version, line.registry.address),
+        contents=None if contents is None else contents_view(contents),
+        problem=plain(problem),
+    )
+
+
+def lock_command(name: str, version: str, registry: str) -> str:
+    """What pins a version from a registry."""
+    where = "" if registry == EMBEDDED else f" --registry {shlex.quote(plain(registry))}"
+    return f"tunehub lock '{name}=={version}'{where}"
+
+
+def network_path(name: str) -> str:
+    """The folder of a network's page."""
+    return f"networks/{slug(name)}"
+
+
+def target_path(name: str) -> str:
+    """The folder of a target's page."""
+    return f"targets/{slug(name)}"
+
+
+def contents_view(contents: Contents) -> ContentsView:
+    """The evidence and provenance of a package."""
+    types = {entry.name: entry.dtype for entry in contents.manifest.networks}
+    networks = tuple(_network(item, types) for item in sorted(contents.networks, key=lambda item: item.network))
+    workloads = sorted((_workload(item, contents) for item in contents.records), key=_workload_order)
+    admitted = [item.gain for item in workloads if item.admitted]
+    gains = [item.gain for item in networks]
+    return ContentsView(
+        sets=tuple(
+            SetView(tuner=item.tuner, tvm=item.tvm, count=item.count, key_scheme=plain(item.key_scheme))
+            for item in contents.manifest.record_sets
+        ),
+        made=_made(contents),
+        tuned=tuple(_tuned(contents, networks)),
+        networks=networks,
+        workloads=tuple(workloads),
+        admitted=len(admitted),
+        refused=len(workloads) - len(admitted),
+        gain=geometric_mean(admitted) if admitted else None,
+        network_gain=geometric_mean(gains) if gains else None,
+        bad_lines=contents.bad_lines,
+    )
+
+
+def _version(entry: ShardEntry) -> VersionView:
+    return VersionView(
+        version=entry.version,
+        published=entry.published,
+        size=entry.size,
+        sha256=entry.sha256,
+        sets=tuple(dict.fromkeys((item.tuner, item.tvm) for item in entry.record_sets)),
+        yanked=None if entry.yanked is None else plain(entry.yanked) or "no reason given",
+    )
+
+
+def _network(item: NetworkEvidence, types: Mapping[str, str]) -> NetworkTimes:
+    name, _, variant = item.network.partition(" (")
+    peers = {title: getattr(item, field) for field, title in PEERS.items()}
+    about = (_set(item.conditions), _set(item.device), item.driver and f"driver {_set(item.driver)}")
+    accuracy = _set(item.accuracy)
+    return NetworkTimes(
+        network=plain(name),
+        path=network_path(name),
+        variant=plain(variant.removesuffix(")")),
+        dtype=plain(_set(item.precision) or types.get(name, "")),
+        default_s=item.default_s,
+        tuned_s=item.tuned_s,
+        peers=tuple(PeerTime(name=title, seconds=_set(value)) for title, value in peers.items() if _set(value)),
+        threads=item.threads,
+        repeats=item.repeats,
+        difference=item.output_max_rel_diff,
+        conditions=plain("; ".join(text for text in about if text)),
+        same_class="" if accuracy is None else f"{accuracy.same_class} of {accuracy.rows}",
+    )
+
+
+def _workload(item: RecordEvidence, contents: Contents) -> WorkloadTimes:
+    known = contents.names.get(item.exact)
+    tuner = _set(item.tuner) or "meta_schedule"
+    template = _set(item.template)
+    return WorkloadTimes(
+        op=plain(known.op) if known else "",
+        key=item.exact,
+        tuner=f"{tuner}: {template}" if template else tuner,
+        networks=tuple(plain(name) for name in known.networks) if known else (),
+        default_s=item.default_s,
+        tuned_s=item.tuned_s,
+        spread=item.spread,
+        repeats=item.repeats,
+        threads=item.threads,
+        trials=_set(item.trials),
+        difference=item.output_max_rel_diff,
+        admitted=item.admitted,
+        reason=plain(item.reason or ""),
+    )
+
+
+def _workload_order(item: WorkloadTimes) -> tuple[Any, ...]:
+    """Admitted ones first, by what they save."""
+    return (not item.admitted, item.tuned_s - item.default_s, item.op, item.key, item.tuner)
+
+
+def _made(contents: Contents) -> tuple[MadeView, ...]:
+    """Each provenance once, the newest first, with the tuners whose records it made."""
+    tuners: dict[int, list[str]] = {}
+    seen: list[Provenance] = []
+    for entry in contents.manifest.record_sets:
+        made = contents.manifest.provenance_of(entry)
+        if made not in seen:
+            seen.append(made)
+        tuners.setdefault(seen.index(made), []).append(entry.tuner)
+    views = [_made_view(made, tuners[number]) for number, made in enumerate(seen)]
+    return tuple(sorted(views, key=lambda view: view.finished, reverse=True))
+
+
+def _made_view(made: Provenance, tuners: Sequence[str]) -> MadeView:
+    return MadeView(
+        tuners=tuple(dict.fromkeys(tuners)),
+        machine=_pairs(made.machine),
+        options=_pairs(made.tuner_options),
+        tvm=plain(made.tvm_version),
+        trials=made.trials,
+        threads=made.threads,
+        seed=made.seed,
+        started=made.started,
+        finished=made.finished,
+        driver=plain(made.driver or ""),
+        clocks=plain(made.clocks or ""),
+        command="\n".join(plain(text) for text in made.command.split("\n")),
+    )
+
+
+def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((plain(key), plain(str(value))) for key, value in sorted(values.items()))
+
+
+def _tuned(contents: Contents, times: Iterable[NetworkTimes]) -> Iterable[TunedNetwork]:
+    """The networks of the manifest. Those that no record names are credited to the sets whose records name none."""
+    gains: dict[str, list[float]] = {}
+    for item in times:
+        gains.setdefault(item.path, []).append(item.gain)
+    silent = [item.record_set.tvm for item in contents.sets if not item.networks]
+    for entry in sorted(contents.manifest.networks, key=lambda entry: entry.name):
+        found = [(item.record_set.tvm, item.networks[entry.name]) for item in contents.sets if entry.name in item.networks]
+        path = network_path(entry.name)
+        yield TunedNetwork(
+            name=plain(entry.name),
+            path=path,
+            dtype=plain(entry.dtype),
+            source=plain(entry.source),
+            inputs=tuple((plain(name), " × ".join(map(str, shape))) for name, shape in entry.inputs.items()),
+            releases=releases_of([tvm for tvm, _ in found] or silent),
+            records=sum(count for _, count in found) or None,
+            gain=max(gains.get(path, ()), default=None),
+        )
+
+
+def _set(value: Any | UnsetType | None) -> Any:
+    return None if value is UNSET else value
