@@ -37,7 +37,7 @@ TIERS = {
 }
 OLDER_TVM = {"0.26": "tvm-0-26", "0.25": "tvm-0-25"}  # with the newest run the other tests, too
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
-MODERN = ".[bench,builder,fleet,dev]"
+MODERN = ".[bench,builder,catalogue,fleet,dev]"
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
 
 
@@ -109,7 +109,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict over the three packages, without TVM installed."""
-    session.install("-e", ".[dev]")
+    session.install("-e", ".[catalogue,dev]")
     session.run("mypy", "--strict", env={"MYPY_NUM_WORKERS": str(os.cpu_count() or 1)})
 
 

@@ -71,7 +71,9 @@ def _write(
                 on_package=lambda _: bar(1),
             )
     except OSError as error:
-        raise click.ClickException(f"-o {output}: {error.strerror or error}; give a folder that you may write") from None
+        raise click.ClickException(
+            f"-o {output}: {error.strerror or error}; give a folder that you may write"
+        ) from None
 
 
 def _check_installed() -> None:

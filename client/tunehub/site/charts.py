@@ -103,5 +103,6 @@ def _for_a_page(svg: str, title: str) -> str:
     inner = _COLOUR.sub(lambda found: _STYLE[found[0]], _ID.sub("<g>", svg[svg.index("<svg") :]))
     inner = re.sub(r"<svg [^>]*(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1 @@>", inner, count=1)
     inner = re.sub(r"<defs>\s*<style.*?</defs>", "", inner, count=1, flags=re.DOTALL)
-    attributes = f'class="chart" role="img" aria-label="{escape(plain(title))}" xmlns="http://www.w3.org/2000/svg"'
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    attributes = f'class="chart" role="img" aria-label="{escape(plain(title))}" {spaces}'
     return inner.replace("@@", attributes, 1)

@@ -137,9 +137,7 @@ def _contents(package: Package) -> Contents:
     )
 
 
-def _read_records(
-    package: Package, record_set: RecordSet, names: dict[str, RecordName], counts: Counter[str]
-) -> int:
+def _read_records(package: Package, record_set: RecordSet, names: dict[str, RecordName], counts: Counter[str]) -> int:
     """Add the records of a set to `names` and `counts`; how many lines were no records."""
     bad = 0
     with package.open(record_set.file) as stream:

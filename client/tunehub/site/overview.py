@@ -128,7 +128,6 @@ class Overview:
         rows = [_network_row(path, entries) for path, entries in self.networks.items()]
         return sorted(rows, key=lambda row: (-row.targets, row.name, row.path))
 
-
     def target_rows(self) -> list[TargetRow]:
         """Every target, by name."""
         packages: dict[str, list[PackageRow]] = {}

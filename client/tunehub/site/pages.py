@@ -13,7 +13,7 @@ from markupsafe import Markup
 from tunehub import __version__
 
 _FOLDER = Path(__file__).parent
-_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 class Pages:
@@ -42,7 +42,7 @@ class Pages:
     def write_script(self, path: str, name: str, value: Any) -> None:
         """Write data as JavaScript that assigns it to `name`: pages from a file system cannot fetch JSON."""
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        self.write_text(path, f"{name}={text.translate(str.maketrans(_SCRIPT))};\n")
+        self.write_text(path, f"{name}={text.translate(_SCRIPT)};\n")
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file."""

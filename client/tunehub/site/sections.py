@@ -95,7 +95,10 @@ def _write_data(out: Pages, overview: Overview, networks: Sequence[NetworkRow]) 
     index = {
         "fields": {"packages": PACKAGE_FIELDS, "networks": NETWORK_FIELDS},
         "counts": {"packages": len(packages), "networks": len(found)},
-        "scripts": {"packages": _write_rows(out, "packages", packages), "networks": _write_rows(out, "networks", found)},
+        "scripts": {
+            "packages": _write_rows(out, "packages", packages),
+            "networks": _write_rows(out, "networks", found),
+        },
         "packages": [],
         "networks": [],
     }
@@ -135,7 +138,9 @@ def _times_chart(timed: Sequence[tuple[str, NetworkTimes]], title: str) -> str:
     """Bars of the first networks; empty where there are none."""
     shown = timed[:BARS]
     peers = [name for name in PEERS.values() if any(peer.name == name for _, item in shown for peer in item.peers)]
-    groups = [Group(label=label, seconds=(item.default_s, item.tuned_s, *_of_peers(item, peers))) for label, item in shown]
+    groups = [
+        Group(label=label, seconds=(item.default_s, item.tuned_s, *_of_peers(item, peers))) for label, item in shown
+    ]
     return bars(groups, (*_BEFORE_AFTER, *peers), title=title) if groups else ""
 
 

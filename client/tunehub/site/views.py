@@ -37,6 +37,7 @@ class VersionView:
     sha256: str
     sets: tuple[tuple[str, str], ...]
     yanked: str | None
+    license: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,8 @@ class PeerTime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkTimes:
-    """One network, end to end. `variant` says which record set was used, where the evidence does."""
+    """One network, end to end. `variant` says which record set was used, where the evidence does; `path` is empty where
+    the manifest does not list the network, which then has no page."""
 
     network: str
     path: str
@@ -67,7 +69,9 @@ class NetworkTimes:
     @property
     def gain(self) -> float:
         """How many times as fast as TVM's default; with CUDA graphs, where these were measured and are faster."""
-        return self.default_s / min([self.tuned_s, *(p.seconds for p in self.peers if p.name == PEERS["tuned_graphs_s"])])
+        return self.default_s / min(
+            [self.tuned_s, *(p.seconds for p in self.peers if p.name == PEERS["tuned_graphs_s"])]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +165,7 @@ class PackageView:
     target: TargetDescriptor
     target_path: str
     registry: str
-    signed: bool
+    trust: str
     current: VersionView
     older: tuple[VersionView, ...]
     lock: str
@@ -184,7 +188,7 @@ def package_view(
         target=line.target,
         target_path=target_path(line.name),
         registry=plain(line.registry.address),
-        signed=signed,
+        trust=_trust(line.registry.address, signed),
         current=_version(line.current),
         older=tuple(_version(entry) for entry in line.versions if entry is not line.current),
         lock=lock_command(line.name, line.current.version, line.registry.address),
@@ -233,6 +237,12 @@ def contents_view(contents: Contents) -> ContentsView:
     )
 
 
+def _trust(address: str, signed: bool) -> str:
+    if signed:
+        return "signed by the publisher to whom the name is delegated (TUF)"
+    return "comes with tunehub itself" if address == EMBEDDED else "unsigned: who can write to the registry decides"
+
+
 def _version(entry: ShardEntry) -> VersionView:
     return VersionView(
         version=entry.version,
@@ -241,6 +251,7 @@ def _version(entry: ShardEntry) -> VersionView:
         sha256=entry.sha256,
         sets=tuple(dict.fromkeys((item.tuner, item.tvm) for item in entry.record_sets)),
         yanked=None if entry.yanked is None else plain(entry.yanked) or "no reason given",
+        license=plain(_set(entry.license) or ""),
     )
 
 
@@ -251,7 +262,7 @@ def _network(item: NetworkEvidence, types: Mapping[str, str]) -> NetworkTimes:
     accuracy = _set(item.accuracy)
     return NetworkTimes(
         network=plain(name),
-        path=network_path(name),
+        path=network_path(name) if name in types else "",
         variant=plain(variant.removesuffix(")")),
         dtype=plain(_set(item.precision) or types.get(name, "")),
         default_s=item.default_s,
@@ -332,7 +343,9 @@ def _tuned(contents: Contents, times: Iterable[NetworkTimes]) -> Iterable[TunedN
         gains.setdefault(item.path, []).append(item.gain)
     silent = [item.record_set.tvm for item in contents.sets if not item.networks]
     for entry in sorted(contents.manifest.networks, key=lambda entry: entry.name):
-        found = [(item.record_set.tvm, item.networks[entry.name]) for item in contents.sets if entry.name in item.networks]
+        found = [
+            (item.record_set.tvm, item.networks[entry.name]) for item in contents.sets if entry.name in item.networks
+        ]
         path = network_path(entry.name)
         yield TunedNetwork(
             name=plain(entry.name),

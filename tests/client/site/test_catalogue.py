@@ -1,0 +1,247 @@
+"""The static catalogue: what its pages say, hostile names, the same bytes again, and what becomes of failures."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from tunehub.cli.group import cli
+from tunehub.registries.embedded import embedded_registry
+from tunehub.site.charts import Group, bars
+from tunehub.site.folder import replaced_folder
+from tunehub.site.names import plain, slug
+from tunehub.site.overview import HOTTEST, heat, pages
+from tunehub.site.releases import releases_of
+
+from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key
+from ..signing import FolderPlace, SigningRegistry
+
+pytestmark = pytest.mark.fast
+
+HOSTILE = '</script><img src=x onerror="alert(1)">$\\frac{a}{b}$\u202e'
+MOST_BYTES = 500_000
+
+
+class _Links(HTMLParser):
+    """The addresses in a page, and the elements that could run or load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.found += [str(value) for name, value in attrs if name in ("href", "src") and value]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+
+def evidence(network: str = "resnet50", reason: str | None = None) -> str:
+    """Lines of evidence: an admitted record, a refused one, and a network."""
+    record = {
+        "type": "record", "exact": key(1), "default_s": 0.02, "tuned_s": 0.002, "speedup": 10.0, "repeats": 9,
+        "spread": 0.01, "output_max_rel_diff": 1e-6, "threads": 2, "admitted": True,
+    }  # fmt: skip
+    refused = {**record, "exact": key(2), "admitted": False, "reason": reason or "slower", "tuned_s": 0.03}
+    times = {
+        "type": "network", "network": network, "default_s": 0.4, "tuned_s": 0.01, "onnxruntime_s": 0.012, "repeats": 7,
+        "threads": 2, "output_max_rel_diff": 1e-6,
+    }  # fmt: skip
+    return "".join(json.dumps(line) + "\n" for line in (record, refused, times))
+
+
+def run(folder: Path, *places: object, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["catalogue", *map(str, places), "-o", str(folder), "--json"])
+    assert done.exit_code == code, done.output
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def check_pages(folder: Path) -> None:
+    """Every link of every page leads to a file of the site, and no page is heavy."""
+    for path in folder.rglob("*.html"):
+        assert path.stat().st_size <= MOST_BYTES, path
+        links = _Links()
+        links.feed(path.read_text(encoding="utf-8"))
+        for link in links.found:
+            place = (path.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else path
+            assert place.is_file() and place.is_relative_to(folder.resolve()), (path, link)
+        assert not links.tags & {"img", "iframe", "object", "embed", "form"}, path
+
+
+def data(folder: Path, name: str) -> Any:
+    text = (folder / "data" / name).read_text(encoding="utf-8")
+    return json.loads(text.partition("=")[2].removesuffix(";\n"))
+
+
+def test_a_package_page_says_what_it_is_and_what_was_measured(registry: RegistryFolder, tmp_path: Path) -> None:
+    registry.publish(version="0.1.0", yanked="wrong outputs")
+    registry.publish(version="0.2.0", evidence=evidence())
+    report = run(tmp_path / "site", registry.root)
+    assert (report["packages"], report["problems"], report["metadata_only"]) == (1, [], False)
+    page = (tmp_path / "site/packages/llvm-znver5/index.html").read_text()
+    for text in (
+        "0.2.0",
+        "10×",
+        "40×",
+        "refused",
+        "slower",
+        "yanked",
+        "wrong outputs",
+        "unsigned",
+        "avx512vnni",
+        "matmul1",
+    ):
+        assert text in page, text
+    assert page.count("<svg ") == 2
+    assert f"tunehub lock &#39;llvm-znver5==0.2.0&#39; --registry {registry.root}" in page
+    check_pages(tmp_path / "site")
+
+
+def test_the_same_registry_gives_the_same_bytes(registry: RegistryFolder, tmp_path: Path) -> None:
+    for target in (ZNVER5, SKYLAKE, A76):
+        registry.publish(target, evidence=evidence())
+    run(tmp_path / "one", registry.root)
+    run(tmp_path / "other", registry.root)
+    assert files(tmp_path / "one") == files(tmp_path / "other")
+
+
+def test_hostile_names_stay_text(registry: RegistryFolder, tmp_path: Path) -> None:
+    registry.publish(evidence=evidence(HOSTILE, HOSTILE), yanked=HOSTILE)
+    run(tmp_path / "site", registry.root)
+    check_pages(tmp_path / "site")
+    for path, content in files(tmp_path / "site").items():
+        if not path.startswith("static/"):
+            text = content.decode()
+            assert "<img" not in text and "\u202e" not in text, path
+            assert path.endswith(".html") or "</script" not in text, path
+
+
+def test_a_signed_registry_is_said_to_be_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = FolderPlace(tmp_path / "signed")
+    signing = SigningRegistry(place)
+    signing.publish()
+    root = tmp_path / "root.json"
+    root.write_bytes(signing.root)
+    monkeypatch.setenv("TUNEHUB_TRUST", str(tmp_path / "trust"))
+    added = CliRunner().invoke(cli, ["trust", "add", place.address, str(root)])
+    assert added.exit_code == 0, added.output
+    run(tmp_path / "site", place.address)
+    assert "signed by the publisher" in (tmp_path / "site/packages/llvm-znver5/index.html").read_text()
+
+
+def test_a_damaged_package_has_a_page_that_says_so(registry: RegistryFolder, tmp_path: Path) -> None:
+    path = registry.publish()
+    path.write_bytes(b"\0" * path.stat().st_size)
+    report = run(tmp_path / "site", registry.root, code=1)
+    assert "sha256" in report["problems"][0]
+    assert "could not be read" in (tmp_path / "site/packages/llvm-znver5/index.html").read_text()
+
+
+def test_a_name_of_two_registries_has_two_pages(registry: RegistryFolder, tmp_path: Path) -> None:
+    other = RegistryFolder(tmp_path / "other")
+    registry.publish()
+    other.publish(version="0.3.0")
+    assert run(tmp_path / "site", registry.root, other.root)["packages"] == 2
+    assert "0.3.0" in (tmp_path / "site/packages/llvm-znver5@2/index.html").read_text()
+    check_pages(tmp_path / "site")
+
+
+def test_no_package_is_read_when_only_metadata_is_asked_for(registry: RegistryFolder, tmp_path: Path) -> None:
+    registry.publish().unlink()
+    done = CliRunner().invoke(cli, ["catalogue", str(registry.root), "-o", str(tmp_path / "site"), "--metadata-only"])
+    assert done.exit_code == 0, done.output
+    check_pages(tmp_path / "site")
+
+
+def test_an_old_catalogue_is_replaced_and_nothing_else_is(registry: RegistryFolder, tmp_path: Path) -> None:
+    registry.publish()
+    site = tmp_path / "site"
+    run(site, registry.root)
+    (site / "stale.html").write_text("old")
+    run(site, registry.root)
+    assert not (site / "stale.html").exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("text")
+    with pytest.raises(Exception, match="is not a catalogue"):
+        CliRunner().invoke(cli, ["catalogue", str(registry.root), "-o", str(mine)], catch_exceptions=False)
+    assert files(mine) == {"thesis.tex": b"text"}
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+
+def test_an_error_while_writing_leaves_the_old_folder(tmp_path: Path) -> None:
+    with replaced_folder(tmp_path / "site") as new:
+        (new / "index.html").write_text("old")
+    before = files(tmp_path / "site")
+
+    def fail() -> None:
+        with replaced_folder(tmp_path / "site") as new:
+            (new / "index.html").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert files(tmp_path / "site") == before
+
+
+def test_the_embedded_registry_has_pages_of_all_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunehub.registries.configured.embedded_registry", embedded_registry)
+    report = run(tmp_path / "site")
+    assert report["problems"] == [] and report["packages"] >= 3
+    check_pages(tmp_path / "site")
+    index = data(tmp_path / "site", "index.js")
+    rows = [row for name in index["scripts"]["packages"] for row in data(tmp_path / "site", Path(name).name)]
+    assert len(rows) == index["counts"]["packages"] == report["packages"]
+    assert {len(row) for row in rows} == {len(index["fields"]["packages"])}
+    page = (tmp_path / "site/packages/llvm-znver5/index.html").read_text()
+    assert "comes with tunehub itself" in page and "onnxruntime" in page and "tunehub tune --target host" in page
+
+
+@pytest.mark.parametrize("name", ["resnet50", "ResNet50", "a/b", "a-b", "..", "", "é", "a" * 300, "CON~1", HOSTILE])
+def test_a_slug_is_one_safe_component(name: str) -> None:
+    assert re.fullmatch(r"[a-z0-9_][a-z0-9._-]*(~[0-9a-f]{12})?", slug(name))
+
+
+def test_different_names_have_different_slugs() -> None:
+    names = ["resnet50", "ResNet50", "RESNET50", "res net", "res-net", "res/net", "é", "è", "a" * 300, "a" * 301]
+    assert len({slug(name) for name in names}) == len(names)
+
+
+def test_what_does_not_print_is_replaced() -> None:
+    assert plain("a\x00b\u202ec\nd") == "a\ufffdb\ufffdc\ufffdd"
+
+
+def test_releases_are_those_that_a_specifier_covers() -> None:
+    assert releases_of([">=0.25,<0.28", ">=0.8,<0.20"]) == ("0.19", "0.25", "0.26", "0.27")
+    assert releases_of([">=0.26,<0.27"]) == ("0.26",)
+
+
+def test_heat_grows_with_the_gain() -> None:
+    assert [heat(gain) for gain in (None, 0.5, 1.0, 3.0, 30.0, 1e9)] == [0, 1, 1, 2, 4, HOTTEST]
+
+
+def test_pages_hold_every_row_once() -> None:
+    assert [list(rows) for _, rows in pages(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [list(rows) for _, rows in pages([], 2)] == [[]]
+
+
+def test_a_picture_is_well_formed_and_shows_hostile_labels_as_text() -> None:
+    groups = [Group(label=HOSTILE, seconds=(0.3, None)), Group(label="$\\frac{a}{b}$", seconds=(0.2, 1e-5))]
+    svg = bars(groups, ("default", "tuned"), title=HOSTILE)
+    tree = ElementTree.fromstring(svg)
+    texts = "".join(tree.itertext())
+    assert "</script>" in texts and "$\\frac{a}{b}$" in texts and "\u202e" not in texts
+    assert "var(--chart-1)" in svg and not re.search(r"#0101\d\d| id=\"(?!p|m)", svg)
+    assert svg == bars(groups, ("default", "tuned"), title=HOSTILE)
