@@ -10,7 +10,7 @@ from tunehub.exceptions import HubError
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.ordered import Registries
 from tunehub.registries.port import OnProblem
-from tunehub.site.contents import Contents, VersionLine, read_contents, version_lines
+from tunehub.site.contents import PackageContents, VersionLine, read_contents, version_lines
 from tunehub.site.folder import replaced_folder
 from tunehub.site.names import plain
 from tunehub.site.overview import Overview
@@ -53,7 +53,7 @@ def write_catalogue(
     with replaced_folder(folder) as new:
         places = tuple(plain(source.address) for source in registries.sources)
         out = Pages(new, {"places": places, "metadata_only": metadata_only})
-        site = _Site(out)
+        site = _PackagePages(out)
         for line in lines:
             on_package(line.name)
             site.add(line, None if metadata_only else cache, on_problem)
@@ -68,7 +68,7 @@ def write_catalogue(
         )
 
 
-class _Site:
+class _PackagePages:
     """The packages' pages, and what the overviews will need of them."""
 
     def __init__(self, out: Pages) -> None:
@@ -78,7 +78,7 @@ class _Site:
 
     def add(self, line: VersionLine, cache: BlobCache | None, on_problem: OnProblem) -> None:
         """Write the pages of a name."""
-        contents: Contents | None = None
+        contents: PackageContents | None = None
         problem = ""
         try:
             contents = None if cache is None else read_contents(line, cache)

@@ -60,7 +60,7 @@ class SetNetworks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contents:
+class PackageContents:
     """What a package says of itself. `names` are its records' by their exact keys, `bad_lines` those left out."""
 
     manifest: Manifest
@@ -87,7 +87,7 @@ def version_lines(registries: Registries) -> Iterator[VersionLine]:
         )
 
 
-def read_contents(line: VersionLine, cache: BlobCache) -> Contents:
+def read_contents(line: VersionLine, cache: BlobCache) -> PackageContents:
     """The contents of the current version.
 
     Raises PackageUnusableError when the file is not the published one or is damaged, RegistryUnreadableError when it
@@ -115,7 +115,7 @@ def _file(registry: Registry, entry: ShardEntry, cache: BlobCache) -> Path | byt
         return fetch_verified(entry.sha256, lambda: registry.fetch_package(entry))
 
 
-def _contents(package: Package) -> Contents:
+def _contents(package: Package) -> PackageContents:
     names: dict[str, RecordName] = {}
     sets: list[SetNetworks] = []
     bad = 0
@@ -127,7 +127,7 @@ def _contents(package: Package) -> Contents:
     records: list[RecordEvidence] = []
     networks: list[NetworkEvidence] = []
     bad += _read_evidence(package, records, networks)
-    return Contents(
+    return PackageContents(
         manifest=package.manifest,
         sets=tuple(sets),
         names=names,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tunehub.site.names import plain
 from tunehub.site.releases import RELEASES
-from tunehub.site.views import NetworkTimes, PackageView, TunedNetwork
+from tunehub.site.views import EndToEndTimes, PackageView, TunedNetwork
 from tunehub_registry.target import TargetDescriptor
 
 MOST_ROWS, MOST_COLUMNS = 60, 12  # of the heat map on the front page
@@ -45,7 +45,7 @@ class Entry:
     target: str
     target_path: str
     version: str
-    times: tuple[NetworkTimes, ...]
+    times: tuple[EndToEndTimes, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

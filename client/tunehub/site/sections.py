@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tunehub.site.charts import Group, bars
 from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages
 from tunehub.site.pages import Pages
-from tunehub.site.views import PEERS, NetworkTimes, PackageView, WorkloadTimes
+from tunehub.site.views import PEERS, EndToEndTimes, PackageView, WorkloadTimes
 
 ROWS = 100  # of a list on one page
 WORKLOADS = 250  # of a table of workloads on one page
@@ -129,12 +129,12 @@ def _page_name(number: int) -> str:
     return "index.html" if number == 1 else f"{number}.html"
 
 
-def _network_chart(networks: Iterable[NetworkTimes], name: str) -> str:
+def _network_chart(networks: Iterable[EndToEndTimes], name: str) -> str:
     timed = [(f"{item.network} {item.variant}".strip(), item) for item in networks]
     return _times_chart(timed, f"{name}: networks before and after")
 
 
-def _times_chart(timed: Sequence[tuple[str, NetworkTimes]], title: str) -> str:
+def _times_chart(timed: Sequence[tuple[str, EndToEndTimes]], title: str) -> str:
     """Bars of the first networks; empty where there are none."""
     shown = timed[:BARS]
     peers = [name for name in PEERS.values() if any(peer.name == name for _, item in shown for peer in item.peers)]
@@ -144,7 +144,7 @@ def _times_chart(timed: Sequence[tuple[str, NetworkTimes]], title: str) -> str:
     return bars(groups, (*_BEFORE_AFTER, *peers), title=title) if groups else ""
 
 
-def _of_peers(item: NetworkTimes, names: Sequence[str]) -> tuple[float | None, ...]:
+def _of_peers(item: EndToEndTimes, names: Sequence[str]) -> tuple[float | None, ...]:
     return tuple(next((peer.seconds for peer in item.peers if peer.name == name), None) for name in names)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from tunehub.registries.embedded import EMBEDDED
-from tunehub.site.contents import Contents, VersionLine
+from tunehub.site.contents import PackageContents, VersionLine
 from tunehub.site.names import plain, slug
 from tunehub.site.releases import releases_of
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
@@ -49,7 +49,7 @@ class PeerTime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NetworkTimes:
+class EndToEndTimes:
     """One network, end to end. `variant` says which record set was used, where the evidence does; `path` is empty where
     the manifest does not list the network, which then has no page."""
 
@@ -147,7 +147,7 @@ class ContentsView:
     sets: tuple[SetView, ...]
     made: tuple[MadeView, ...]
     tuned: tuple[TunedNetwork, ...]
-    networks: tuple[NetworkTimes, ...]
+    networks: tuple[EndToEndTimes, ...]
     workloads: tuple[WorkloadTimes, ...]
     admitted: int
     refused: int
@@ -179,7 +179,7 @@ class PackageView:
 
 
 def package_view(
-    line: VersionLine, path: str, contents: Contents | None, *, signed: bool, problem: str = ""
+    line: VersionLine, path: str, contents: PackageContents | None, *, signed: bool, problem: str = ""
 ) -> PackageView:
     """The page of a name; `path` is its folder in the site."""
     return PackageView(
@@ -213,7 +213,7 @@ def target_path(name: str) -> str:
     return f"targets/{slug(name)}"
 
 
-def contents_view(contents: Contents) -> ContentsView:
+def contents_view(contents: PackageContents) -> ContentsView:
     """The evidence and provenance of a package."""
     types = {entry.name: entry.dtype for entry in contents.manifest.networks}
     networks = tuple(_network(item, types) for item in sorted(contents.networks, key=lambda item: item.network))
@@ -255,12 +255,12 @@ def _version(entry: ShardEntry) -> VersionView:
     )
 
 
-def _network(item: NetworkEvidence, types: Mapping[str, str]) -> NetworkTimes:
+def _network(item: NetworkEvidence, types: Mapping[str, str]) -> EndToEndTimes:
     name, _, variant = item.network.partition(" (")
     peers = {title: getattr(item, field) for field, title in PEERS.items()}
     about = (_set(item.conditions), _set(item.device), item.driver and f"driver {_set(item.driver)}")
     accuracy = _set(item.accuracy)
-    return NetworkTimes(
+    return EndToEndTimes(
         network=plain(name),
         path=network_path(name) if name in types else "",
         variant=plain(variant.removesuffix(")")),
@@ -276,7 +276,7 @@ def _network(item: NetworkEvidence, types: Mapping[str, str]) -> NetworkTimes:
     )
 
 
-def _workload(item: RecordEvidence, contents: Contents) -> WorkloadTimes:
+def _workload(item: RecordEvidence, contents: PackageContents) -> WorkloadTimes:
     known = contents.names.get(item.exact)
     tuner = _set(item.tuner) or "meta_schedule"
     template = _set(item.template)
@@ -302,7 +302,7 @@ def _workload_order(item: WorkloadTimes) -> tuple[Any, ...]:
     return (not item.admitted, item.tuned_s - item.default_s, item.op, item.key, item.tuner)
 
 
-def _made(contents: Contents) -> tuple[MadeView, ...]:
+def _made(contents: PackageContents) -> tuple[MadeView, ...]:
     """Each provenance once, the newest first, with the tuners whose records it made."""
     tuners: dict[int, list[str]] = {}
     seen: list[Provenance] = []
@@ -336,7 +336,7 @@ def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((plain(key), plain(str(value))) for key, value in sorted(values.items()))
 
 
-def _tuned(contents: Contents, times: Iterable[NetworkTimes]) -> Iterable[TunedNetwork]:
+def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes]) -> Iterable[TunedNetwork]:
     """The networks of the manifest. Those that no record names are credited to the sets whose records name none."""
     gains: dict[str, list[float]] = {}
     for item in times:
