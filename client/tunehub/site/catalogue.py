@@ -16,6 +16,7 @@ from tunehub.site.names import plain
 from tunehub.site.overview import Overview
 from tunehub.site.pages import Pages
 from tunehub.site.sections import write_overviews, write_package
+from tunehub.site.trust import registry_trust
 from tunehub.site.views import package_view
 
 MOST_BYTES = 1 << 30  # of packages: a larger registry's pages are made from its index alone, unless told otherwise
@@ -57,7 +58,7 @@ def write_catalogue(
         for line in lines:
             on_package(line.name)
             site.add(line, None if metadata_only else cache, on_problem)
-        write_overviews(out, site.overview)
+        write_overviews(out, site.overview, [registry_trust(source) for source in registries.sources])
         files = [path for path in new.rglob("*") if path.is_file()]
         return CatalogueReport(
             packages=len(lines),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tunehub.site.charts import Group, bars
 from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages
 from tunehub.site.pages import Pages
+from tunehub.site.trust import RegistryTrust
 from tunehub.site.views import PEERS, EndToEndTimes, PackageView, WorkloadTimes
 
 ROWS = 100  # of a list on one page
@@ -39,7 +40,7 @@ def write_package(out: Pages, view: PackageView) -> None:
         out.write("workloads.html", path, package=view, workloads=rows, number=number, numbers=numbers)
 
 
-def write_overviews(out: Pages, overview: Overview) -> None:
+def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrust]) -> None:
     """All other pages."""
     networks, targets = overview.network_rows(), overview.target_rows()
     out.copy_static()
@@ -51,7 +52,7 @@ def write_overviews(out: Pages, overview: Overview) -> None:
     _write_list(out, "networks", networks)
     _write_list(out, "targets", targets)
     _write_data(out, overview, networks)
-    out.write("trust.html", "trust.html", overview=overview)
+    out.write("trust.html", "trust.html", registries=trust)
     rows = overview.packages[:ROWS]
     facts = {"networks": len(networks), "targets": len(targets)}
     out.write("front.html", "index.html", overview=overview, heat=heat_map(overview), rows=rows, facts=facts)

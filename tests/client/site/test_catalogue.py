@@ -138,6 +138,9 @@ def test_a_signed_registry_is_said_to_be_signed(tmp_path: Path, monkeypatch: pyt
     added = CliRunner().invoke(cli, ["trust", "add", place.address, str(root)])
     assert added.exit_code == 0, added.output
     run(tmp_path / "site", place.address)
+    page = (tmp_path / "site/trust.html").read_text()
+    assert all(signing.keys[role].public_key.keyid in page for role in ("root", "targets", "online"))
+    assert "version 1" in page and "1 of 1" in page and f"{signing.expires:%Y-%m-%d}" in page
     assert "signed by the publisher" in (tmp_path / "site/packages/llvm-znver5/index.html").read_text()
 
 
