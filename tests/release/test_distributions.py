@@ -177,6 +177,13 @@ def test_the_demo(full: Call) -> None:
     assert {"squeezenet", "bert_base"} <= {row["name"] for row in found["networks"]}
 
 
+def test_the_catalogue(full: Call, wheel: Path, tmp_path: Path) -> None:
+    python = full("python", "-c", "import sys; print(sys.prefix)").strip()
+    run("uv", "pip", "install", "-q", "--python", python, f"{wheel}[catalogue]", cwd=tmp_path)
+    full("tunehub", "catalogue", "-o", tmp_path / "site")
+    assert "llvm-znver5" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+
+
 def test_the_tutorial(full: Call, tmp_path: Path) -> None:
     for name in ("docs/tutorial.md", "tests/end_to_end/test_tutorial.py"):
         copy = tmp_path / name
