@@ -6,6 +6,7 @@ Every run builds its environments anew, by uv where it is installed; only `fast`
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,9 @@ TIERS = {
     "legacy, sweep": "sweep and legacy",
     "release": "release",
 }
-OLDER_TVM = {"0.26": "tvm-0-26", "0.25": "tvm-0-25"}  # with the newest run the other tests, too
+# The table of TVM's releases, read where nothing is installed. With the newest run the other tests, too.
+_RELAX = runpy.run_path(str(Path(__file__).with_name("client") / "tunehub" / "target" / "tvm_releases.py"))["RELAX"]
+OLDER_TVM = {release.version: release.extra for release in _RELAX[1:]}
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
 MODERN = ".[bench,builder,catalogue,fleet,dev]"
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")

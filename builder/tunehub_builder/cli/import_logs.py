@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tunehub.target.tvm_releases import RELAX_RANGE, RELAY_RANGE
 from tunehub_builder.cli.errors import errors
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _import_as_templates(files: tuple[Path, ...], output: Path, work: Path | Non
     installed = find_tvm()
     if installed is None or installed.generation != "relax":
         found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
-        raise click.ClickException(f"--as template keys layers with TVM 0.25 to 0.27, but {found}")
+        raise click.ClickException(f"--as template keys layers with TVM {RELAX_RANGE}, but {found}")
     from tunehub_builder.logs.to_templates import import_as_templates
 
     with errors():
@@ -113,7 +114,7 @@ def _prover() -> tuple[Prover | None, str]:
     installed = find_tvm()
     if installed is None or installed.generation != "relay" or installed.release < (0, 8):
         found = f"TVM {installed.version} is installed" if installed else "no TVM is installed"
-        return None, f"not proved: {found}, records of this kind are loaded by TVM 0.8 to 0.19"
+        return None, f"not proved: {found}, records of this kind are loaded by TVM {RELAY_RANGE}"
     from tunehub_builder.backends.relay.prove import prove
 
     return prove, f"TVM {installed.version}"

@@ -16,7 +16,7 @@ from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE
 
 if TYPE_CHECKING:
-    from tunehub_builder.replay.releases import Release
+    from tunehub.target.tvm_releases import TVMRelease
     from tunehub_registry.compat import Compat
 
 _SHOWN = 10
@@ -46,7 +46,7 @@ def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, 
         raise click.UsageError("-o: give one package, the results are of one")
     cache = read_options().cache
 
-    def python_of(release: Release) -> Path:
+    def python_of(release: TVMRelease) -> Path:
         return Path(sys.executable) if here else environment(release, cache)
 
     found: list[Compat] = []
@@ -67,7 +67,7 @@ def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, 
     sys.exit(1 if failed else 0)
 
 
-def _say(path: Path, release: Release) -> None:
+def _say(path: Path, release: TVMRelease) -> None:
     click.echo(f"{path.name}: TVM {release.version} …", err=True)
 
 

@@ -12,7 +12,7 @@ from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
 
 if TYPE_CHECKING:
-    from tunehub_builder.replay.releases import Release
+    from tunehub.target.tvm_releases import TVMRelease
     from tunehub_builder.review.releases import OtherReleases
     from tunehub_builder.review.review import ReviewedFor
 
@@ -82,7 +82,7 @@ def _others(text: str) -> OtherReleases:
     from tunehub_builder.replay.releases import parse_releases
     from tunehub_builder.review.releases import OtherReleases
 
-    def said(release: Release) -> None:
+    def said(release: TVMRelease) -> None:
         click.echo(f"TVM {release.version} …", err=True)
 
     made = partial(environment, cache=read_options().cache)

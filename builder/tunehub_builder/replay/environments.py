@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tunehub import __version__
 from tunehub._files.lock import locked
+from tunehub.target.tvm_releases import TVMRelease
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.replay.releases import Release
 
 # What the networks need that are replayed, beside what the extra brings. `legacy` has them all.
 _BESIDE = ("cloudpickle", "ml_dtypes>=0.4", "onnx>=1.16", "psutil>=5.9", "scipy>=1.10")
@@ -21,7 +21,7 @@ _PATIENCE_S = 1800.0  # for who makes it at the moment: half a gigabyte is fetch
 _ENDS = 20  # lines of an installer's output that its error shows
 
 
-def environment(release: Release, cache: Path) -> Path:
+def environment(release: TVMRelease, cache: Path) -> Path:
     """The Python of an environment with the release. Raises BuilderError when it cannot be made."""
     folder = cache / "replay" / f"tvm-{release.version}-{_fingerprint(release)}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def environment(release: Release, cache: Path) -> Path:
     return _python(folder)
 
 
-def _make(release: Release, folder: Path) -> None:
+def _make(release: TVMRelease, folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
     try:
         for command in _commands(release, aside):
@@ -44,7 +44,7 @@ def _make(release: Release, folder: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _commands(release: Release, folder: Path) -> list[list[str]]:
+def _commands(release: TVMRelease, folder: Path) -> list[list[str]]:
     checkout = _checkout()
     wanted = [f"tunehub[{release.extra}]=={__version__}"]
     if checkout is not None:
@@ -62,7 +62,7 @@ def _commands(release: Release, folder: Path) -> list[list[str]]:
     ]
 
 
-def _run(command: list[str], release: Release) -> None:
+def _run(command: list[str], release: TVMRelease) -> None:
     done = subprocess.run(
         command, env={"UV_SYSTEM_CERTS": "1", **os.environ}, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
@@ -82,7 +82,7 @@ def _python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def _fingerprint(release: Release) -> str:
+def _fingerprint(release: TVMRelease) -> str:
     """Another interpreter, tunehub, place of it or list of packages is another environment."""
     parts = (release.extra, sys.version, sys.executable, __version__, str(_checkout()), _pins(), *_BESIDE)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -1,32 +1,15 @@
-"""The releases of TVM that tunehub supports, newest first. A new one is one line here, and an extra that pins it."""
+"""Releases of TVM by what is asked for: on the command line, and what is installed."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from tunehub.target.tvm_generation import find_tvm
+from tunehub.target.tvm_releases import RELEASES, TVMRelease
 from tunehub_builder.exceptions import BuilderError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """A release by its first two numbers, and the extra of tunehub that installs it."""
-
-    version: str
-    extra: str
-
-
-RELEASES = (
-    Release(version="0.27", extra="tvm"),
-    Release(version="0.26", extra="tvm-0-26"),
-    Release(version="0.25", extra="tvm-0-25"),
-    Release(version="0.19", extra="legacy"),
-)
-
-
-def parse_releases(text: str) -> tuple[Release, ...]:
+def parse_releases(text: str) -> tuple[TVMRelease, ...]:
     """`all`, or some of them with commas between. Raises BuilderError, which lists them."""
     known = {release.version: release for release in RELEASES}
     asked = list(known) if text == "all" else [_two_numbers(word.strip()) for word in text.split(",")]
@@ -43,7 +26,7 @@ def _two_numbers(word: str) -> str:
         return word
 
 
-def installed_release() -> Release:
+def installed_release() -> TVMRelease:
     """The release that is installed here. Raises BuilderError when it is none of them."""
     found = find_tvm()
     return parse_releases("none" if found is None else ".".join(map(str, found.release)))[0]

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import structs
 
 from tunehub import __version__
+from tunehub.target.tvm_releases import TVMRelease
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.replay.releases import Release
 from tunehub_builder.replay.results import failure
 from tunehub_builder.replay.worker import Begun, Ended, Line, ReplayJob, Started
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
@@ -25,11 +25,11 @@ _MAX_DEATHS = 16
 _WORKER_S = 3600.0  # for all records of a package on one release
 _ENDS = 5  # lines of a worker's output that an error shows
 
-Environment = Callable[[Release], Path]
-OnRelease = Callable[[Release], None]
+Environment = Callable[[TVMRelease], Path]
+OnRelease = Callable[[TVMRelease], None]
 
 
-def replay(path: Path, releases: Sequence[Release], environment: Environment, on_release: OnRelease) -> Compat:
+def replay(path: Path, releases: Sequence[TVMRelease], environment: Environment, on_release: OnRelease) -> Compat:
     """Replay a package on releases, newest first. `environment` gives the Python for one.
 
     Raises PackageError and FormatError for a bad package, BuilderError when a worker cannot start.
@@ -66,7 +66,7 @@ def _compared(item: RecordReplay, texts: dict[tuple[str, str], str]) -> RecordRe
     return item if same else structs.replace(item, outcome="differs")
 
 
-def _replay_on(release: Release, path: Path, python: Path) -> ReleaseReplay:
+def _replay_on(release: TVMRelease, path: Path, python: Path) -> ReleaseReplay:
     tvm = ""
     results: dict[tuple[str, str], RecordReplay] = {}
     passed_over: tuple[str, ...] = ()

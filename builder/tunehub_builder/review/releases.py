@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunehub_builder.replay.releases import Release
+from tunehub.target.tvm_releases import TVMRelease
 from tunehub_builder.replay.run import Environment, OnRelease, replay
 from tunehub_registry.compat import Compat
 from tunehub_registry.review import ReviewFinding
@@ -22,7 +22,7 @@ from tunehub_registry.review import ReviewFinding
 class OtherReleases:
     """Releases to replay on, beside the installed TVM, the Python of each, and who is told of it."""
 
-    releases: Sequence[Release]
+    releases: Sequence[TVMRelease]
     environment: Environment
     on_release: OnRelease
 

@@ -15,6 +15,7 @@ from typing import Any
 from tunehub.target.features import EXTENSIONS
 from tunehub.target.host import host_cpu, physical_cores
 from tunehub.target.tvm_generation import Generation, find_tvm
+from tunehub.target.tvm_releases import RELAX_RANGE, RELAY_RANGE
 from tunehub_builder.exceptions import NoSuchTargetError, TuningError, UnsuitableTargetError
 
 HOST = "host"
@@ -41,8 +42,8 @@ def generation() -> Generation:
         return "relax"  # importing it says what is missing
     if installed.generation is None:
         raise TuningError(
-            f"TVM {installed.version} cannot be tuned with: install 0.25 to 0.27 (pip install 'tunehub[builder]'), "
-            "or 0.8 to 0.19 (pip install 'tunehub[legacy]')"
+            f"TVM {installed.version} cannot be tuned with: install {RELAX_RANGE} (pip install 'tunehub[builder]'), "
+            f"or {RELAY_RANGE} (pip install 'tunehub[legacy]')"
         )
     return installed.generation
 

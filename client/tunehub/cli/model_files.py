@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
+from tunehub.target.tvm_releases import RELAX_RANGE
 
 if TYPE_CHECKING:
     from tunehub_builder.networks import ImportedModel, UserModel
@@ -17,7 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _REMEDY = "install what reads models: pip install 'tunehub[builder]', or 'tunehub[bench]'"
 _TORCH = "install PyTorch, in the version that saved the program or a newer one: pip install torch"
-_RELAX = "use an environment with TVM 0.25 to 0.27 (pip install 'tunehub[bench]'); docs/relay.md has the way for Relay"
+_RELAX = (
+    f"use an environment with TVM {RELAX_RANGE} (pip install 'tunehub[bench]'); docs/relay.md has the way for Relay"
+)
 
 shape_option: Callable[[F], F] = click.option(
     "--input-shape", "shapes", multiple=True, metavar="INPUT:1,3,224,224", help="Fixes an open input; may be repeated."

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from tunehub.registries.resolution import tvm_allowed
+from tunehub.target import tvm_releases
 
-RELEASES = ("0.19", "0.25", "0.26", "0.27")  # those that tunehub is tested with
+RELEASES = tuple(release.version for release in reversed(tvm_releases.RELEASES))  # oldest first
 
 
 def releases_of(specifiers: Iterable[str]) -> tuple[str, ...]:

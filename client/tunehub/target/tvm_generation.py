@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Literal
 
 from tunehub.exceptions import UnsupportedTVMError
+from tunehub.target.tvm_releases import (
+    NEWEST_RELAX,
+    NEWEST_RELAY,
+    OLDEST_RELAY,
+    RELAX,
+    RELAX_RANGE,
+    RELAY_RANGE,
+    pip_install,
+)
 
 Generation = Literal["relax", "relay"]
 
-# Release of apache-tvm -> releases of apache-tvm-ffi that work with it. apache-tvm only states a lower bound, and with
-# other releases any write of a MetaSchedule database ends in SIGSEGV (`ffi::ToJSONGraph`). Measured pair by pair.
-WORKING_FFI: dict[tuple[int, int], tuple[str, ...]] = {
-    (0, 25): ("0.1.12",),
-    (0, 26): ("0.1.13", "0.1.14"),
-    (0, 27): ("0.1.14",),
-}
-INSTALL_REMEDY = 'install a pair that works: pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi==0.1.14.post1"'
-_PIN = {
-    (0, 25): 'pip install "apache-tvm-ffi==0.1.12"',
-    (0, 26): 'pip install "apache-tvm-ffi==0.1.14.post0"',
-    (0, 27): 'pip install "apache-tvm-ffi==0.1.14.post1"',
-}
+_RELAX = {release.numbers: release for release in RELAX}
+INSTALL_REMEDY = f"install a pair that works: {pip_install(*NEWEST_RELAX.pins)}"
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "xtc-tvm-python-bindings")
 _VERSION_LINE = re.compile(r"""^__version__\s*(?::\s*str\s*)?=\s*(?:\w+\s*=\s*)*["']([^"']+)["']""", re.MULTILINE)
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -46,10 +44,10 @@ class InstalledTVM:
 
     @property
     def generation(self) -> Generation | None:
-        """`relax` for 0.25–0.27, `relay` for 0.8–0.19, None for what lies between and after."""
-        if self.release in WORKING_FFI:
+        """`relax` for the releases with Relax that are supported, `relay` for 0.8 to the last with Relay, else None."""
+        if self.release in _RELAX:
             return "relax"
-        return "relay" if (0, 8) <= self.release <= (0, 19) else None
+        return "relay" if OLDEST_RELAY <= self.release <= NEWEST_RELAY.numbers else None
 
 
 def find_tvm() -> InstalledTVM | None:
@@ -75,12 +73,12 @@ def check_pair(installed: InstalledTVM | None) -> Generation:
     found = f"TVM {installed.version}"
     generation = installed.generation
     if generation is None:
-        reason = f"{found} is not supported, only 0.8 to 0.19 and 0.25 to 0.27 are"
+        reason = f"{found} is not supported, only {RELAY_RANGE} and {RELAX_RANGE} are"
         raise UnsupportedTVMError(reason, remedy=INSTALL_REMEDY, found=found)
     if generation == "relax" and not _ffi_works(installed):
         pair = f"{found} with apache-tvm-ffi {installed.ffi or 'missing'}"
         reason = f"{pair}: this pair is not known to work (other pairs crash the process)"
-        raise UnsupportedTVMError(reason, remedy=_PIN[installed.release], found=pair)
+        raise UnsupportedTVMError(reason, remedy=pip_install(*_RELAX[installed.release].pins[1:]), found=pair)
     return generation
 
 
@@ -107,7 +105,7 @@ def require_relax() -> InstalledTVM:
 
 def _ffi_works(installed: InstalledTVM) -> bool:
     found = _RELEASE.match(installed.ffi or "")
-    return found is not None and found[0] in WORKING_FFI[installed.release]
+    return found is not None and found[0] in _RELAX[installed.release].ffi
 
 
 def _ffi_version() -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from tunehub.records.key_scheme import KEY_SCHEME, LADDER, META_SCHEDULE, TEMPLATE
 from tunehub.target.descriptors import descriptor_of
+from tunehub.target.tvm_releases import NEWEST_RELAX, OLDEST_RELAX
 from tunehub_builder.backends.relax.ladder_gate import (
     LadderVerdict,
     OpenWorkload,
@@ -52,7 +53,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trace_rules import required_features
 from tunehub_registry.tuning_curves import TuningCurve
 
-TVM_VERSIONS = ">=0.25,<0.28"
+TVM_VERSIONS = f">={OLDEST_RELAX.version},<{NEWEST_RELAX.numbers[0]}.{NEWEST_RELAX.numbers[1] + 1}"
 CUDA_LEAST = "sm_80"  # whose limits the records keep, and whose asynchronous copies they may use
 
 

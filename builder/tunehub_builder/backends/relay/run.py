@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tunehub.records.key_scheme import META_SCHEDULE, TEMPLATE
+from tunehub.target.tvm_releases import RELAX_RANGE
 from tunehub_builder.backends.relay import networks as known
 from tunehub_builder.backends.relay.networks import RelayNetwork
 from tunehub_builder.backends.relay.tuner import (
@@ -33,7 +34,7 @@ def tuner_name(recipe: Recipe) -> str:
     """The tuner of a recipe. Raises TuningError for one that TVM <= 0.19 does not have."""
     if recipe.tuner in (META_SCHEDULE, TEMPLATE):
         raise TuningError(
-            f"the tuner {recipe.tuner} needs TVM 0.25 to 0.27 (pip install 'tunehub[builder]'); "
+            f"the tuner {recipe.tuner} needs TVM {RELAX_RANGE} (pip install 'tunehub[builder]'); "
             "with TVM <= 0.19 give --tuner autotvm, auto_scheduler or graph_tuner"
         )
     if recipe.template and recipe.tuner not in (None, AUTOTVM):
