@@ -15,7 +15,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.4"
-nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy"]
+nox.options.sessions = ["lint", "types", "tests-modern", "tests-tvm-versions", "tests-legacy", "browser"]
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
@@ -34,6 +34,7 @@ TIERS = {
     "legacy, alone": "legacy and alone and not sweep",
     "sweep": "sweep and (fast or slow)",
     "legacy, sweep": "sweep and legacy",
+    "browser": "browser",
     "release": "release",
 }
 # The table of TVM's releases, read where nothing is installed. With the newest run the other tests, too.
@@ -41,6 +42,7 @@ _RELAX = runpy.run_path(str(Path(__file__).with_name("client") / "tunehub" / "ta
 OLDER_TVM = {release.version: release.extra for release in _RELAX[1:]}
 PYTEST = ("pytest>=8.0", "pytest-timeout>=2.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "psutil>=5.9")
 MODERN = ".[bench,builder,catalogue,fleet,dev]"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRUCTURE = ("tests/test_tiers.py", "tests/test_structure.py", "tests/test_docs.py")
 
 
@@ -169,6 +171,20 @@ def sweep_legacy(session: nox.Session) -> None:
     """Those of TVM <= 0.19, after the session `sweep`."""
     _install_legacy(session)
     _pytest(session, "legacy, sweep", "tests/legacy", parallel=True)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """The catalogue in the Chromium that the system has; `TUNEHUB_BROWSER` names another one."""
+    found = os.environ.get("TUNEHUB_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        session.skip(
+            "NOT TESTED: the catalogue's pages, for there is no Chromium on the path. On Debian: apt-get install "
+            "chromium; elsewhere TUNEHUB_BROWSER=/path/to/chrome"
+        )
+    session.install("-e", ".[catalogue]", *PYTEST, "playwright>=1.50")
+    session.env["TUNEHUB_BROWSER"] = found
+    _pytest(session, "browser", "tests/browser", parallel=False)
 
 
 @nox.session

@@ -10,9 +10,9 @@ import pytest
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-STATED = frozenset({"fast", "slow", "tvm_versions", "legacy", "release"})
+STATED = frozenset({"fast", "slow", "tvm_versions", "legacy", "release", "browser"})
 # Folders with an environment of their own.
-PLACES = {"legacy": "legacy", "versions": "tvm_versions", "release": "release"}
+PLACES = {"legacy": "legacy", "versions": "tvm_versions", "release": "release", "browser": "browser"}
 FILES = sorted(TESTS.rglob("test_*.py"))
 
 pytestmark = pytest.mark.fast

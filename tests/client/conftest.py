@@ -21,7 +21,7 @@ from tunehub_registry.index import (
     parse_shard,
 )
 from tunehub_registry.machine_profile import PROFILE
-from tunehub_registry.manifest import Manifest, Provenance, RecordSet
+from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
@@ -69,6 +69,7 @@ def make_package(
     evidence: str | None = None,
     profile: str | None = None,
     license: str | None = None,
+    networks: tuple[NetworkEntry, ...] = (),
 ) -> bytes:
     manifest = Manifest(
         name=target.name,
@@ -88,6 +89,7 @@ def make_package(
             threads=2,
         ),
         license=license,
+        networks=networks,
     )
     files = {RECORDS: lines(make_record()) if data is None else data}
     beside = {EVIDENCE: evidence, PROFILE: profile}
@@ -113,7 +115,7 @@ class RegistryFolder:
         *,
         yanked: str | None = None,
         stated: TargetDescriptor | None = None,
-        **options: str,
+        **options: Any,
     ) -> Path:
         """`stated`: what the index says the target is, if not the truth."""
         package = make_package(target, version, data, **options)

@@ -97,16 +97,19 @@ class SigningRegistry:
         data: bytes | None = None,
         *,
         role: str = "alice",
+        **options: Any,
     ) -> ShardEntry:
-        """Publish a package by a role, up to the new timestamp."""
-        entry = self.add_package(target, version, data)
+        """Publish a package by a role, up to the new timestamp. `options` are those of `make_package`."""
+        entry = self.add_package(target, version, data, **options)
         self.add_entry(target, entry, role)
         self.write_role(role)
         self.commit()
         return entry
 
-    def add_package(self, target: TargetDescriptor, version: str, data: bytes | None = None) -> ShardEntry:
-        package = make_package(target, version, data)
+    def add_package(
+        self, target: TargetDescriptor, version: str, data: bytes | None = None, **options: Any
+    ) -> ShardEntry:
+        package = make_package(target, version, data, **options)
         sha256 = hashlib.sha256(package).hexdigest()
         entry = ShardEntry(
             version=version, file=package_path(target.name, version, sha256), sha256=sha256, size=len(package),

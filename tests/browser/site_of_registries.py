@@ -1,0 +1,81 @@
+"""The catalogue that the tests look at: of a signed registry, one whose publisher is hostile, and the embedded one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tunehub.cli.group import cli
+from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.target import TargetDescriptor
+
+from ..client.conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
+from ..client.signing import FolderPlace, SigningRegistry
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">'
+GPU = TargetDescriptor(kind="cuda", model="toy9000", arch="sm_90", aliases=("NVIDIA Toy 9000",))
+MOST_BYTES = 500_000  # of a page with its style and scripts
+
+
+def network(name: str, dtype: str = "float32") -> NetworkEntry:
+    return NetworkEntry(name=name, source="a test", inputs={"input": (1, 3, 224, 224)}, dtype=dtype)
+
+
+def evidence(*networks: str, reason: str = "slower") -> str:
+    """Lines of evidence: an admitted record, a refused one, and times of networks."""
+    record = {
+        "type": "record", "exact": key(1), "default_s": 0.02, "tuned_s": 0.002, "speedup": 10.0, "repeats": 9,
+        "spread": 0.01, "output_max_rel_diff": 1e-6, "threads": 2, "admitted": True,
+    }  # fmt: skip
+    refused = {**record, "exact": key(2), "admitted": False, "reason": reason, "tuned_s": 0.03}
+    times = [
+        {
+            "type": "network", "network": name, "default_s": 0.4, "tuned_s": 0.01 * number, "onnxruntime_s": 0.012,
+            "repeats": 7, "threads": 2, "output_max_rel_diff": 1e-6,
+        }
+        for number, name in enumerate(networks, 1)
+    ]  # fmt: skip
+    return "".join(json.dumps(line) + "\n" for line in (record, refused, *times))
+
+
+def _signed_registry(folder: Path) -> SigningRegistry:
+    registry = SigningRegistry(FolderPlace(folder))
+    names = ("resnet50", "toynet-3")
+    options = {"networks": tuple(map(network, names)), "license": "CC0-1.0"}
+    data = lines(make_record(1, networks=names), make_record(2, networks=names[:1]))
+    registry.publish(ZNVER5, "1.2.0", data, evidence=evidence(*names), **options)
+    registry.publish(GPU, "2.0.0", data, role="bob", evidence=evidence(*names), **options)
+    return registry
+
+
+def _hostile_registry(folder: Path) -> RegistryFolder:
+    registry = RegistryFolder(folder)
+    data = lines(make_record(1, op=HOSTILE, networks=(HOSTILE,)))
+    registry.publish(SKYLAKE, "0.9.0", yanked=HOSTILE)
+    registry.publish(
+        SKYLAKE, "1.0.0", data, evidence=evidence(HOSTILE, reason=HOSTILE), networks=(network(HOSTILE, HOSTILE),)
+    )
+    return registry
+
+
+def write_site(folder: Path) -> Path:
+    """Make the registries and the catalogue in `folder`; returns the site's folder."""
+    signed = _signed_registry(folder / "signed")
+    hostile = _hostile_registry(folder / "hostile")
+    root = folder / "root.json"
+    root.write_bytes(signed.root)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("cache", "trust"):
+            environment.setenv(f"TUNEHUB_{name.upper()}", str(folder / name))
+        environment.delenv("TUNEHUB_REGISTRY", raising=False)
+        _run("trust", "add", signed.place.address, str(root))
+        _run("catalogue", signed.place.address, str(hostile.root), "-o", str(folder / "site"))
+    return folder / "site"
+
+
+def _run(*words: str) -> None:
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output

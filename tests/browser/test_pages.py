@@ -1,0 +1,38 @@
+"""The catalogue's pages in Chromium: links, pictures, colours, narrow screens, keyboard, no scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import PHONE, Pages
+
+pytestmark = pytest.mark.browser
+
+# What a page has: its links, how wide it is, and its pictures that show nothing.
+FACTS = """() => ({
+  links: [...document.querySelectorAll("a[href]")].map((link) => link.href.replace(/#.*/, "")),
+  width: document.documentElement.scrollWidth,
+  blank: [...document.querySelectorAll("svg.chart")].filter((picture) => {
+    const box = picture.getBoundingClientRect();
+    return box.width < 200 || box.height < 50 || !picture.querySelector("path") || !picture.textContent.trim();
+  }).length,
+  pictures: document.querySelectorAll("svg.chart").length,
+})"""
+
+
+@pytest.mark.parametrize(("served", "scheme"), [("file", "light"), ("http", "dark")], indirect=["served"])
+def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(served: Pages, scheme: str) -> None:
+    page = served.open(viewport=PHONE, color_scheme=scheme)
+    seen, waiting, pictures = set[str](), [page.url], 0
+    while waiting:
+        address = waiting.pop()
+        seen.add(address)
+        reply = page.goto(address)
+        assert reply is not None and reply.ok and page.title(), address
+        facts = page.evaluate(FACTS)
+        assert facts["width"] <= PHONE["width"], address
+        assert facts["blank"] == 0, address
+        pictures += facts["pictures"]
+        assert all(link.startswith(served.address) for link in facts["links"]), address
+        waiting += {*facts["links"]} - seen - {*waiting}
+    assert len(seen) > 70 and pictures > 20
