@@ -52,7 +52,7 @@ def _write(
     from tunehub.registries.blob_cache import BlobCache
     from tunehub.registries.configured import configured_registries
 
-    _check_installed()
+    check_installed("tunehub catalogue")
     from tunehub.site.catalogue import write_catalogue
 
     def note(problem: HubError) -> None:
@@ -76,12 +76,13 @@ def _write(
         ) from None
 
 
-def _check_installed() -> None:
+def check_installed(command: str) -> None:
+    """Raise ClickException when a library of the extra is missing."""
     from importlib.util import find_spec
 
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if missing:
-        raise click.ClickException(f"`tunehub catalogue` needs {' and '.join(missing)}: {REMEDY}")
+        raise click.ClickException(f"`{command}` needs {' and '.join(missing)}: {REMEDY}")
 
 
 def _print(done: CatalogueReport, output: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,14 +23,16 @@ class DelayedBar:
         self._began = time.monotonic()
         self._bar: Any = None
         self._on = sys.stderr.isatty()
+        self._lock = threading.Lock()  # uploads count from several threads
 
     def __call__(self, count: int) -> None:
         """`count` more steps are done; 0 only looks whether it is time to show the bar."""
-        self._done += count
-        if self._bar is None and self._on and time.monotonic() - self._began > PATIENCE_S:
-            self._show()
-        if self._bar is not None:
-            self._bar.update(0, completed=self._done if self._total is None else min(self._done, self._total))
+        with self._lock:
+            self._done += count
+            if self._bar is None and self._on and time.monotonic() - self._began > PATIENCE_S:
+                self._show()
+            if self._bar is not None:
+                self._bar.update(0, completed=self._done if self._total is None else min(self._done, self._total))
 
     def __enter__(self: Bar) -> Bar:
         return self

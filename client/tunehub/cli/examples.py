@@ -40,6 +40,7 @@ tunehub mirror https://example.com/hub s3://bucket/hub
 tunehub networks
 tunehub pack work/resnet --version 0.1.0
 tunehub publish s3://bucket/hub packages/llvm-znver5-0.1.0.tunepkg --key publisher --online-key online
+tunehub publish s3://bucket/hub --catalogue --url https://hub.example.org
 tunehub rebuild packages/llvm-znver5-0.1.0.tunepkg work/resnet
 tunehub refresh s3://bucket/hub --online-key online
 tunehub replay packages/llvm-znver5-0.1.0.tunepkg --tvm 0.27,0.26 -o compat.json

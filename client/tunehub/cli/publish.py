@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,7 @@ from tunehub.cli.transfer import TransferBar
 from tunehub.cli.writing import (
     LedgerAccess,
     ledger_options,
+    open_destination,
     open_ledger,
     registry_errors,
     store_argument,
@@ -31,14 +33,17 @@ _OUTCOMES = {"published": "published", "present": "was there already, with the s
 @click.argument(
     "packages",
     nargs=-1,
-    required=True,
-    metavar="PACKAGE.tunepkg...",
+    metavar="[PACKAGE.tunepkg]...",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 @ledger_options
 @click.option("--role", metavar="NAME", help="Refuse names that do not belong to this publisher.")
 @click.option("--review", "review_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Refuse what `tunehub review -o FILE` did not verify for this registry.")  # fmt: skip
+@click.option("--catalogue", "with_catalogue", is_flag=True, help="Then write the catalogue of the registry as its "
+              "front page; without packages do only that, which needs no key.")  # fmt: skip
+@click.option("--url", metavar="URL", help="What the catalogue's pages and their commands call the registry (default: "
+              "STORE).")  # fmt: skip
 @json_option
 def publish(
     store: str,
@@ -46,6 +51,8 @@ def publish(
     access: LedgerAccess,
     role: str | None,
     review_file: Path | None,
+    with_catalogue: bool,
+    url: str | None,
     as_json: bool,
 ) -> None:
     """Publish packages in one step: readers see all of them, or none.
@@ -53,24 +60,58 @@ def publish(
     A published version never changes: other bytes under it are refused, and the same bytes change nothing, so that a
     publish that was cut off is simply run again.
     """
+    from tunehub.cli.front_page import check_front_page, print_front_page, publish_front_page
+
+    _check_usage(packages, role or review_file, with_catalogue, url)
+    with registry_errors():
+        if with_catalogue:
+            check_front_page(store)
+        published = _publish_packages(store, packages, access, role, review_file) if packages else []
+        if not as_json:
+            _print_published(published)
+        page = publish_front_page(store, access, url) if with_catalogue else None
+    for problem in page["problems"] if page else ():
+        click.echo(f"Error: {problem}", err=True)
+    if as_json:
+        extra = {} if page is None else {"catalogue": page}
+        print_json({"registry": open_destination(store).address, "packages": published, **extra})
+    elif page is not None:
+        print_front_page(page)
+    if page and page["problems"]:
+        sys.exit(1)
+
+
+def _check_usage(packages: Sequence[Path], of_packages: object, with_catalogue: bool, url: str | None) -> None:
+    if url is not None and not with_catalogue:
+        raise click.UsageError("--url is for the pages of --catalogue: give that, too")
+    if not packages and not with_catalogue:
+        raise click.UsageError("name packages, or give --catalogue to write the registry's front page anew")
+    if not packages and of_packages:
+        raise click.UsageError("--role and --review are about packages: name some, or leave them out")
+
+
+def _publish_packages(
+    store: str, packages: Sequence[Path], access: LedgerAccess, role: str | None, review_file: Path | None
+) -> list[dict[str, Any]]:
+    """Publish; returns what to report of each package. Raises RegistryError."""
     from tunehub_registry.publishing.packages import publish as publish_packages
     from tunehub_registry.publishing.packages import read_package
 
-    with registry_errors():
-        files = [read_package(path) for path in packages]
-        if review_file is not None:
-            _check_reviewed(review_file, [file.sha256 for file in files], store)
-        ledger = open_ledger(store, access, role=role, reviewed=review_file is not None)
-        with TransferBar("uploading", sum(file.size for file in files)) as bar:
-            done = publish_packages(ledger, files, on_bytes=bar)
-    if as_json:
-        print_json({"registry": ledger.store.address, "packages": [
-            {"name": item.name, "version": item.entry.version, "sha256": item.entry.sha256, "size": item.entry.size,
-             "file": item.entry.file, "outcome": item.outcome} for item in done]})  # fmt: skip
-        return
-    for item in done:
-        size = plain_size(item.entry.size)
-        click.echo(f"{item.name} {item.entry.version} ({size}, sha256 {item.entry.sha256}): {_OUTCOMES[item.outcome]}")
+    files = [read_package(path) for path in packages]
+    if review_file is not None:
+        _check_reviewed(review_file, [file.sha256 for file in files], store)
+    ledger = open_ledger(store, access, role=role, reviewed=review_file is not None)
+    with TransferBar("uploading", sum(file.size for file in files)) as bar:
+        done = publish_packages(ledger, files, on_bytes=bar)
+    return [
+        {"name": item.name, "version": item.entry.version, "sha256": item.entry.sha256, "size": item.entry.size,
+         "file": item.entry.file, "outcome": item.outcome} for item in done]  # fmt: skip
+
+
+def _print_published(packages: Sequence[dict[str, Any]]) -> None:
+    for item in packages:
+        size = plain_size(item["size"])
+        click.echo(f"{item['name']} {item['version']} ({size}, sha256 {item['sha256']}): {_OUTCOMES[item['outcome']]}")
 
 
 @click.command()

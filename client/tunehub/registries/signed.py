@@ -40,9 +40,9 @@ class SignedRegistry(StorePackages):
 
     signed = True
 
-    def __init__(self, store: Store, root: bytes, access: Access) -> None:
-        """Reads nothing yet."""
-        super().__init__(store, store.address)
+    def __init__(self, store: Store, root: bytes, access: Access, label: str | None = None) -> None:
+        """Reads nothing yet. `label` is what messages call it, the store's address by default."""
+        super().__init__(store, label or store.address)
         self.root = root
         self._root_id = hashlib.sha256(root).hexdigest()
         self.cache = RegistryCache(access.cache, store.address)

@@ -42,31 +42,49 @@ def write_catalogue(
     on_problem: OnProblem,
     on_package: Callable[[str], None],
 ) -> CatalogueReport:
-    """Write the site to `folder`, in place of an older one.
+    """Write the site to `folder`, in place of an older one; the rest as `fill_site`.
+
+    Raises SettingError for a folder that is no catalogue, OSError when it cannot be written.
+    """
+    with replaced_folder(folder) as new:
+        return fill_site(
+            registries, new, cache=cache, metadata_only=metadata_only, on_problem=on_problem, on_package=on_package
+        )
+
+
+def fill_site(
+    registries: Registries,
+    folder: Path,
+    *,
+    cache: BlobCache,
+    metadata_only: bool | None,
+    on_problem: OnProblem,
+    on_package: Callable[[str], None],
+) -> CatalogueReport:
+    """Write the site to an empty folder.
 
     `metadata_only`: read no package, only indexes; None decides by the size of all current packages. `on_package` gets
-    each name before it is read, `on_problem` what cannot be read. Raises SettingError for a folder that is no
-    catalogue, OSError when it cannot be written.
+    each name before it is read, `on_problem` the packages that cannot be read. Raises OSError when the folder cannot be
+    written.
     """
     lines = list(version_lines(registries))
     if metadata_only is None:
         metadata_only = sum(line.current.size for line in lines) > MOST_BYTES
-    with replaced_folder(folder) as new:
-        places = tuple(plain(source.address) for source in registries.sources)
-        out = Pages(new, {"places": places, "metadata_only": metadata_only})
-        site = _PackagePages(out)
-        for line in lines:
-            on_package(line.name)
-            site.add(line, None if metadata_only else cache, on_problem)
-        write_overviews(out, site.overview, [registry_trust(source) for source in registries.sources])
-        files = [path for path in new.rglob("*") if path.is_file()]
-        return CatalogueReport(
-            packages=len(lines),
-            networks=len(site.overview.networks),
-            files=len(files),
-            size=sum(path.stat().st_size for path in files),
-            metadata_only=metadata_only,
-        )
+    places = tuple(plain(source.address) for source in registries.sources)
+    out = Pages(folder, {"places": places, "metadata_only": metadata_only})
+    site = _PackagePages(out)
+    for line in lines:
+        on_package(line.name)
+        site.add(line, None if metadata_only else cache, on_problem)
+    write_overviews(out, site.overview, [registry_trust(source) for source in registries.sources])
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return CatalogueReport(
+        packages=len(lines),
+        networks=len(site.overview.networks),
+        files=len(files),
+        size=sum(path.stat().st_size for path in files),
+        metadata_only=metadata_only,
+    )
 
 
 class _PackagePages:
@@ -93,7 +111,7 @@ class _PackagePages:
 
     def _path(self, line: VersionLine) -> str:
         """A folder of its own for a name that an earlier registry has, too."""
-        plain_path = f"packages/{line.name}"
-        path = plain_path if plain_path not in self._paths else f"{plain_path}@{line.position + 1}"
+        plain_path = f"package/{line.name}"
+        path = plain_path if plain_path not in self._paths else f"{plain_path}!{line.position + 1}"
         self._paths.add(path)
         return path

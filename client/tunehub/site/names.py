@@ -17,4 +17,4 @@ def plain(text: str) -> str:
 def slug(name: str) -> str:
     """The name as one component of a path. Different names never get the same: what is changed gets a hash."""
     short = _UNSAFE.sub("-", name.lower())[:_LONGEST].strip("-.") or "name"
-    return short if short == name else f"{short}~{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return short if short == name else f"{short}!{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -205,12 +205,12 @@ def lock_command(name: str, version: str, registry: str) -> str:
 
 def network_path(name: str) -> str:
     """The folder of a network's page."""
-    return f"networks/{slug(name)}"
+    return f"network/{slug(name)}"
 
 
 def target_path(name: str) -> str:
     """The folder of a target's page."""
-    return f"targets/{slug(name)}"
+    return f"target/{slug(name)}"
 
 
 def contents_view(contents: PackageContents) -> ContentsView:

@@ -76,14 +76,43 @@ def publish_site(
     """Make the site by `write`, which fills an empty folder, and bring the store's to the same state.
 
     `write` is called again when another publisher was at the site in the meantime, so it has to read the registry
-    anew. The registry's own files are never written or deleted, nor is an `index.html` that is not the site's.
+    anew. The registry's own files are never written or deleted, nor is any other file that is not the site's.
 
-    Raises PublishError when there is no front page, one that is not the site's is in the store, or a file's path is
+    Raises PublishError when there is no front page, a file that is not the site's is in its place, or a file's path is
     not allowed; FormatError for a damaged `site.json`; UnfinishedError when time is over; and what `write`, stores and
     the disk raise.
     """
     publication = _Publication(store, write, on_bytes)
     return persist(publication.attempt, address=store.address, retry=retry)
+
+
+def check_front_page(store: WritableStore) -> None:
+    """Raise PublishError when a front page is there that is not the site's; FormatError for a damaged `site.json`."""
+    _refuse_foreign(store, [FRONT_PAGE])
+
+
+def _refuse_foreign(store: WritableStore, paths: Iterable[str]) -> None:
+    """Raise PublishError when one of the files is there, and not in `site.json`.
+
+    That names a file before it is written, so it is read after one was found.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = [path for path, there in pool.map(lambda path: (path, exists(store, path)), paths) if there]
+    foreign = sorted(set(found) - set(_read_manifest(store)[1])) if found else []
+    if foreign:
+        more = f", and {len(foreign) - 1} more files" if len(foreign) > 1 else ""
+        reason = f"there is a {foreign[0]} that is not the catalogue's{more}"
+        remedy = f"move {foreign[0]} away: `tunehub publish --catalogue` replaces only what it wrote itself"
+        raise PublishError(reason, address=store.address, remedy=remedy)
+
+
+def _read_manifest(store: WritableStore) -> tuple[Content | None, Mapping[str, SiteFile]]:
+    try:
+        content = store.get(SITE_MANIFEST_PATH, max_bytes=MAX_SITE_MANIFEST_BYTES)
+    except (FileMissingError, AccessDeniedError):  # the latter is S3's answer to those who may not list
+        return None, {}
+    assert content is not None  # no tag was given
+    return content, parse_site_manifest(content.data, store.url(SITE_MANIFEST_PATH)).files
 
 
 def site_change(before: Mapping[str, SiteFile], wanted: Mapping[str, str], doubtful: Iterable[str] = ()) -> SiteChange:
@@ -109,11 +138,8 @@ class _Publication:
         self._doubtful: frozenset[str] = frozenset()  # what attempts before this one were at
 
     def attempt(self) -> PublishedSite:
-        content, before = self._manifest()
-        if content is None and exists(self._store, FRONT_PAGE):
-            remedy = f"move {FRONT_PAGE} away: `tunehub publish --catalogue` replaces only what it wrote itself"
-            reason = f"there is a {FRONT_PAGE} that is not the catalogue's"
-            raise PublishError(reason, address=self._store.address, remedy=remedy)
+        check_front_page(self._store)
+        content, before = _read_manifest(self._store)
         with tempfile.TemporaryDirectory(prefix="tunehub-site-") as name:
             folder = Path(name)
             self._write(folder)
@@ -121,6 +147,7 @@ class _Publication:
             change = site_change(before, wanted, self._doubtful)
             if not change.paths:
                 return PublishedSite(written=0, unchanged=len(wanted), removed=0, left=0)
+            _refuse_foreign(self._store, wanted.keys() - before.keys())
             etag = self._put_manifest({**before, **dict.fromkeys(change.paths, SiteFile())}, content)
             known = {**before, **dict.fromkeys(self._doubtful & before.keys(), SiteFile())}
             self._doubtful |= set(change.paths)
@@ -131,14 +158,6 @@ class _Publication:
         removed = len(change.stale) - len(left)
         unchanged = len(wanted) - len(written)
         return PublishedSite(written=len(written), unchanged=unchanged, removed=removed, left=len(left))
-
-    def _manifest(self) -> tuple[Content | None, Mapping[str, SiteFile]]:
-        try:
-            content = self._store.get(SITE_MANIFEST_PATH, max_bytes=MAX_SITE_MANIFEST_BYTES)
-        except (FileMissingError, AccessDeniedError):  # the latter is S3's answer to those who may not list
-            return None, {}
-        assert content is not None  # no tag was given
-        return content, parse_site_manifest(content.data, self._store.url(SITE_MANIFEST_PATH)).files
 
     def _put_manifest(self, files: Mapping[str, SiteFile], over: Content | None) -> str:
         data = encode_site_manifest(SiteManifest(transaction=new_transaction(), files=dict(files)))

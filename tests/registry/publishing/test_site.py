@@ -92,11 +92,13 @@ def test_a_hostile_manifest_deletes_nothing() -> None:
         assert writes(store) == []
 
 
-def test_a_front_page_of_others_is_never_written_over() -> None:
-    store = MemoryStore({"index.html": b"our team"})
-    with pytest.raises(PublishError, match=r"move index.html away"):
-        publish(store, SITE)
-    assert site_in(store) == {"index.html": "our team"}
+@pytest.mark.parametrize("path", ["index.html", "package/a.html"])
+def test_a_file_of_others_is_never_written_over(path: str) -> None:
+    store = MemoryStore({path: b"our team"})
+    for _ in range(2):
+        with pytest.raises(PublishError, match=rf"move {path} away"):
+            publish(store, SITE)
+        assert store.files == {path: b"our team"}
 
 
 def test_a_site_without_a_front_page_is_not_published() -> None:
