@@ -50,7 +50,8 @@ class UnknownTargetError(UsageError):
 
 
 class RequirementError(UsageError):
-    """A package requirement (`require`, `TUNEHUB_REQUIRE`) is not a name with a PEP 440 specifier."""
+    """A package requirement (`require`, `TUNEHUB_REQUIRE`) is not a name with a PEP 440 specifier, or a number of
+    attestations."""
 
 
 class SettingError(UsageError):

@@ -30,7 +30,8 @@ from tunehub.records.package_records import open_package_logs, open_package_reco
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
-from tunehub.registries.resolution import Chosen, Requirement, Resolution, parse_requirement
+from tunehub.registries.requirement import Requirement, parse_requirement
+from tunehub.registries.resolution import Chosen, Resolution
 from tunehub.registries.successors import deprecation, first_time
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.report import Report

@@ -28,7 +28,8 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 class HubOptions(TypedDict, total=False):
     """The keywords of all public functions; what is left out or None comes from the environment (see README).
 
-    `registry`: registries to search before the embedded one. `require`: `llvm-znver5>=0.1,<1` or `>=0.1`.
+    `registry`: registries to search before the embedded one. `require`: `llvm-znver5>=0.1,<1`, `>=0.1` or
+    `attested>=2`.
     `user_records`: your own records. `strict`: problems are errors. `offline`: never use the network.
     `budget`: seconds that opening a hub may spend on the network. `lock`: only the packages of this lock file; an
     empty one is none, whatever the environment says. `layout`: `keep` layouts, or choose them for the whole network

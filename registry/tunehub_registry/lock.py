@@ -30,7 +30,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 LOCK_VERSION = "1.0"
-LOCK_MINOR = 1  # 1.1 adds documents and licences; a lock file without them stays 1.0
+LOCK_MINOR = 1  # 1.1 adds documents, licences and attestations; a lock file without them stays 1.0
 LOCK_FILE = "tunehub.lock"
 MAX_LOCK_BYTES = 4 << 20
 HEADER = "# Written by `tunehub lock`. Commit it; `tunehub sync --frozen` fetches exactly these packages.\n"
@@ -50,8 +50,8 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `registry` is the address that it was resolved from (without secrets), or `embedded`; `url` is where the file was
     (until `url_expires`, when it is presigned). `requires` is the version specifier that the user gave: an upgrade
-    stays within it. `documents` (since 1.1) are those that lay beside the package then, `license` (since 1.1) is what
-    the registry states, for audits.
+    stays within it. `attested` (since 1.1) is how many keys that the user trusts had to attest it. `documents` (since
+    1.1) are those that lay beside the package then, `license` (since 1.1) is what the registry states, for audits.
     """
 
     name: TargetName
@@ -63,6 +63,7 @@ class LockedPackage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sha256: _fields.Sha256
     published: str
     requires: str | None = None
+    attested: _fields.Count = 0
     license: _fields.License | None = None
     target: TargetDescriptor
     record_sets: tuple[RecordSetSummary, ...]
@@ -179,7 +180,7 @@ def encode_lock(lock: Lock) -> bytes:
     import tomli_w
 
     packages = tuple(sorted(lock.packages, key=lambda item: (item.name, Version(item.version))))
-    minor = LOCK_MINOR if any(item.documents or item.license for item in packages) else 0
+    minor = LOCK_MINOR if any(item.documents or item.license or item.attested for item in packages) else 0
     ordered = structs.replace(lock, packages=packages, lock_version=f"1.{minor}")
     document: dict[str, Any] = msgspec.to_builtins(ordered, builtin_types=(datetime,))
     data = (HEADER + tomli_w.dumps(document)).encode()

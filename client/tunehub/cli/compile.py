@@ -55,7 +55,8 @@ _STEPS = {
     "--verify", type=click.Choice(get_args(Verify)), help="Which schedules are run before they serve.  [auto]"
 )
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1', '>=0.1' or "
+              "'attested>=2'.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Problems with records are errors.")
 @click.option(
     "--cc", metavar="PROGRAM", help="The C++ compiler that links, for another machine, say.  [the first found]"

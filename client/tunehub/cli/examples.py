@@ -36,6 +36,7 @@ tunehub key show publisher.pub
 tunehub list llvm
 tunehub lock
 tunehub lock llvm-znver5 'cuda-h200>=0.9' --upgrade llvm-znver5
+tunehub lock 'llvm-znver5, attested>=2'
 tunehub mirror https://example.com/hub s3://bucket/hub
 tunehub networks
 tunehub pack work/resnet --version 0.1.0
@@ -45,6 +46,7 @@ tunehub rebuild packages/llvm-znver5-0.1.0.tunepkg work/resnet
 tunehub refresh s3://bucket/hub --online-key online
 tunehub replay packages/llvm-znver5-0.1.0.tunepkg --tvm 0.27,0.26 -o compat.json
 tunehub resolve llvm-znver4
+tunehub resolve llvm-znver4 --require 'attested>=2'
 tunehub review submission/
 tunehub review submission/ --registry s3://bucket/hub --role alice -o review.json
 tunehub rotate s3://bucket/hub online --new-key online2 --root-key root1 --online-key online

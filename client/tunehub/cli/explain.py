@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 @shape_option
 @dim_option
 @specialize_option
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1', '>=0.1' or "
+              "'attested>=2'.")  # fmt: skip
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
 @click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
 @click.option("--precision", type=click.Choice(get_args(Precision)), help="What products may round to.  [float32]")

@@ -17,7 +17,7 @@ from tunehub.registries.blob_cache import BlobCache, HashMismatchError
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.documents import fetch_documents
 from tunehub.registries.ordered import Published
-from tunehub.registries.resolution import Requirement, parse_requirement
+from tunehub.registries.requirement import Requirement, parse_versions
 
 _PLACE = "NAME[==VERSION]"
 
@@ -31,7 +31,7 @@ def fetch(package: str, registry: Sequence[str], as_json: bool) -> None:
 
     Compiling fetches by itself what it needs; this is for preparing a machine. Exits with 1 when it cannot be had.
     """
-    require = parse_requirement(package, _PLACE)
+    require = parse_versions(package, _PLACE)
     if require.name is None:
         raise RequirementError(package, "names no package", place=_PLACE, remedy="`tunehub list` shows the names")
     options = read_options(registry=registry or None)
@@ -52,19 +52,14 @@ def _choose(require: Requirement, options: Options) -> Published:
     problems: list[HubError] = []
     registries = configured_registries(options, on_problem=problems.append)
     named = list(registries.published({str(require.name).lower()}))
-    fitting = [
-        item
-        for item in named
-        if item.entry.yanked is None and require.specifier.contains(item.entry.version, prereleases=True)
-    ]
+    fitting = [item for item in named if item.entry.yanked is None and require.allows(item.entry.version)]
     for problem in problems:
         click.echo(f"Error: {problem}", err=True)
     if not fitting:
         known = ", ".join(
             f"{item.entry.version}{' (yanked)' if item.entry.yanked is not None else ''}" for item in named
         )
-        wanted = f"{require.name}{require.specifier}"
-        message = f"{wanted}: the registries have {known or 'no version of it'} (`tunehub list` shows all)"
+        message = f"{require}: the registries have {known or 'no version of it'} (`tunehub list` shows all)"
         raise click.ClickException(message)
     return next((item for item in fitting if not Version(item.entry.version).is_prerelease), fitting[0])
 

@@ -17,7 +17,7 @@ from tunehub.registries.attested import read_attestations
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.configured import configured_registries, trust_store
 from tunehub.registries.ordered import Published, Registries
-from tunehub.registries.resolution import parse_requirement
+from tunehub.registries.requirement import parse_versions
 from tunehub.registries.successors import successor_text
 from tunehub.registries.trust_store import TrustStore
 
@@ -48,7 +48,7 @@ def list_packages(target: str | None, registry: Sequence[str], as_json: bool) ->
 @json_option
 def show(package: str, registry: Sequence[str], as_json: bool) -> None:
     """Show what a package holds and how it was made (the newest version that is not yanked, by default)."""
-    require = parse_requirement(package, "NAME[==VERSION]")
+    require = parse_versions(package, "NAME[==VERSION]")
     if require.name is None:
         raise RequirementError(
             package, "names no package", place="NAME[==VERSION]", remedy="`tunehub list` shows the names"
@@ -57,7 +57,7 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
     problems: list[HubError] = []
     registries = _registries(options, problems)
     named = [item for item in registries.published() if item.name == require.name.lower()]
-    fitting = [item for item in named if require.specifier.contains(item.entry.version, prereleases=True)]
+    fitting = [item for item in named if require.allows(item.entry.version)]
     _report(problems)
     if not fitting:
         known = ", ".join(f"{item.name} {item.entry.version}" for item in named) or "no version of it"

@@ -20,6 +20,7 @@ from tunehub.options import read_options
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.locked import read_lock
 from tunehub.registries.locking import Demands, Locker, parse_demands, presign
+from tunehub.registries.requirement import Requirement
 from tunehub.target.descriptors import descriptor_of
 from tunehub.target.host import gpu_descriptor, host_descriptor
 from tunehub.target.tvm_generation import find_tvm
@@ -54,9 +55,9 @@ def lock(
     """Write a lock file: the packages that this project compiles with, by SHA-256.
 
     What the lock file pins already stays, and WANTED is added: targets (llvm-znver5, JSON in TVM's form), packages
-    (llvm-znver5==0.2.0, 'llvm-znver5>=0.1,<1'), or versions for whatever the targets get ('>=0.1'). Without WANTED and
-    without a lock file, this machine's CPU, and its GPU if it has one. Exits with 1, and writes nothing, when
-    something has no package.
+    (llvm-znver5==0.2.0, 'llvm-znver5>=0.1,<1'), or versions for whatever the targets get ('>=0.1'), or how many keys
+    that you trust have to attest it ('attested>=2'). Without WANTED and without a lock file, this machine's CPU, and
+    its GPU if it has one. Exits with 1, and writes nothing, when something has no package.
     """
     options = read_options(registry=registry or None)
     path = Path(output) if output else options.lock or Path(LOCK_FILE)
@@ -83,7 +84,8 @@ def _demands(wanted: Sequence[str], before: Lock | None, locker: Locker) -> tupl
     if demands.targets or demands.packages:
         return demands, [_describe(word, before, locker) for word in demands.targets]
     if before is not None:  # a specifier alone is then for all that is pinned
-        every = dict.fromkeys(before.names, demands.specifier) if demands.specifier else {}
+        asked = demands.whatever
+        every = {name: replace(asked, name=name) for name in before.names} if asked != Requirement() else {}
         return Demands(packages=every), []
     gpu = gpu_descriptor()
     return demands, [host_descriptor(), *([gpu] if gpu else [])]

@@ -21,7 +21,7 @@ from tunehub.cli.writing import (
     registry_errors,
 )
 from tunehub.exceptions import RequirementError
-from tunehub.registries.resolution import parse_requirement
+from tunehub.registries.requirement import parse_versions
 from tunehub_registry.stores.open import is_folder, open_store, split_unsigned
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _wanted(requirements: Sequence[str]) -> dict[str, SpecifierSet] | None:
         return None
     wanted: dict[str, SpecifierSet] = {}
     for text in requirements:
-        require = parse_requirement(text, "NAME[SPECIFIER]")
+        require = parse_versions(text, "NAME[SPECIFIER]")
         if require.name is None:
             raise RequirementError(
                 text, "names no package", place="NAME[SPECIFIER]", remedy="such as 'llvm-znver5>=0.2'"

@@ -159,15 +159,15 @@ def deprecate(store: str, package: str, successor: str, reason: str, access: Led
 
     It is still found and used; its users are told what to use instead.
     """
-    from tunehub.registries.resolution import parse_requirement
+    from tunehub.registries.requirement import parse_versions
     from tunehub_registry.index import Successor
 
     name, version = _name_and_version(package) if "==" in package else (package.strip().lower(), None)
-    wanted = parse_requirement(successor, "--successor")
+    wanted = parse_versions(successor, "--successor")
     if wanted.name is None:
         raise click.UsageError(f"--successor: {successor!r} names no package; give NAME or NAME>=VERSION")
     other = wanted.name.lower()
-    if other == name and (version is None or wanted.specifier.contains(version, prereleases=True)):
+    if other == name and (version is None or wanted.allows(version)):
         raise click.UsageError(f"--successor: {successor!r} is no other package than {package!r}; name newer versions")
     with registry_errors():
         found = Successor(name=other, versions=str(wanted.specifier) or None, reason=reason.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,12 +18,13 @@ from tunehub.cli.output import plain_size, print_json
 from tunehub.cli.transfer import TransferBar
 from tunehub.exceptions import HubError
 from tunehub.options import Options, read_options
+from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, is_sound
-from tunehub.registries.configured import configured_registries
+from tunehub.registries.configured import configured_registries, trust_store
 from tunehub.registries.documents import fetch_documents
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.locked import LockedRegistry, read_lock
-from tunehub.registries.ordered import Published
+from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.successors import deprecation
 from tunehub_registry.lock import LOCK_FILE, Lock, LockedPackage
 from tunehub_registry.stores.open import split_unsigned
@@ -52,8 +54,9 @@ def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool)
     """Fetch exactly the packages of the lock file into the cache, by their SHA-256.
 
     They come from the cache, the embedded registry, the configured registries (a mirror will do), or where the lock
-    says. Without --frozen it first says which pins are yanked, deprecated, gone, or have a newer version: nothing
-    changes by that. Exits with 1 when a package cannot be had.
+    says. Where `tunehub lock` was asked for attestations, they are counted again, by the keys that are trusted here.
+    Without --frozen it first says which pins are yanked, deprecated, gone, or have a newer version: nothing
+    changes by that. Exits with 1 when a package cannot be had, or too few attest it.
     """
     options = read_options(registry=registry or None, lock=lock)
     path = options.lock or Path(LOCK_FILE)
@@ -79,7 +82,7 @@ def look_around(lock: Lock, options: Options) -> list[str]:
     )
     found = list(registries.published(lock.names))
     for pin in lock.packages:
-        remarks += _remarks_on(pin, [item for item in found if item.name == pin.name], lock.tvm)
+        remarks += _remarks_on(pin, [item for item in found if item.name == pin.name], registries)
     return list(dict.fromkeys(remarks))
 
 
@@ -87,9 +90,10 @@ def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> lis
     """Fetch every pin, one line each; what cannot be had is an error of its row."""
     cache = BlobCache(options.cache)
     registry = LockedRegistry(lock, f"lock file {path}", registries=options.registries, offline=options.offline)
+    attesters = Attesters(cache=cache, trust=partial(trust_store, options))
     rows: list[Fetched] = []
     for pin in lock.packages:
-        row = _fetch(pin, registry, cache)
+        row = _fetch(pin, registry, cache, attesters)
         rows.append(row)
         if row.error is not None:
             click.echo(f"Error: {row.error}", err=True)
@@ -99,12 +103,14 @@ def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> lis
     return rows
 
 
-def _fetch(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache) -> Fetched:
+def _fetch(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache, attesters: Attesters) -> Fetched:
     place: str | None = None
     error: str | None = None
     try:
         place = _into_cache(pin, registry, cache)
         fetch_documents(pin.entry(), registry, cache)
+        lacking = attesters.too_few(pin.attested, pin.name, registry, pin.entry())
+        error = f"{pin.label}: {lacking} ({TOO_FEW_REMEDY})" if lacking else None
     except HubError as problem:
         error = str(problem)
     except HashMismatchError as problem:
@@ -131,7 +137,7 @@ def _into_cache(pin: LockedPackage, registry: LockedRegistry, cache: BlobCache) 
     return places[-1]
 
 
-def _remarks_on(pin: LockedPackage, found: Iterable[Published], tvm: Sequence[str]) -> list[str]:
+def _remarks_on(pin: LockedPackage, found: Iterable[Published], registries: Registries) -> list[str]:
     versions = list(found)
     same = [item for item in versions if item.entry.version == pin.version]
     remarks: list[str] = []
@@ -146,10 +152,11 @@ def _remarks_on(pin: LockedPackage, found: Iterable[Published], tvm: Sequence[st
         remarks.append(f"{pin.label} is no longer published in the registries that were asked")
     newer = [item for item in versions if item.entry.yanked is None and _is_newer(item.entry.version, pin.version)]
     if newer:
-        best = max(newer, key=lambda item: Version(item.entry.version)).entry.version
-        outside = pin.requires is not None and not SpecifierSet(pin.requires).contains(best, prereleases=True)
-        hint = f"outside the requirement {pin.requires}" if outside else f"`tunehub lock --upgrade {pin.name}`"
-        remarks.append(f"{pin.label}: {best} is newer ({hint})")
+        best = max(newer, key=lambda item: Version(item.entry.version))
+        outside = not SpecifierSet(pin.requires or "").contains(best.entry.version, prereleases=True)
+        hint = f"outside the requirement {pin.requires}" if outside else None
+        hint = hint or registries.too_few(pin.attested, pin.name, best.registry, best.entry)
+        remarks.append(f"{pin.label}: {best.entry.version} is newer ({hint or f'`tunehub lock --upgrade {pin.name}`'})")
     return remarks
 
 

@@ -22,7 +22,8 @@ from tunehub.records.whole_splits import with_whole_splits
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.port import OnProblem
-from tunehub.registries.resolution import NameOffer, parse_requirement, rank_names
+from tunehub.registries.requirement import Requirement
+from tunehub.registries.resolution import NameOffer, rank_names
 from tunehub.target.descriptors import descriptor_of
 from tunehub_registry.exceptions import FieldError, RegistryError
 from tunehub_registry.legacy_target import LegacyTarget, descriptor_of_legacy, parse_target
@@ -166,7 +167,7 @@ def _nearest(published: Sequence[Published], target: str | None) -> str | None:
     offers = [
         NameOffer(name=item.name, target=item.target, registry=item.registry.address, position=0) for item in published
     ]
-    ranked, _rejected = rank_names(offers, descriptor, parse_requirement(None))
+    ranked, _rejected = rank_names(offers, descriptor, Requirement())
     return ranked[0].offer.name if ranked else None
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunehub.exceptions import RegistryUnreadableError
 from tunehub.registries.documents import read_document
 from tunehub_registry.document import ATTESTATIONS
+from tunehub_registry.exceptions import NewerFormatWarning, RegistryError
 
 if TYPE_CHECKING:
     from tunehub.registries.blob_cache import BlobCache
@@ -14,11 +19,17 @@ if TYPE_CHECKING:
     from tunehub_registry.index import ShardEntry
     from tunehub_registry.trust.attestations import AttestationSummary
 
+TOO_FEW_REMEDY = (
+    "`tunehub show NAME==VERSION` says which attestations count and why others do not; `tunehub trust attester add "
+    "FILE.pub` counts those of another key"
+)
+
 
 def read_attestations(
     name: str, entry: ShardEntry, registry: Registry, cache: BlobCache, trust: TrustStore
 ) -> AttestationSummary | None:
-    """None when nothing is beside the version. Raises RegistryUnreadableError and KeyUnusableError."""
+    """None when nothing is beside the version. Raises RegistryUnreadableError, and KeyUnusableError or OSError for the
+    keys of attesters."""
     data = read_document(entry, ATTESTATIONS, registry, cache)
     if data is None:
         return None
@@ -26,4 +37,25 @@ def read_attestations(
     from tunehub_registry.trust.attestations import verify_attestations
 
     subject = PackageSubject.of(name, entry.version, entry.sha256)
-    return verify_attestations(data, subject, trust.attesters(), f"attestations of {name} {entry.version}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NewerFormatWarning)
+        return verify_attestations(data, subject, trust.attesters(), f"attestations of {name} {entry.version}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attesters:
+    """Whose attestations count: those of the keys in `trust`, which is opened when it is needed."""
+
+    cache: BlobCache
+    trust: Callable[[], TrustStore]
+
+    def too_few(self, asked: int, name: str, registry: Registry, entry: ShardEntry) -> str | None:
+        """Why a version is not attested by as many of the keys as are asked for, or None. Never raises."""
+        if not asked:
+            return None
+        try:
+            found = read_attestations(name, entry, registry, self.cache, self.trust())
+        except (RegistryUnreadableError, RegistryError, OSError) as error:
+            return f"attested by none of the {asked} asked: {error}"
+        machines = found.machines if found else 0
+        return None if machines >= asked else f"attested by {machines or 'none'} of the {asked} asked"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tunehub.exceptions import RegistryUnreadableError
+from tunehub.registries.attested import Attesters
+from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.embedded import EMBEDDED, embedded_registry
 from tunehub.registries.ordered import Registries
 from tunehub_registry.exceptions import RegistryError
@@ -19,11 +22,17 @@ if TYPE_CHECKING:  # imported where they are used: a lock file needs none of the
 
 
 def open_registries(
-    addresses: Sequence[str], *, offline: bool, on_problem: OnProblem, access: Access | None = None
+    addresses: Sequence[str],
+    *,
+    offline: bool,
+    on_problem: OnProblem,
+    access: Access | None = None,
+    attesters: Attesters | None = None,
 ) -> Registries:
     """Open the configured registries and the embedded one; those that cannot be opened go to `on_problem`.
 
-    `access` is with what they are read, by default without a cache and without trusted roots.
+    `access` is with what they are read, by default without a cache and without trusted roots; `attesters` are as in
+    `Registries`.
     """
     from tunehub.registries.opening import open_registry
     from tunehub.registries.port import Access
@@ -36,7 +45,8 @@ def open_registries(
         except RegistryUnreadableError as error:
             on_problem(error)
     registries.append(open_registry(embedded_registry(), access, label=EMBEDDED))
-    return Registries(registries, on_problem, configured=filter(None, map(_normalised, addresses)), trust=access.trust)
+    configured = filter(None, map(_normalised, addresses))
+    return Registries(registries, on_problem, configured=configured, trust=access.trust, attesters=attesters)
 
 
 def configured_registries(
@@ -46,15 +56,19 @@ def configured_registries(
 
     After `deadline` there is no network any more; by default the time is not limited.
     """
+    deadline = deadline or Deadline(None)
+    attesters = Attesters(cache=BlobCache(options.cache, deadline), trust=partial(trust_store, options))
     if options.lock is not None:
         from tunehub.registries.locked import open_locked
 
-        return open_locked(options, on_problem, deadline or Deadline(None))
+        return open_locked(options, on_problem, deadline, attesters)
     from tunehub.registries.port import Access
 
-    access = Access(cache=options.cache, trust=trust_store(options), deadline=deadline or Deadline(None))
+    access = Access(cache=options.cache, trust=trust_store(options), deadline=deadline)
     access = replace(access, on_warning=on_warning) if on_warning else access
-    return open_registries(options.registries, offline=options.offline, on_problem=on_problem, access=access)
+    return open_registries(
+        options.registries, offline=options.offline, on_problem=on_problem, access=access, attesters=attesters
+    )
 
 
 def trust_store(options: Options) -> TrustStore:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tunehub.exceptions import (
@@ -19,8 +19,10 @@ from tunehub.exceptions import (
     RegistryUnreadableError,
     RequirementError,
 )
+from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.ordered import Registries
-from tunehub.registries.resolution import Requirement, Resolution, Unusable
+from tunehub.registries.requirement import Requirement
+from tunehub.registries.resolution import Resolution, Unusable
 from tunehub_registry.document import Document
 from tunehub_registry.exceptions import FormatError
 from tunehub_registry.index import Shard, ShardEntry
@@ -61,7 +63,7 @@ def check_lock(options: Options, requirement: Requirement) -> None:
         return
     lock = read_lock(options.lock, options.lock_place)
     named = [item for item in lock.packages if requirement.name in (None, item.name)]
-    if any(requirement.specifier.contains(item.version, prereleases=True) for item in named):
+    if any(requirement.allows(item.version) for item in named):
         return
     if requirement.name is not None or lock.packages:
         raise conflict(requirement, options, ", ".join(item.label for item in named) or "nothing of that name")
@@ -70,7 +72,8 @@ def check_lock(options: Options, requirement: Requirement) -> None:
 def conflict(requirement: Requirement, options: Options, pinned: str) -> RequirementError:
     """The error when a requirement and a lock file ask for different things; names both."""
     reason = f"conflicts with the lock file {options.lock}, which pins {pinned}"
-    remedy = f"change one of them: `tunehub lock '{requirement.name or 'NAME'}{requirement.specifier}'`"
+    wanted = replace(requirement, name=requirement.name or "NAME")
+    remedy = f"change one of them: `tunehub lock '{wanted}'`"
     return RequirementError(options.require, reason, place=options.require_place, remedy=remedy)
 
 
@@ -152,9 +155,9 @@ class LockedRegistry:
 class LockedRegistries(Registries):
     """A lock file as the only registry."""
 
-    def __init__(self, registry: LockedRegistry, options: Options, on_problem: OnProblem) -> None:
-        """`options` are those that the lock was named in."""
-        super().__init__([registry], on_problem)
+    def __init__(self, registry: LockedRegistry, options: Options, on_problem: OnProblem, attesters: Attesters) -> None:
+        """`options` are those that the lock was named in, `attesters` as in `Registries`."""
+        super().__init__([registry], on_problem, attesters=attesters)
         self._lock = registry.lock
         self._options = options
 
@@ -166,11 +169,13 @@ class LockedRegistries(Registries):
         if unusable:
             return LockError(f"the lock file {self._options.lock} has no other package for {host.name}",
                              remedy="compiling with default schedules")  # fmt: skip
-        anything = Requirement(name=None, specifier=SpecifierSet())
-        without = self.resolve(host, anything, tvm_version).chosen
+        without = self.resolve(host, Requirement(), tvm_version).chosen
         if without is not None:
             error = conflict(require, self._options, f"{without.label} for {host.name}")
-            return LockError(f"{error.place} {error.value!r} {error.reason}", remedy=error.remedy)
+            why = next((item.reason for item in resolution.trace if item.version == without.entry.version), None)
+            reason = f"{error.place} {error.value!r} {error.reason}{f': {why}' if why else ''}"
+            remedy = f"{error.remedy}; {TOO_FEW_REMEDY}" if require.attested else error.remedy
+            return LockError(reason, remedy=remedy)
         reasons = [f"{item.name} {item.version}: {item.reason}" for item in resolution.trace if item.reason]
         shown = "; ".join(reasons[:_MAX_REASONS]) or "it is empty"
         reason = f"the lock file {self._options.lock} does not fit {_here(host, tvm_version)}: {shown}"
@@ -184,15 +189,14 @@ class LockedRegistries(Registries):
         return f"run `{' '.join(['tunehub lock', *([] if pinned else [host.name]), *options])}`"
 
 
-def open_locked(options: Options, on_problem: OnProblem, deadline: Deadline | None = None) -> LockedRegistries:
-    """The registries of a lock file; by default the options' time budget begins now. Raises LockFileError."""
+def open_locked(options: Options, on_problem: OnProblem, deadline: Deadline, attesters: Attesters) -> LockedRegistries:
+    """The registries of a lock file; there is no network after the deadline. Raises LockFileError."""
     assert options.lock is not None
     lock = read_lock(options.lock, options.lock_place)
     registry = LockedRegistry(
-        lock, f"lock file {options.lock}", registries=options.registries, offline=options.offline,
-        deadline=deadline or Deadline(options.budget),
-    )  # fmt: skip
-    return LockedRegistries(registry, options, on_problem)
+        lock, f"lock file {options.lock}", registries=options.registries, offline=options.offline, deadline=deadline
+    )
+    return LockedRegistries(registry, options, on_problem, attesters)
 
 
 def _missing(

@@ -16,26 +16,27 @@ from tunehub import __version__
 from tunehub.exceptions import RequirementError
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.ordered import Registries
-from tunehub.registries.resolution import Chosen, Decision, Requirement, parse_requirement, version_problem
+from tunehub.registries.requirement import Requirement, parse_requirement
+from tunehub.registries.resolution import Chosen, Decision, version_problem
 from tunehub.registries.successors import deprecation
 from tunehub_registry.lock import Lock, LockedPackage
 from tunehub_registry.stores.open import open_store, split_unsigned
 from tunehub_registry.target import Accepted, TargetDescriptor, match
 
-_PACKAGE = re.compile(r"\s*[a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9]\s*[<>=!~].*")
-_SPECIFIER = re.compile(r"\s*[<>=!~].*")
+_PACKAGE = re.compile(r"\s*[a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9]\s*[<>=!~,].*")
+_CONDITION = re.compile(r"\s*(?:[<>=!~]|attested(?![\w.-])).*")
 _PLACE = "TARGET or NAME==VERSION"
-_ANY = SpecifierSet()
+_ANY = Requirement()
 _MAX_REASONS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demands:
-    """What is asked for: targets in words, packages by name, and versions for whatever the targets get."""
+    """What is asked for: targets in words, packages by name, and versions and attestations of what the targets get."""
 
     targets: tuple[str, ...] = ()
-    packages: Mapping[str, SpecifierSet] = field(default_factory=dict)
-    specifier: SpecifierSet = _ANY
+    packages: Mapping[str, Requirement] = field(default_factory=dict)
+    whatever: Requirement = _ANY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,24 +52,25 @@ class Hole:
 
 
 def parse_demands(words: Iterable[str]) -> Demands:
-    """Sort words: `llvm-znver5>=1.2,<2` is a package, `>=0.1` a specifier, anything else a target.
+    """Sort words: `llvm-znver5>=1.2,<2` is a package, `>=0.1` and `attested>=2` are for whatever there is, anything
+    else is a target.
 
-    Several specifiers of one package all hold. Raises RequirementError.
+    What is asked of one package several times all holds. Raises RequirementError.
     """
     targets: list[str] = []
-    packages: dict[str, SpecifierSet] = {}
-    specifier = _ANY
+    packages: dict[str, Requirement] = {}
+    whatever = _ANY
     for word in words:
-        if not _PACKAGE.fullmatch(word) and not _SPECIFIER.fullmatch(word):
+        if not _PACKAGE.fullmatch(word) and not _CONDITION.fullmatch(word):
             targets.append(word)
             continue
         found = parse_requirement(word, _PLACE)
         if found.name is None:
-            specifier &= found.specifier
+            whatever = whatever.narrowed(found)
         else:
             name = found.name.lower()
-            packages[name] = packages.get(name, _ANY) & found.specifier
-    return Demands(targets=tuple(targets), packages=packages, specifier=specifier)
+            packages[name] = packages.get(name, Requirement(name=name)).narrowed(found)
+    return Demands(targets=tuple(targets), packages=packages, whatever=whatever)
 
 
 class Locker:
@@ -102,11 +104,10 @@ class Locker:
 
         Whatever has no package is in `holes`: then the lock is not to be written. Raises RegistryUnreadableError.
         """
-        for name, specifier in demands.packages.items():
-            self._requires[name] = specifier
+        self._requires |= demands.packages
         for host in hosts:
             for version in self._versions:
-                self._pin_target(host, demands.specifier, version)
+                self._pin_target(host, demands.whatever, version)
         for name in dict.fromkeys((*demands.packages, *(self._before.names if self._before else ()))):
             for version in self._versions:
                 self._pin_name(name, version, asked=name in demands.packages)
@@ -120,18 +121,18 @@ class Locker:
                 self._offers.setdefault(offer.name, offer.target)
         return self._offers
 
-    def _pin_target(self, host: TargetDescriptor, specifier: SpecifierSet, tvm: str | None) -> None:
+    def _pin_target(self, host: TargetDescriptor, require: Requirement, tvm: str | None) -> None:
         """Pin the nearest package; a pinned version of it that fits stays."""
-        found = self._exact(host, specifier, tvm)
+        found = self._exact(host, require, tvm)
         if found is None:
-            resolution = self._registries.resolve(host, Requirement(name=None, specifier=specifier), tvm)
+            resolution = self._registries.resolve(host, require, tvm)
             chosen = resolution.chosen
             if chosen is None:
                 self.holes.append(Hole(wanted=host.name, tvm=tvm, reason=_reasons(resolution.trace)))
                 return
-            self._require(chosen.name, specifier)
+            self._require(chosen.name, require)
             found = self._keep(chosen.name, tvm) or self._pin(chosen)
-        self._require(found.name, specifier)
+        self._require(found.name, require)
         self._pins.append(found)
 
     def _pin_name(self, name: str, tvm: str | None, *, asked: bool) -> None:
@@ -142,31 +143,42 @@ class Locker:
             return
         if not asked and name in self._kept and self._served(name, tvm):
             return
-        target = self.published().get(name)
-        specifier = self._requires.get(name, _ANY)
+        target, require = self.published().get(name), self._required(name)
         if target is None:
-            self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason="no registry has it"))
+            self.holes.append(Hole(wanted=str(require), tvm=tvm, reason="no registry has it"))
             return
-        resolution = self._registries.resolve(target, Requirement(name=name, specifier=specifier), tvm)
+        resolution = self._registries.resolve(target, require, tvm)
         if resolution.chosen is not None:
             self._pins.append(self._pin(resolution.chosen))
         elif asked or not self._served(name, tvm):
             trace = [item for item in resolution.trace if item.name == name]
-            self.holes.append(Hole(wanted=f"{name}{specifier}", tvm=tvm, reason=_reasons(trace)))
+            self.holes.append(Hole(wanted=str(require), tvm=tvm, reason=_reasons(trace)))
 
-    def _exact(self, host: TargetDescriptor, specifier: SpecifierSet, tvm: str | None) -> LockedPackage | None:
+    def _exact(self, host: TargetDescriptor, require: Requirement, tvm: str | None) -> LockedPackage | None:
         """A pin made for this very model: nothing can be nearer, so that no registry need be asked."""
         for name, pins in self._kept.items():
             outcome = match(pins[-1].target, host)
             if isinstance(outcome, Accepted) and outcome.fit == "exact":
-                return self._keep(name, tvm, specifier)
+                return self._keep(name, tvm, require)
         return None
 
-    def _keep(self, name: str, tvm: str | None, specifier: SpecifierSet = _ANY) -> LockedPackage | None:
+    def _keep(self, name: str, tvm: str | None, besides: Requirement = _ANY) -> LockedPackage | None:
         """The newest pin of a name that stays and serves; a version that was yanked since does."""
-        require = Requirement(name=name, specifier=specifier & self._requires.get(name, _ANY))
-        pins = reversed(self._kept.get(name, ()))
-        return next((item for item in pins if version_problem(item.entry(), require, tvm) is None), None)
+        require = self._required(name).narrowed(besides)
+        fitting = (
+            self._attested(item, require.attested, tvm)
+            for item in reversed(self._kept.get(name, ()))
+            if version_problem(item.entry(), require, tvm) is None
+        )
+        return next((item for item in fitting if item is not None), None)
+
+    def _attested(self, pin: LockedPackage, asked: int, tvm: str | None) -> LockedPackage | None:
+        """A pin that was found under as much, or with what attests the same bytes by now; None when too few do."""
+        if pin.attested >= asked:
+            return pin
+        require = Requirement(name=pin.name, specifier=SpecifierSet(f"=={pin.version}"), attested=asked)
+        chosen = self._registries.resolve(pin.target, require, tvm).chosen
+        return self._pin(chosen) if chosen is not None and chosen.entry.sha256 == pin.sha256 else None
 
     def _served(self, name: str, tvm: str | None) -> bool:
         """Whether the target of a pinned name is served by another pin that stays."""
@@ -176,8 +188,11 @@ class Locker:
             isinstance(match(self._kept[other][-1].target, target), Accepted) for other in others
         )
 
-    def _require(self, name: str, specifier: SpecifierSet) -> None:
-        self._requires[name] = specifier & self._requires.get(name, _ANY)
+    def _required(self, name: str) -> Requirement:
+        return self._requires.get(name, Requirement(name=name))
+
+    def _require(self, name: str, besides: Requirement) -> None:
+        self._requires[name] = self._required(name).narrowed(besides)
 
     def _pin(self, chosen: Chosen) -> LockedPackage:
         registry, entry = self._registries.sources[chosen.position], chosen.entry
@@ -203,16 +218,22 @@ class Locker:
         return tuple(
             structs.replace(
                 item,
-                requires=str(self._requires.get(item.name, _ANY)) or None,
+                requires=str(self._required(item.name).specifier) or None,
+                attested=self._required(item.name).attested,
                 target=targets.get(item.name, item.target),
             )
             for item in pins.values()
         )
 
 
-def _requirements(lock: Lock | None) -> dict[str, SpecifierSet]:
+def _requirements(lock: Lock | None) -> dict[str, Requirement]:
+    """What the pins of each name were found under."""
     pins = lock.packages if lock else ()
-    return {item.name: SpecifierSet(item.requires) for item in pins if item.requires is not None}
+    return {
+        item.name: Requirement(name=item.name, specifier=SpecifierSet(item.requires or ""), attested=item.attested)
+        for item in pins
+        if item.requires is not None or item.attested
+    }
 
 
 def _reasons(trace: Sequence[Decision]) -> str:

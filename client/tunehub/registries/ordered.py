@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tunehub.exceptions import HubError, RegistryUnreadableError, ResolutionError, TrustError
+from tunehub.registries.attested import TOO_FEW_REMEDY, Attesters
 from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.requirement import Requirement
 from tunehub.registries.resolution import (
     Chosen,
     Decision,
     NameOffer,
     RankedName,
-    Requirement,
     Resolution,
     Unusable,
     choose_version,
@@ -55,15 +57,18 @@ class Registries:
         *,
         configured: Iterable[str] = (),
         trust: TrustStore | None = None,
+        attesters: Attesters | None = None,
     ) -> None:
         """`on_problem` gets every RegistryUnreadableError; what it raises goes through.
 
         `configured` are the normalised addresses that `trust` may bind names to, also those that cannot be opened.
+        Without `attesters` no attestation counts.
         """
         self.sources = tuple(registries)
         self._on_problem = on_problem
         self._configured = frozenset(configured)
         self._trust = trust
+        self._attesters = attesters
         self._bindings: Mapping[str, Binding] | None = None
         self._left_out: set[int] = set()
 
@@ -105,12 +110,20 @@ class Registries:
         for position, candidate in enumerate(ranked):
             shard = self._shard(candidate.offer)
             entries = shard.versions if shard else ()
-            chosen, decisions = choose_version(candidate, entries, require, tvm_version, unusable)
+            offer = candidate.offer
+            lacking = partial(self.too_few, require.attested, offer.name, self.sources[offer.position])
+            chosen, decisions = choose_version(candidate, entries, require, tvm_version, unusable, lacking)
             trace.extend(decisions or [_no_versions(candidate)])
             if chosen is not None:
                 trace.extend(_not_needed(ranked[position + 1 :], chosen))
                 break
         return Resolution(host=host, chosen=chosen, trace=tuple(trace))
+
+    def too_few(self, asked: int, name: str, registry: Registry, entry: ShardEntry) -> str | None:
+        """Why a version is not attested by as many trusted keys as are asked for, or None."""
+        if self._attesters is None:
+            return f"attested by none of the {asked} asked: no keys of attesters are known here" if asked else None
+        return self._attesters.too_few(asked, name, registry, entry)
 
     def nothing_found(
         self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable
@@ -120,7 +133,8 @@ class Registries:
         shown = "; ".join(rejected[:_MAX_REASONS]) or "the registries offer none"
         more = f"; and {len(rejected) - _MAX_REASONS} more" if len(rejected) > _MAX_REASONS else ""
         reason = f"no package serves {resolution.host.name} ({resolution.host.arch}): {shown}{more}"
-        return ResolutionError(reason, remedy=_NO_PACKAGE_REMEDY, cause="no package")
+        remedy = TOO_FEW_REMEDY if require.attested else _NO_PACKAGE_REMEDY
+        return ResolutionError(reason, remedy=remedy, cause="no package")
 
     def bind(self, chosen: Chosen) -> str | None:
         """Bind the name of a package that is used to its registry, if that is configured; a remark when it moves."""

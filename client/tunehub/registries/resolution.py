@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tunehub.exceptions import RequirementError
 from tunehub.records.key_scheme import KEY_SCHEMES, LOG_TUNERS, RECORD_TUNERS
+from tunehub.registries.requirement import Requirement
 from tunehub.registries.successors import deprecation, successor_text
 from tunehub.target.tvm_generation import is_relay
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.target import FITS, Accepted, Matcher, Rejected, TargetDescriptor
 
-_REQUIREMENT = re.compile(r"\s*([a-z0-9][a-z0-9._]*-[A-Za-z0-9._-]*[A-Za-z0-9])?\s*([<>=!~].*)?")
-_REMEDY = "write a PEP 440 specifier, with or without a package name: '>=0.1,<1' or 'llvm-znver5==0.1.0'"
 _FIT_ORDER = {fit: order for order, fit in enumerate(FITS)}
 
 Unusable = Mapping[tuple[str, str, str], str]  # (registry, name, version) -> why it failed when it was opened
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requirement:
-    """What the user asks of packages: one name only (None for any) and versions in `specifier`."""
-
-    name: str | None
-    specifier: SpecifierSet
+TooFew = Callable[[ShardEntry], str | None]  # why too few keys attest a version, None when enough do
 
 
 class NameOffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -113,23 +103,6 @@ class Resolution:
         }
 
 
-def parse_requirement(text: str | None, place: str = "require") -> Requirement:
-    """Read `llvm-znver5>=0.1,<1`, `>=0.1` or a name alone; None asks for nothing. Raises RequirementError.
-
-    `place` names where the text came from.
-    """
-    if text is None or not text.strip():
-        return Requirement(name=None, specifier=SpecifierSet())
-    found = _REQUIREMENT.fullmatch(text)
-    if found is None:
-        raise RequirementError(text, "is not a package requirement", place=place, remedy=_REMEDY)
-    try:
-        specifier = SpecifierSet(found[2] or "")
-    except InvalidSpecifier as error:
-        raise RequirementError(text, f"is not a version specifier: {error}", place=place, remedy=_REMEDY) from None
-    return Requirement(name=found[1], specifier=specifier)
-
-
 def rank_names(
     offers: Iterable[NameOffer],
     host: TargetDescriptor,
@@ -167,11 +140,13 @@ def choose_version(
     require: Requirement,
     tvm_version: str | None,
     unusable: Unusable = MappingProxyType({}),
+    too_few: TooFew = lambda _: None,
 ) -> tuple[Chosen | None, list[Decision]]:
     """Take the newest version that is not yanked, satisfies `require`, and has records for `tvm_version`.
 
     A pre-release is only taken when the requirement allows it or nothing else is left. None as `tvm_version` stands
-    for "no TVM here" and takes any; `unusable` has the packages that were tried and failed.
+    for "no TVM here" and takes any; `unusable` has the packages that were tried and failed. `too_few` counts
+    attestations: it is asked about a version that would be taken, since it may have to read them.
     """
     offer = ranked.offer
     chosen: Chosen | None = None
@@ -179,8 +154,8 @@ def choose_version(
     for entry in sorted(entries, key=_version_order):
         failed = unusable.get((offer.registry, offer.name, entry.version))
         reason = failed or version_problem(entry, require, tvm_version)
-        if reason is None and chosen is not None:
-            reason = f"{chosen.entry.version} is preferred"
+        if reason is None:
+            reason = too_few(entry) if chosen is None else f"{chosen.entry.version} is preferred"
         if reason is None:
             chosen = Chosen(
                 name=offer.name, registry=offer.registry, position=offer.position, entry=entry, match=ranked.match
@@ -194,7 +169,7 @@ def version_problem(entry: ShardEntry, require: Requirement, tvm_version: str | 
     """Why a version may not be used, or None."""
     if entry.yanked is not None:
         return f"yanked: {entry.yanked or 'no reason given'}"
-    if not require.specifier.contains(entry.version, prereleases=True):
+    if not require.allows(entry.version):
         return f"the requirement asks for {require.specifier}"
     tuners = tuners_of(tvm_version)
     sets = [item for item in entry.record_sets if item.tuner in tuners]
