@@ -38,6 +38,7 @@ from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
 from tunehub.target.host import small_pool
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
+from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tunehub.registries.port import Registry
     from tunehub.target.machine_profile import PublishedProfile
     from tunehub.verify.verification import Verification
+    from tunehub_registry.trust.attestations import AttestationSummary
 
 
 class Policy:
@@ -126,6 +128,7 @@ class Hub:
         winograd: bool = False,
         published_profile: PublishedProfile | None = None,
         read_tuning: Callable[[], PackageEvidence] | None = None,
+        attestations: AttestationSummary | None = None,
     ) -> None:
         """Use `open_hub`."""
         self.target = target
@@ -143,6 +146,7 @@ class Hub:
         self._workloads: list[WorkloadReport] = []
         self._functions: dict[str, Any] = {}
         self._read_tuning = read_tuning
+        self._attestations = attestations
         self._evidence: PackageEvidence | None = None
         self._profiles: dict[int, Profile] = {}
         self._wrong_operators: list[WrongOperator] = []
@@ -256,6 +260,7 @@ class Hub:
         return Report(
             target=self.host.name,
             package=chosen.label if chosen else None,
+            attestations=self._attestations,
             workloads=tuple(workloads),
             notes=tuple(self._policy.notes),
             profile=self._profiles.get(modules.pop()) if len(modules) == 1 else None,
@@ -361,7 +366,7 @@ def _open(
     opened = _Layers(relay=is_relay(tvm_version))
     resolution, profile = Resolution(host=host, chosen=None), None
     measuring = _measuring(options, host, policy, opened.relay)
-    read_tuning = None
+    read_tuning, attestations = None, None
     try:
         opened.add(_open_user(options, cache, host, policy, opened.relay))
         registries = _open_registries(options, policy, deadline)
@@ -372,6 +377,7 @@ def _open(
         if resolution.chosen is not None:
             chosen, registry = resolution.chosen, registries.sources[resolution.chosen.position]
             read_tuning = partial(_package_evidence, chosen, registry, cache)
+            attestations = _attestations(chosen, registries, policy)
     except TunehubError:
         raise
     except Exception as error:  # a bug of ours must not break a compile
@@ -380,7 +386,7 @@ def _open(
         target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
         logs=opened.logs(), layout=options.layout or opened.layout(), precision=options.precision, measuring=measuring,
         read_tuning=read_tuning, verification=_verification(options, host, resolution.chosen, policy, opened.relay),
-        winograd=options.winograd, published_profile=profile,
+        winograd=options.winograd, published_profile=profile, attestations=attestations,
     )  # fmt: skip
 
 
@@ -425,6 +431,14 @@ def _package_evidence(chosen: Chosen, registry: Registry, cache: BlobCache) -> P
     from tunehub.records.tuning_evidence import read_package_evidence
 
     return read_package_evidence(chosen, registry, cache)
+
+
+def _attestations(chosen: Chosen, registries: Registries, policy: Policy) -> AttestationSummary | None:
+    try:
+        return registries.attestations(chosen)
+    except (RegistryUnreadableError, RegistryError, OSError) as error:
+        policy.note(f"what others measured of {chosen.label} cannot be read: {error}")
+        return None
 
 
 class _Layers:

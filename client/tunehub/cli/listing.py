@@ -79,7 +79,7 @@ def _attestations(item: Published, cache: BlobCache, trust: TrustStore) -> dict[
     if found is None:
         return None
     rows = [{"line": each.line, "keyid": each.keyid, "reason": each.reason} for each in found.judged]
-    return {"machines": found.machines, "gains": list(found.gains), "text": found.text, "judged": rows}
+    return {**found.to_json(), "judged": rows}
 
 
 def describe(item: Published, cache: BlobCache) -> dict[str, Any]:

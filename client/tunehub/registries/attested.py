@@ -49,6 +49,13 @@ class Attesters:
     cache: BlobCache
     trust: Callable[[], TrustStore]
 
+    def summary(self, name: str, registry: Registry, entry: ShardEntry) -> AttestationSummary | None:
+        """What they attest of a version; None when nothing is beside it, or no key is trusted. Raises as
+        `read_attestations`."""
+        if entry.document(ATTESTATIONS) is None or not self.trust().attesters():
+            return None
+        return read_attestations(name, entry, registry, self.cache, self.trust())
+
     def too_few(self, asked: int, name: str, registry: Registry, entry: ShardEntry) -> str | None:
         """Why a version is not attested by as many of the keys as are asked for, or None. Never raises."""
         if not asked:

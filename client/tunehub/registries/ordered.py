@@ -28,6 +28,7 @@ from tunehub_registry.target import Rejected, TargetDescriptor
 if TYPE_CHECKING:
     from tunehub.registries.port import OnProblem, Registry
     from tunehub.registries.trust_store import Binding, TrustStore
+    from tunehub_registry.trust.attestations import AttestationSummary
 
 _NO_PACKAGE_REMEDY = (
     "tune for this machine with `tunehub tune`, or name a registry that has it in TUNEHUB_REGISTRY; "
@@ -124,6 +125,14 @@ class Registries:
         if self._attesters is None:
             return f"attested by none of the {asked} asked: no keys of attesters are known here" if asked else None
         return self._attesters.too_few(asked, name, registry, entry)
+
+    def attestations(self, chosen: Chosen) -> AttestationSummary | None:
+        """What trusted keys attest of a package; None when nothing is beside it, or no key is trusted.
+
+        Raises RegistryUnreadableError, KeyUnusableError, OSError.
+        """
+        registry = self.sources[chosen.position]
+        return self._attesters.summary(chosen.name, registry, chosen.entry) if self._attesters else None
 
     def nothing_found(
         self, resolution: Resolution, require: Requirement, tvm_version: str | None, unusable: Unusable

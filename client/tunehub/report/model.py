@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunehub.records.ladder import Check, StepRejected
+
+if TYPE_CHECKING:
+    from tunehub_registry.trust.attestations import AttestationSummary
 
 RUNGS = (
     *("measured", "user", "exact", "anchor", "family", "reference", "transfer", "template"),
@@ -199,7 +202,8 @@ class WrongOperator:
 class ReportData:
     """The workloads of all modules that a hub compiled, with what the hub had to say.
 
-    `package` is the resolved package or None, `notes` are warnings and remarks. `profile` is there when the modules of
+    `package` is the resolved package or None, `attestations` what machines that the user trusts measured of it, `notes`
+    are warnings and remarks. `profile` is there when the modules of
     the report, or the only one of them, were profiled. `tuning` is evidence by the name of a template. `functions` are
     TVM's functions of workloads without a record of their own, by exact key: what `save_misses` writes.
     `wrong_operators` are what is known to be computed wrongly for some data. `accuracy` is the package's evidence on
@@ -215,6 +219,7 @@ class ReportData:
     functions: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     wrong_operators: tuple[WrongOperator, ...] = ()
     accuracy: tuple[NetworkAccuracy, ...] = ()
+    attestations: AttestationSummary | None = None
 
     def hits(self) -> tuple[WorkloadReport, ...]:
         """The workloads that records serve."""
@@ -279,6 +284,7 @@ class ReportData:
         return {
             "target": self.target,
             "package": self.package,
+            "attestations": None if self.attestations is None else self.attestations.to_json(),
             "rungs": self.rung_counts(),
             "hits": len(self.hits()),
             "misses": len(self.misses()),

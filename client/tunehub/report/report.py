@@ -20,7 +20,7 @@ class Report(ReportData):
     """What a hub did for the workloads of all modules that it compiled, with what it had to say."""
 
     def summary(self) -> str:
-        """The report in one to four lines."""
+        """The report in one to six lines."""
         return text.summary(self)
 
     def table(self) -> Table:

@@ -30,12 +30,14 @@ _WRONG_FOR: dict[WrongFor, str] = {
 
 
 def summary(report: ReportData) -> str:
-    """The report in one to five lines: the rungs, coverage by count and time, what was verified, the bottlenecks, the
-    measured run."""
+    """The report in one to six lines: the rungs, what others measured of the package, coverage by count and time, what
+    was verified, the bottlenecks, the measured run."""
     total = len(report.workloads)
     rungs = ", ".join(f"{rung} {count}" for rung, count in report.rung_counts().items() if count)
     served = f"{len(report.hits())} of {total} workloads served by records" if total else "no workloads compiled yet"
     lines = [f"{report.target} with {report.package or 'no package'}: {served}{f' ({rungs})' if rungs else ''}"]
+    if report.attestations is not None:
+        lines.append(f"{report.package}: {report.attestations.text}")
     if total:
         lines.append(_coverage(report))
     verified = _verified(report)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from statistics import geometric_mean
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -83,6 +83,10 @@ class AttestationSummary:
     def gains(self) -> tuple[float, ...]:
         """Of each machine that counts, how many times faster than TVM's default the sampled records are there."""
         return tuple(gain for gain in (measurement.gain for measurement in self.counted) if gain is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What counts, in JSON's types."""
+        return {"machines": self.machines, "gains": list(self.gains), "text": self.text}
 
     @property
     def text(self) -> str:

@@ -114,6 +114,33 @@ def test_a_compile_goes_on_without_records_where_too_few_attest_and_strict_raise
         open_hub(A76, registry=attested.address, require="attested>=2", tvm_version=TVM, strict=True)
 
 
+def test_the_report_says_in_a_line_what_others_measured(attested: Attested, run: Any) -> None:
+    attested.attest("0.3.0", "alice", gain=1.15)
+    attested.attest("0.3.0", "bob", gain=1.27)
+    expected = f"{NAME} 0.3.0: measured by 2 machines, gain 1.21 (1.15 to 1.27)"
+    hub, told = open_with_warnings("", attested.address)
+    assert not told and hub.report().summary().splitlines()[1] == expected
+    assert hub.report().to_json()["attestations"]["machines"] == 2
+    assert run("lock", NAME, "--registry", attested.address).code == 0
+    locked = open_hub(A76, lock="tunehub.lock", tvm_version=TVM)
+    locked.close()
+    assert expected in locked.report().summary()
+
+
+def test_the_report_has_no_such_line_without_trusted_keys_and_says_what_cannot_be_read(attested: Attested) -> None:
+    attested.attest("0.3.0", "alice")
+    (document,) = (attested.registry.root / "packages" / "documents").iterdir()
+    document.unlink()
+    hub, told = open_with_warnings("", attested.address)
+    assert not told and any(
+        f"what others measured of {NAME} 0.3.0 cannot be read" in note for note in hub.report().notes
+    )
+    for who in ("alice", "bob"):
+        attested.trust.remove_attester(attested.keys[who].public_key.keyid)
+    hub, _ = open_with_warnings("", attested.address)
+    assert hub.report().attestations is None and not any("measured" in note for note in hub.report().notes)
+
+
 def test_who_is_trusted_no_more_counts_no_more(attested: Attested) -> None:
     attested.attest("0.2.0", "alice", "bob")
     assert attested.chosen("attested>=2") == "0.2.0"
