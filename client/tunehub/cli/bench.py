@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tunehub.cli.compile import (
-    SUFFIX,
     check_output,
     compiled,
     ending_cleanly,
@@ -24,6 +23,7 @@ from tunehub.cli.compile import (
 from tunehub.cli.model_files import dim_option, imported, named_sizes, opened, require_relax_for, shape_option
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, print_table
+from tunehub.deploy.library import SUFFIX
 from tunehub.options import Precision
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ def bench(
             hub = {"precision": precision, "registry": registry or None}
             subject = _compiled(model, path, shapes, dims, quiet=as_json, kept=output is not None, **hub)
         compared = _compared(subject, wanted)
-    if plot is not None:
-        _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
     if as_json:
         print_json(_as_plain(model, wanted, compared))
     else:
         _print(compared.rows, compared.left_out)
         click.echo(f"on {compared.machine}, {wanted.threads} threads each; differences are of the largest output")
+    if plot is not None:
+        _draw(compared.rows, plot, f"{model.name} on {compared.machine}, {wanted.threads} threads each")
     sys.exit(1 if any(row.error for row in compared.rows) else 0)
 
 
@@ -161,9 +161,11 @@ def _compared(subject: Subject, wanted: Comparison) -> Compared:
     network = models.network_of(subject.interface, subject.sizes, subject.library, subject.model)
     names = [models.OURS, *(each.name for each in chosen.runtimes)]
     click.echo(f"timing {', '.join(names)}", err=True)
-    found = models.compare_library(
-        subject.library, network, chosen.runtimes, threads=wanted.threads, repeat=wanted.repeat
-    )
+    with step_display(per_second=1) as show:
+        show("each in a process of its own, in turns")
+        found = models.compare_library(
+            subject.library, network, chosen.runtimes, threads=wanted.threads, repeat=wanted.repeat
+        )
     most = models.most_apart(subject.interface, wanted.precision) if wanted.tolerance is None else wanted.tolerance
     return Compared(
         rows=models.rows_of(found, names, most),

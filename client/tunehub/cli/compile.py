@@ -21,6 +21,7 @@ from tunehub.cli.model_files import (
 )
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
+from tunehub.deploy.library import SUFFIX
 from tunehub.interrupts import CTRL_C, heeding
 from tunehub.options import Layout, Precision, Verify
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tunehub.deploy.compiling import CompiledLibrary, StepClock
     from tunehub_builder.networks import ImportedModel
 
-SUFFIX = ".so"  # TVM's runtime loads a library by it
 _STEPS = {
     "import": "reading the model",
     "registries": "looking for records",
@@ -169,12 +169,12 @@ def as_plain(made: CompiledLibrary) -> dict[str, Any]:
 
 
 @contextmanager
-def step_display() -> Iterator[Callable[[str], None]]:
-    """On a terminal, what is being done, on stderr; gone afterwards."""
+def step_display(per_second: float = 12.5) -> Iterator[Callable[[str], None]]:
+    """On a terminal, what is being done, on stderr; gone afterwards. It is drawn so often: seldom while times count."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    with console.status("") as status:
+    with console.status("", refresh_per_second=per_second) as status:
         yield lambda step: status.update(f"{_STEPS.get(step, step)} …")
 
 

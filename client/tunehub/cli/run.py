@@ -34,7 +34,7 @@ def run(
 
     Loading a library runs its code: load only your own.
     """
-    from tunehub.cli.compile import check_output
+    from tunehub.cli.compile import check_output, step_display
     from tunehub.deploy.arrays import write_arrays
     from tunehub.target.threads import size_pool
 
@@ -45,8 +45,11 @@ def run(
         check_output(outputs, "--outputs")
     require_relax_for("run")
     size_pool()
-    loaded, given = _loaded(library, inputs, sizes, seed)
-    found, times = _timed(loaded, given, repeat)
+    with step_display(per_second=1) as show:
+        show("loading")
+        loaded, given = _loaded(library, inputs, sizes, seed)
+        show("running")
+        found, times = _timed(loaded, given, repeat)
     if outputs is not None:
         try:
             write_arrays(outputs, found)

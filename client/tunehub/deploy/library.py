@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, npt.NDArray[Any]]
 
+SUFFIX = ".so"  # TVM's runtime loads a library by it
 _COMPILER_REMEDY = "install a C++ compiler (apt install g++), or name one with --cc or CXX"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 _FULL = "No space left on device"
@@ -67,12 +69,11 @@ class Library:
     """A library in this process, on the first device of its kind. Loading one runs its code."""
 
     def __init__(self, path: Path) -> None:
-        """Raises LibraryError: no such file, no library, not of `tunehub compile`, or no such device."""
+        """Raises LibraryError: no such file, no whole library, not of `tunehub compile`, or no such device."""
         import tvm
         from tvm.runtime.vm import VirtualMachine
 
-        if not path.is_file():
-            raise _unusable(path, "no such file")
+        _check_whole(path)
         try:
             module = tvm.runtime.load_module(str(path))
             cpu = VirtualMachine(module, tvm.cpu())
@@ -111,6 +112,33 @@ class Library:
 
 def _flat(found: Any) -> list[Any]:
     return [found] if hasattr(found, "numpy") else [tensor for each in found for tensor in _flat(each)]
+
+
+def _check_whole(path: Path) -> None:
+    """Raise LibraryError for what the system's loader does not refuse: it maps a file whose end is missing, and the
+    process dies by a signal when it touches that."""
+    if not path.is_file():
+        raise _unusable(path, "no such file")
+    if path.suffix != SUFFIX:
+        raise _unusable(path, f"does not end in {SUFFIX}; `tunehub compile MODEL` makes libraries of models")
+    try:
+        with path.open("rb") as stream:
+            least, size = _elf_bytes(stream.read(64)), os.fstat(stream.fileno()).st_size
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    if size < least:
+        raise _unusable(path, f"is not whole: it has {size} of {least} bytes, copy or compile it again")
+
+
+def _elf_bytes(header: bytes) -> int:
+    """The least bytes of a 64-bit ELF file with this header: linkers write the table of sections last (elf(5)).
+    0 for other files."""
+    if len(header) < 64 or not header.startswith(b"\x7fELF\x02"):
+        return 0
+    order = ">" if header[5] == 2 else "<"
+    (offset,) = struct.unpack_from(f"{order}Q", header, 40)
+    entry_bytes, entries = struct.unpack_from(f"{order}2H", header, 58)
+    return int(offset + entry_bytes * entries)
 
 
 def _unusable(path: Path, reason: str) -> LibraryError:

@@ -116,3 +116,15 @@ def test_an_open_model_needs_sizes(run: Any) -> None:
     onnx.save(opened, "open.onnx")
     ended = run("bench", "open.onnx", "--against", "")
     assert ended.code == 2 and "has the open dimension 'batch'" in ended.err and "--dim 'batch=8'" in ended.err
+
+
+def test_the_table_is_there_although_the_picture_cannot_be_written(
+    run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tunehub_builder.bench.picture.draw", full)
+    ended = run("bench", model, "--against", "", "--repeat", 1, "--threads", 1, "--plot", "bench.svg")
+    assert ended.code == 1 and "--plot bench.svg: No space left on device" in ended.err
+    assert "MEDIAN ms" in ended.out

@@ -158,6 +158,23 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_compiled(tmp
     assert not list(tmp_path.glob("*.so"))
 
 
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_a_library_whose_end_is_missing_is_refused_before_it_is_loaded(
+    library: Path, tmp_path: Path, part: float
+) -> None:
+    torn, size = tmp_path / "torn.so", library.stat().st_size
+    torn.write_bytes(library.read_bytes()[: int(part * size)])
+    with pytest.raises(LibraryError, match=rf"torn\.so.*is not whole: it has {int(part * size)} of {size} bytes"):
+        Library(torn)
+
+
+def test_a_model_is_no_library(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"x")
+    with pytest.raises(LibraryError, match=r"model\.onnx.*does not end in \.so; `tunehub compile MODEL`"):
+        Library(model)
+
+
 def test_what_is_no_library_of_ours_is_named(executable: Any, tmp_path: Path) -> None:
     foreign, text = tmp_path / "foreign.so", tmp_path / "text.so"
     text.write_text("x")
