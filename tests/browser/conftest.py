@@ -97,7 +97,8 @@ class Pages:
         page.goto(self.address + path)
 
 
-def _pages(browser: Browser, address: str) -> Iterator[Pages]:
+def watched(browser: Browser, address: str) -> Iterator[Pages]:
+    """The site at an address. At the end nothing may have gone wrong in the browser."""
     pages = Pages(browser=browser, address=address)
     yield pages
     for context in browser.contexts:
@@ -107,12 +108,28 @@ def _pages(browser: Browser, address: str) -> Iterator[Pages]:
 
 @pytest.fixture
 def pages(browser: Browser, site: Path) -> Iterator[Pages]:
-    """The site as files, without a server. At the end nothing may have gone wrong in the browser."""
-    yield from _pages(browser, f"{site.as_uri()}/")
+    """The site as files, without a server."""
+    yield from watched(browser, f"{site.as_uri()}/")
 
 
 @pytest.fixture
 def served(request: pytest.FixtureRequest, browser: Browser, site: Path) -> Iterator[Pages]:
     """The site as `file`s, or by `http` from a web server."""
     address = f"{site.as_uri()}/" if request.param == "file" else request.getfixturevalue("web_address")
-    yield from _pages(browser, address)
+    yield from watched(browser, address)
+
+
+FIGURES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> list[str]:
+    """Lines for the end of the report: what was measured, and is not asserted."""
+    return request.config.stash.setdefault(FIGURES, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if lines := config.stash.get(FIGURES, []):
+        terminalreporter.section("the catalogue in a browser")
+        for line in lines:
+            terminalreporter.line(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
+from tunehub_registry.index import (
+    Index,
+    IndexName,
+    RecordSetSummary,
+    Shard,
+    ShardEntry,
+    encode_index,
+    encode_shard,
+    package_path,
+    shard_path,
+)
 from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.target import TargetDescriptor
 
@@ -79,3 +91,23 @@ def write_site(folder: Path) -> Path:
 def _run(*words: str) -> None:
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
+
+
+def write_large_site(folder: Path, count: int) -> Path:
+    """The catalogue of a registry of `count` names, without their packages; returns the site's folder."""
+    (folder / "registry/packages/shards").mkdir(parents=True)
+    names = {}
+    for number in range(count):
+        target = TargetDescriptor(kind="llvm", model=f"cpu{number:05}", arch="x86_64", features=("avx", "avx2"))
+        entry = ShardEntry(
+            version="1.0.0", file=package_path(target.name, "1.0.0"), sha256=f"{number:064x}",
+            size=1000 * (number * 7919 % count) + 1, published="2026-01-31T12:00:00Z",
+            record_sets=(RecordSetSummary(tuner="meta_schedule", tvm=">=0.25,<0.28"),),
+        )  # fmt: skip
+        data = encode_shard(Shard(name=target.name, versions=(entry,)))
+        digest = hashlib.sha256(data).hexdigest()
+        (folder / "registry" / shard_path(digest)).write_bytes(data)
+        names[target.name] = IndexName(target=target, shard=digest, shard_size=len(data))
+    (folder / "registry/index.json").write_bytes(encode_index(Index(names=names)))
+    _run("catalogue", str(folder / "registry"), "-o", str(folder / "site"), "--metadata-only")
+    return folder / "site"

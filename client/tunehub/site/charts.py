@@ -65,12 +65,14 @@ def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height
         places = [place + (number - (len(series) - 1) / 2) * width for place, seconds in found if seconds]
         times = [1e3 * seconds for _, seconds in found if seconds]
         made = axes.barh(places, times, height=0.9 * width, color=_SERIES[number], label=plain(name))
-        axes.bar_label(made, [f"{ms:.3g}" for ms in times], padding=3, fontsize=7, color=_TEXT)
+        axes.bar_label(made, [f"{_number(ms)} ms" for ms in times], padding=3, fontsize=7, color=_TEXT)
     if drawn and max(drawn) > _LOGARITHMIC * min(drawn):
         axes.set_xscale("log")
-        axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 2)
+        axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 4)
+        axes.xaxis.set_minor_formatter(lambda _, __: "")
     else:
-        axes.margins(x=0.12)
+        axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(lambda ms, _: _number(ms))
     _dress(axes, [_short(group.label) for group in groups])
     figure.legend(
         loc="upper right", ncols=len(series), fontsize=8, frameon=False, labelcolor=_TEXT, borderpad=0.1,
@@ -89,6 +91,10 @@ def _dress(axes: Any, labels: Sequence[str]) -> None:
     axes.spines[["left", "bottom"]].set_color(_GRID)
     axes.grid(axis="x", color=_GRID, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def _number(ms: float) -> str:
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def _short(text: str) -> str:

@@ -14,6 +14,7 @@ from tunehub_registry.target import TargetDescriptor
 
 MOST_ROWS, MOST_COLUMNS = 60, 12  # of the heat map on the front page
 HOTTEST = 6
+SCALE = (1, 3, 10, 30, 100, 300)  # gains, one of each heat
 Row = TypeVar("Row")
 
 
@@ -75,28 +76,16 @@ class TargetRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeatCell:
-    """A network on a target: its entries, and how hot the best gain is, from 0 (not measured) to `HOTTEST`."""
-
-    entries: tuple[Entry, ...]
-    heat: int
-
-    @property
-    def gain(self) -> float | None:
-        """The best gain of the entries."""
-        return max((e.network.gain for e in self.entries if e.network.gain is not None), default=None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class HeatMap:
-    """Networks by targets. `more_networks` and `more_targets` did not fit."""
+    """Networks by targets, with the entries of each. `more_networks` and `more_targets` did not fit."""
 
     targets: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[NetworkRow, tuple[HeatCell, ...]], ...]
+    rows: tuple[tuple[NetworkRow, tuple[tuple[Entry, ...], ...]], ...]
     dtypes: tuple[str, ...]
     releases: tuple[str, ...]
     more_networks: int
     more_targets: int
+    scale: tuple[int, ...] = SCALE
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,7 +163,7 @@ def heat_map(overview: Overview) -> HeatMap:
     targets = sorted(counts, key=lambda key: (-counts[key], key))
     shown, columns = rows[:MOST_ROWS], targets[:MOST_COLUMNS]
     cells = {row.path: _cells(overview.networks[row.path], columns) for row in shown}
-    visible = [entry.network for found in cells.values() for cell in found for entry in cell.entries]
+    visible = [entry.network for found in cells.values() for cell in found for entry in cell]
     return HeatMap(
         targets=tuple(columns),
         rows=tuple((row, cells[row.path]) for row in shown),
@@ -227,13 +216,8 @@ def _network_row(path: str, entries: Sequence[Entry]) -> NetworkRow:
     )
 
 
-def _cells(entries: Iterable[Entry], columns: Sequence[tuple[str, str]]) -> tuple[HeatCell, ...]:
+def _cells(entries: Iterable[Entry], columns: Sequence[tuple[str, str]]) -> tuple[tuple[Entry, ...], ...]:
     by_target: dict[str, list[Entry]] = {}
     for entry in entries:
         by_target.setdefault(entry.target_path, []).append(entry)
-    cells = []
-    for path, _ in columns:
-        found = tuple(by_target.get(path, ()))
-        best = max((entry.network.gain for entry in found if entry.network.gain is not None), default=None)
-        cells.append(HeatCell(entries=found, heat=heat(best)))
-    return tuple(cells)
+    return tuple(tuple(by_target.get(path, ())) for path, _ in columns)

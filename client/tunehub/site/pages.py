@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from tunehub import __version__
+from tunehub.site.overview import heat
 
 _FOLDER = Path(__file__).parent
 _SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
@@ -30,7 +31,13 @@ class Pages:
             lstrip_blocks=True,
             keep_trailing_newline=True,
         )
-        self._environment.filters |= {"ms": milliseconds, "times": times, "percent": percent, "drawn": Markup}
+        self._environment.filters |= {
+            "ms": milliseconds,
+            "times": times,
+            "percent": percent,
+            "heat": heat,
+            "drawn": Markup,
+        }
         self._environment.globals |= {"version": __version__, **common}
 
     def write(self, template: str, path: str, **values: Any) -> None:

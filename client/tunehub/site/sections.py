@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tunehub.site.charts import Group, bars
+from tunehub.site.data import write_data
 from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages
 from tunehub.site.pages import Pages
 from tunehub.site.trust import RegistryTrust
@@ -13,9 +14,6 @@ from tunehub.site.views import PEERS, EndToEndTimes, PackageView, WorkloadTimes
 ROWS = 100  # of a list on one page
 WORKLOADS = 250  # of a table of workloads on one page
 BARS = 24  # groups in a picture
-CHUNK = 1000  # rows of data in one script
-PACKAGE_FIELDS = ("name", "path", "target", "arch", "version", "published", "releases", "networks", "gain", "yanked")
-NETWORK_FIELDS = ("name", "path", "dtypes", "targets", "gain")
 _BEFORE_AFTER = ("TVM's default", "tunehub")
 
 
@@ -51,7 +49,7 @@ def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrus
     _write_list(out, "packages", overview.packages)
     _write_list(out, "networks", networks)
     _write_list(out, "targets", targets)
-    _write_data(out, overview, networks)
+    write_data(out, overview, networks, targets)
     out.write("trust.html", "trust.html", registries=trust)
     rows = overview.packages[:ROWS]
     facts = {"networks": len(networks), "targets": len(targets)}
@@ -87,43 +85,6 @@ def _write_list(out: Pages, kind: str, rows: Sequence[PackageRow] | Sequence[Net
     for number, some in cut:
         path = f"list/{kind}.html" if number == 1 else f"list/{kind}-{number}.html"
         out.write("list.html", path, kind=kind, rows=some, number=number, numbers=[n for n, _ in cut], total=len(rows))
-
-
-def _write_data(out: Pages, overview: Overview, networks: Sequence[NetworkRow]) -> None:
-    """`data/index.js` says what there is; rows lie in scripts of their own, which pages load when they need them."""
-    packages = [_package_values(row) for row in overview.packages]
-    found = [[row.name, row.path, list(row.dtypes), row.targets, _round(row.gain)] for row in networks]
-    index = {
-        "fields": {"packages": PACKAGE_FIELDS, "networks": NETWORK_FIELDS},
-        "counts": {"packages": len(packages), "networks": len(found)},
-        "scripts": {
-            "packages": _write_rows(out, "packages", packages),
-            "networks": _write_rows(out, "networks", found),
-        },
-        "packages": [],
-        "networks": [],
-    }
-    out.write_script("data/index.js", "window.TUNEHUB", index)
-
-
-def _write_rows(out: Pages, kind: str, rows: Sequence[Sequence[object]]) -> list[str]:
-    """Each script assigns its rows to `TUNEHUB.<kind>[<its number>]`."""
-    paths = []
-    for number, some in pages(rows, CHUNK):
-        paths.append(f"data/{kind}-{number - 1}.js")
-        out.write_script(paths[-1], f"window.TUNEHUB.{kind}[{number - 1}]", some)
-    return paths
-
-
-def _package_values(row: PackageRow) -> list[object]:
-    return [
-        row.name, row.path, row.target_path, row.target.arch, row.version, row.published, list(row.releases),
-        row.networks, _round(row.gain), row.yanked,
-    ]  # fmt: skip
-
-
-def _round(gain: float | None) -> float | None:
-    return None if gain is None else float(f"{gain:.3g}")
 
 
 def _page_name(number: int) -> str:

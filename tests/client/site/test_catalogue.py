@@ -205,9 +205,18 @@ def test_the_embedded_registry_has_pages_of_all_its_packages(tmp_path: Path, mon
     assert report["problems"] == [] and report["packages"] >= 3
     check_pages(tmp_path / "site")
     index = data(tmp_path / "site", "index.js")
-    rows = [row for name in index["scripts"]["packages"] for row in data(tmp_path / "site", Path(name).name)]
-    assert len(rows) == index["counts"]["packages"] == report["packages"]
-    assert {len(row) for row in rows} == {len(index["fields"]["packages"])}
+    rows = {kind: [row for path in paths for row in data(tmp_path / "site", Path(path).name)]
+            for kind, paths in index["scripts"].items()}  # fmt: skip
+    assert len(rows["packages"]) == report["packages"] and len(rows["networks"]) == report["networks"]
+    named = {
+        path[0] if path else index["folders"][kind] + name for kinds, name, _, *path in rows["search"] for kind in kinds
+    }
+    folders = {
+        path.parent
+        for kind in ("package", "network", "target")
+        for path in (tmp_path / "site" / kind).rglob("index.html")
+    }
+    assert {tmp_path / "site" / path for path in named} == folders
     page = (tmp_path / "site/package/llvm-znver5/index.html").read_text()
     assert "comes with tunehub itself" in page and "onnxruntime" in page and "tunehub tune --target host" in page
 
