@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, Record
 from tunehub_registry.package import EVIDENCE, pack
 from tunehub_registry.record import ScheduleRecord, encode_record
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import CURVES, TuningCurve, encode_curves
 
 FAULT = "fault"  # property of the tests of test_faults.py: fault, situation, outcome
 TRACE = Path(__file__).parents[1] / "registry" / "data" / "trace_matmul_llvm.json"
@@ -70,6 +71,7 @@ def make_package(
     profile: str | None = None,
     license: str | None = None,
     networks: tuple[NetworkEntry, ...] = (),
+    curves: Sequence[TuningCurve] = (),
 ) -> bytes:
     manifest = Manifest(
         name=target.name,
@@ -93,6 +95,8 @@ def make_package(
     )
     files = {RECORDS: lines(make_record()) if data is None else data}
     beside = {EVIDENCE: evidence, PROFILE: profile}
+    if curves:
+        files[CURVES] = encode_curves(curves)
     return pack(manifest, files | {name: text.encode() for name, text in beside.items() if text is not None})
 
 

@@ -12,6 +12,7 @@ import click
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import plain_size, print_json
+from tunehub_registry.exceptions import RegistryError
 
 if TYPE_CHECKING:
     from tunehub.exceptions import HubError
@@ -50,7 +51,7 @@ def _write(
     from tunehub.cli.delayed_bar import DelayedBar
     from tunehub.options import read_options
     from tunehub.registries.blob_cache import BlobCache
-    from tunehub.registries.configured import configured_registries
+    from tunehub.registries.configured import configured_registries, trust_store
 
     check_installed("tunehub catalogue")
     from tunehub.site.catalogue import write_catalogue
@@ -66,10 +67,13 @@ def _write(
                 registries,
                 output,
                 cache=BlobCache(options.cache),
+                trust=trust_store(options),
                 metadata_only=metadata_only,
                 on_problem=note,
                 on_package=lambda _: bar(1),
             )
+    except RegistryError as error:  # a damaged key of an attester
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(
             f"-o {output}: {error.strerror or error}; give a folder that you may write"

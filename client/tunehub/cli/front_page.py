@@ -9,7 +9,7 @@ import click
 
 from tunehub.cli.catalogue import check_installed
 from tunehub.cli.delayed_bar import DelayedBar
-from tunehub.cli.writing import LedgerAccess, open_destination, trusted_root
+from tunehub.cli.writing import LedgerAccess, open_destination, trusted_root, user_trust
 from tunehub.options import read_options
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def publish_front_page(address: str, access: LedgerAccess, url: str | None) -> d
             store,
             lambda: _registry(store, root, url),
             cache=BlobCache(read_options().cache),
+            trust=user_trust(),
             on_problem=lambda problem: problems.setdefault(str(problem)),
             on_package=lambda _: bar(1),
             on_bytes=lambda _: bar(1),

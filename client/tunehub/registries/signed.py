@@ -30,6 +30,8 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.catalogue import decode_catalogue
 
 if TYPE_CHECKING:
+    from tuf.api.metadata import Targets
+
     from tunehub.registries.tuf_client import VerifiedMetadata
 
 _FORGED = "nothing of it is used; if this lasts, tell the registry's operator"
@@ -81,6 +83,22 @@ class SignedRegistry(StorePackages):
             remedy = "try again when the registry can be reached"
             raise RegistryUnreadableError(self.address, f"the versions of {name} are not in the cache", remedy=remedy)
         return shard
+
+    def delegations(self) -> Targets | None:
+        """Who may publish which names, as the registry's operator has signed it; None while the network is away.
+
+        Raises RegistryUnreadableError.
+        """
+        self._verified()
+        if self._stale:
+            return None
+        if self._metadata is None:
+            self._state = self._refresh(float("inf"))
+        assert self._metadata is not None
+        try:
+            return self._metadata.delegations()
+        except OSError as error:
+            raise RegistryUnreadableError(self.address, f"its metadata: {error}", remedy="try again") from error
 
     def _verified(self) -> VerifiedState:
         """What the metadata says: as it is now, or where the network fails as it was last verified."""

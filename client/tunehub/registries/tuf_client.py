@@ -17,6 +17,7 @@ from tuf.api.exceptions import (
     ExpiredMetadataError,
     RepositoryError,
 )
+from tuf.api.metadata import Metadata, Targets
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from tunehub.exceptions import RegistryUnreadableError, TrustError
@@ -51,6 +52,7 @@ class VerifiedMetadata:
         when `folder` cannot be written.
         """
         self._address = store.address
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         with _explained(self._address):
             self._updater = Updater(str(folder), METADATA, fetcher=_StoreFetcher(store), config=_CONFIG, bootstrap=root)
@@ -66,6 +68,10 @@ class VerifiedMetadata:
         if found is None or "sha256" not in found.hashes:
             return None
         return ShardRef(sha256=found.hashes["sha256"], length=found.length, snapshot=self.snapshot)
+
+    def delegations(self) -> Targets:
+        """The top-level targets: who may publish which names. Raises OSError when python-tuf's files are gone."""
+        return Metadata[Targets].from_bytes((self._folder / "targets.json").read_bytes()).signed
 
 
 class _StoreFetcher(FetcherInterface):

@@ -1,10 +1,10 @@
-"""Bars of times as SVG, drawn by matplotlib, for the inside of a page: its colours are those of the page's style."""
+"""Times as SVG, in bars and in falling lines, drawn by matplotlib for the inside of a page, in the page's colours."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -36,11 +36,32 @@ class Group:
     seconds: tuple[float | None, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line: pairs of a trial and seconds, up to the trial `end`."""
+
+    label: str
+    points: tuple[tuple[int, float], ...]
+    end: int
+
+
 def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
     """Groups of horizontal bars, one bar a series (six at most), as an `<svg>` element that is described by `title`.
 
     The same times give the same bytes.
     """
+    height = 0.75 + len(groups) * (0.12 + 0.15 * len(series))
+    return _picture(height, lambda figure: _draw(figure, groups, series, height), title)
+
+
+def falling(lines: Sequence[Line], *, title: str) -> str:
+    """Lines that fall in steps (six at most), on two logarithmic axes, as an `<svg>` element as that of `bars`."""
+    height = 3.0 + 0.2 * len(lines)
+    return _picture(height, lambda figure: _draw_lines(figure, lines, height), title)
+
+
+def _picture(height: float, draw: Callable[[Figure], None], title: str) -> str:
+    """A figure of this height in inches."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -48,12 +69,28 @@ def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
     buffer = StringIO()
     with matplotlib.rc_context(_PLAIN), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that its font lacks: the browser has others
-        height = 0.75 + len(groups) * (0.12 + 0.15 * len(series))
         figure = Figure(figsize=(7.4, height))
         FigureCanvasSVG(figure)
-        _draw(figure, groups, series, height)
+        draw(figure)
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA, transparent=True)
     return _for_a_page(buffer.getvalue(), title)
+
+
+def _draw_lines(figure: Figure, lines: Sequence[Line], height: float) -> None:
+    below = (0.6 + 0.2 * len(lines)) / height
+    axes = figure.add_axes((0.1, below, 0.86, 1 - below - 0.1 / height))
+    for line, colour in zip(lines, _SERIES, strict=False):
+        trials = [trial for trial, _ in line.points]
+        times = [1e3 * seconds for _, seconds in line.points]
+        axes.step([*trials, line.end], [*times, times[-1]], where="post", color=colour, label=_short(line.label))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("trial", fontsize=8, color=_TEXT)
+    axes.set_ylabel("milliseconds", fontsize=8, color=_TEXT)
+    _dress(axes, grid="both")
+    legend = figure.legend(loc="lower left", fontsize=8, frameon=False, labelcolor=_TEXT, bbox_to_anchor=(0.09, 0.0))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height: float) -> None:
@@ -73,23 +110,26 @@ def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height
     else:
         axes.margins(x=0.15)
     axes.xaxis.set_major_formatter(lambda ms, _: _number(ms))
-    _dress(axes, [_short(group.label) for group in groups])
+    _name_groups(axes, [_short(group.label) for group in groups])
+    _dress(axes, grid="x")
     figure.legend(
         loc="upper right", ncols=len(series), fontsize=8, frameon=False, labelcolor=_TEXT, borderpad=0.1,
         bbox_to_anchor=(0.99, 1.0),
     )  # fmt: skip
 
 
-def _dress(axes: Any, labels: Sequence[str]) -> None:
+def _name_groups(axes: Any, labels: Sequence[str]) -> None:
     axes.set_yticks(range(len(labels)), labels)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)  # a name is text, also with two dollar signs
     axes.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def _dress(axes: Any, *, grid: str) -> None:
     axes.tick_params(colors=_TEXT, labelsize=8, color=_GRID, which="both")
-    axes.set_xlabel(f"milliseconds{', logarithmic' if axes.get_xscale() == 'log' else ''}", fontsize=8, color=_TEXT)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_GRID)
-    axes.grid(axis="x", color=_GRID, linewidth=0.5)
+    axes.grid(axis=grid, color=_GRID, linewidth=0.5)
     axes.set_axisbelow(True)
 
 

@@ -5,8 +5,7 @@ Each file is read once, through the client's port, checked by its hash, and kept
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +22,7 @@ from tunehub_registry.index import ShardEntry
 from tunehub_registry.manifest import Manifest, RecordSet
 from tunehub_registry.package import EVIDENCE, Package, open_package
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import TuningCurve, curves_in
 
 NAMING_TUNERS = frozenset({"meta_schedule", "template", "ladder"})  # their records say which networks they are from
 
@@ -53,10 +53,10 @@ class RecordName:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetNetworks:
-    """A record set, and how many of its records each network has; empty where its records do not say."""
+    """A record set, and the keys of its records by network; empty where its records do not say."""
 
     record_set: RecordSet
-    networks: Mapping[str, int]
+    networks: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,7 @@ class PackageContents:
     names: Mapping[str, RecordName]
     records: tuple[RecordEvidence, ...]
     networks: tuple[NetworkEvidence, ...]
+    curves: tuple[TuningCurve, ...]
     bad_lines: int
 
 
@@ -120,10 +121,10 @@ def _contents(package: Package) -> PackageContents:
     sets: list[SetNetworks] = []
     bad = 0
     for record_set in package.manifest.record_sets:
-        counts: Counter[str] = Counter()
+        keys: dict[str, list[str]] = {}
         if record_set.tuner in NAMING_TUNERS:
-            bad += _read_records(package, record_set, names, counts)
-        sets.append(SetNetworks(record_set=record_set, networks=dict(counts)))
+            bad += _read_records(package, record_set, names, keys)
+        sets.append(SetNetworks(record_set=record_set, networks=keys))
     records: list[RecordEvidence] = []
     networks: list[NetworkEvidence] = []
     bad += _read_evidence(package, records, networks)
@@ -133,12 +134,15 @@ def _contents(package: Package) -> PackageContents:
         names=names,
         records=tuple(records),
         networks=tuple(networks),
+        curves=curves_in(package),
         bad_lines=bad,
     )
 
 
-def _read_records(package: Package, record_set: RecordSet, names: dict[str, RecordName], counts: Counter[str]) -> int:
-    """Add the records of a set to `names` and `counts`; how many lines were no records."""
+def _read_records(
+    package: Package, record_set: RecordSet, names: dict[str, RecordName], keys: dict[str, list[str]]
+) -> int:
+    """Add the records of a set to `names` and `keys`; how many lines were no records."""
     bad = 0
     with package.open(record_set.file) as stream:
         for record in read_any_records(stream, record_set.file):
@@ -146,7 +150,8 @@ def _read_records(package: Package, record_set: RecordSet, names: dict[str, Reco
                 bad += 1
                 continue
             names.setdefault(record.exact, RecordName(op=record.op, networks=record.networks))
-            counts.update(set(record.networks))
+            for network in set(record.networks):
+                keys.setdefault(network, []).append(record.exact)
     return bad
 
 

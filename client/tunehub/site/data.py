@@ -70,10 +70,14 @@ def _search_row(kinds: str, name: str, about: Sequence[str], path: str) -> Row:
 
 def _package_columns(row: PackageRow) -> Row:
     return [
-        row.path, "yanked" if row.yanked else "", row.name, row.target.arch, row.version, row.published,
+        row.path, _note(row), row.name, row.target.arch, row.version, row.published,
         ", ".join(row.releases), row.networks or "", _gain(row.gain), [row.size, do_filesizeformat(row.size)],
         row.registry,
     ]  # fmt: skip
+
+
+def _note(row: PackageRow) -> str:
+    return "yanked" if row.yanked else "superseded" if row.successor else ""
 
 
 def _network_columns(row: NetworkRow) -> Row:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tunehub.site.names import plain
 from tunehub.site.releases import RELEASES
+from tunehub.site.replays import ReplayCounts, ReplaysView
 from tunehub.site.views import EndToEndTimes, PackageView, TunedNetwork
 from tunehub_registry.target import TargetDescriptor
 
@@ -20,7 +21,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageRow:
-    """A name in the list of packages."""
+    """A name in the list of packages. `matrix` is by release of `RELEASES`, None where nobody replayed it."""
 
     name: str
     path: str
@@ -34,6 +35,8 @@ class PackageRow:
     networks: int
     gain: float | None
     yanked: bool
+    successor: str
+    matrix: tuple[ReplayCounts | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +89,15 @@ class HeatMap:
     more_networks: int
     more_targets: int
     scale: tuple[int, ...] = SCALE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TypeRow:
+    """A type of numbers: by release of `RELEASES`, of how many networks on targets records work there by a replay, and
+    of how many only the publisher says so, since nobody tried."""
+
+    dtype: str
+    cells: tuple[tuple[int, int], ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,6 +186,23 @@ def heat_map(overview: Overview) -> HeatMap:
     )
 
 
+def type_rows(overview: Overview) -> list[TypeRow]:
+    """Every type of numbers, by its name."""
+    networks = [entry.network for entries in overview.networks.values() for entry in entries]
+    counts: dict[str, dict[str, list[int]]] = {}
+    for network in networks:
+        row = counts.setdefault(network.dtype, {release: [0, 0] for release in RELEASES})
+        for covered in network.coverage:
+            if covered.counts is not None and covered.counts.works:
+                row[covered.release][0] += 1
+            elif covered.usable:
+                row[covered.release][1] += 1
+    return [
+        TypeRow(dtype=dtype, cells=tuple((replayed, stated) for replayed, stated in row.values()))
+        for dtype, row in sorted(counts.items())
+    ]
+
+
 def heat(gain: float | None) -> int:
     """From 0 (not measured) over 1 (no gain) to `HOTTEST` (some hundred times as fast), by powers of three."""
     if gain is None:
@@ -202,7 +231,16 @@ def _row(view: PackageView) -> PackageRow:
         networks=len(contents.tuned) if contents else 0,
         gain=contents.gain if contents else None,
         yanked=view.current.yanked is not None,
+        successor=view.current.successor,
+        matrix=_matrix(view.replays),
     )
+
+
+def _matrix(replays: ReplaysView | None) -> tuple[ReplayCounts | None, ...]:
+    if replays is None:
+        return (None,) * len(RELEASES)
+    sums = {release: counts for (release, _), counts in zip(replays.releases, replays.sums, strict=True)}
+    return tuple(sums.get(release) for release in RELEASES)
 
 
 def _network_row(path: str, entries: Sequence[Entry]) -> NetworkRow:

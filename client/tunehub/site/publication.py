@@ -10,6 +10,7 @@ from tunehub.exceptions import HubError
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.ordered import Registries
 from tunehub.registries.port import OnProblem, Registry
+from tunehub.registries.trust_store import TrustStore
 from tunehub.site.catalogue import CatalogueReport, fill_site
 from tunehub_registry.publishing.site import PublishedSite, publish_site
 from tunehub_registry.stores.port import OnBytes, WritableStore
@@ -28,6 +29,7 @@ def publish_catalogue(
     open_registry: Callable[[], Registry],
     *,
     cache: BlobCache,
+    trust: TrustStore,
     on_problem: OnProblem,
     on_package: Callable[[str], None],
     on_bytes: OnBytes,
@@ -43,9 +45,11 @@ def publish_catalogue(
 
     def write(folder: Path) -> None:
         registries = Registries([open_registry()], _raise)
-        reports.append(
-            fill_site(registries, folder, cache=cache, metadata_only=None, on_problem=on_problem, on_package=on_package)
-        )
+        report = fill_site(
+            registries, folder, cache=cache, trust=trust, metadata_only=None, on_problem=on_problem,
+            on_package=on_package,
+        )  # fmt: skip
+        reports.append(report)
 
     site = publish_site(store, write, on_bytes=on_bytes)
     return PublishedCatalogue(report=reports[-1], site=site)

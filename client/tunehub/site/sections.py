@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tunehub.site.charts import Group, bars
+from tunehub.site.charts import Group, Line, bars, falling
+from tunehub.site.curves import CurveView
 from tunehub.site.data import write_data
-from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages
+from tunehub.site.overview import Entry, NetworkRow, Overview, PackageRow, TargetRow, heat_map, pages, type_rows
 from tunehub.site.pages import Pages
+from tunehub.site.releases import RELEASES
 from tunehub.site.trust import RegistryTrust
 from tunehub.site.views import PEERS, EndToEndTimes, PackageView, WorkloadTimes
 
 ROWS = 100  # of a list on one page
 WORKLOADS = 250  # of a table of workloads on one page
 BARS = 24  # groups in a picture
+CURVES = 6  # lines in a picture
 _BEFORE_AFTER = ("TVM's default", "tunehub")
 
 
 def write_package(out: Pages, view: PackageView) -> None:
     """The page of a package, and further pages of its workloads."""
     contents = view.contents
+    curves = contents.curves if contents else ()
     workloads = contents.workloads if contents else ()
     cut = list(pages(workloads, WORKLOADS))
     numbers = [number for number, _ in cut]
@@ -31,6 +35,8 @@ def write_package(out: Pages, view: PackageView) -> None:
         workloads=cut[0][1],
         network_chart=_network_chart(contents.networks if contents else (), view.name),
         workload_chart=_workload_chart(workloads, view.name),
+        curve_chart=_curve_chart(curves, view.name),
+        curve_rows=curves[:WORKLOADS],
         numbers=numbers,
     )
     for number, rows in cut[1:]:
@@ -38,8 +44,8 @@ def write_package(out: Pages, view: PackageView) -> None:
         out.write("workloads.html", path, package=view, workloads=rows, number=number, numbers=numbers)
 
 
-def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrust]) -> None:
-    """All other pages."""
+def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrust], attesters: Sequence[str]) -> None:
+    """All other pages. `attesters` are the ids of the keys whose attestations count."""
     networks, targets = overview.network_rows(), overview.target_rows()
     out.copy_static()
     for row in networks:
@@ -50,10 +56,11 @@ def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrus
     _write_list(out, "networks", networks)
     _write_list(out, "targets", targets)
     write_data(out, overview, networks, targets)
-    out.write("trust.html", "trust.html", registries=trust)
+    out.write("trust.html", "trust.html", registries=trust, attesters=attesters)
     rows = overview.packages[:ROWS]
     facts = {"networks": len(networks), "targets": len(targets)}
-    out.write("front.html", "index.html", overview=overview, heat=heat_map(overview), rows=rows, facts=facts)
+    values = {"heat": heat_map(overview), "types": type_rows(overview), "releases": RELEASES}
+    out.write("front.html", "index.html", overview=overview, rows=rows, facts=facts, **values)
 
 
 def _write_network(out: Pages, row: NetworkRow, entries: Sequence[Entry]) -> None:
@@ -115,3 +122,9 @@ def _workload_chart(workloads: Sequence[WorkloadTimes], name: str) -> str:
     shown = [item for item in workloads if item.admitted][:BARS]
     groups = [Group(label=item.op or item.key, seconds=(item.default_s, item.tuned_s)) for item in shown]
     return bars(groups, _BEFORE_AFTER, title=f"{name}: the workloads that gain the most") if groups else ""
+
+
+def _curve_chart(curves: Sequence[CurveView], name: str) -> str:
+    """The curves that fell the most."""
+    lines = [Line(label=item.op or item.key, points=item.steps, end=item.trials) for item in curves[:CURVES]]
+    return falling(lines, title=f"{name}: best times by trial") if lines else ""

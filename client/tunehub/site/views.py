@@ -11,14 +11,22 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.successors import successor_text
+from tunehub.site.attested import AttestationsView, attestations_view
+from tunehub.site.beside import Beside
 from tunehub.site.contents import PackageContents, VersionLine
+from tunehub.site.curves import CurveView, curve_views
 from tunehub.site.names import plain, slug
 from tunehub.site.releases import releases_of
+from tunehub.site.replays import ReleaseCoverage, ReplaysView, network_coverages, replays_view
+from tunehub.site.trust import PublisherView
+from tunehub_registry.compat import Compat
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 from tunehub_registry.index import ShardEntry
 from tunehub_registry.manifest import Provenance
 from tunehub_registry.target import TargetDescriptor
 
+SIGNED = "signed by the publisher to whom the name is delegated (TUF)"
 PEERS = {
     "tuned_graphs_s": "tunehub, CUDA graphs",
     "onnxruntime_s": "onnxruntime",
@@ -29,7 +37,10 @@ PEERS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionView:
-    """One published version; `sets` are its tuners with their TVM versions, `yanked` the reason why it is hidden."""
+    """One published version; `sets` are its tuners with their TVM versions, `yanked` the reason why it is hidden.
+
+    `successor` says what to use instead, `successor_name` only which package; `documents` are the kinds beside.
+    """
 
     version: str
     published: str
@@ -38,6 +49,9 @@ class VersionView:
     sets: tuple[tuple[str, str], ...]
     yanked: str | None
     license: str
+    successor: str
+    successor_name: str
+    documents: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,9 +149,14 @@ class TunedNetwork:
     dtype: str
     source: str
     inputs: tuple[tuple[str, str], ...]
-    releases: tuple[str, ...]
+    coverage: tuple[ReleaseCoverage, ...]
     records: int | None
     gain: float | None
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases of TVM that there are records for, without those on which all of them fail."""
+        return tuple(item.release for item in self.coverage if item.usable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +168,7 @@ class ContentsView:
     tuned: tuple[TunedNetwork, ...]
     networks: tuple[EndToEndTimes, ...]
     workloads: tuple[WorkloadTimes, ...]
+    curves: tuple[CurveView, ...]
     admitted: int
     refused: int
     gain: float | None
@@ -158,7 +178,11 @@ class ContentsView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageView:
-    """A name with its versions. `contents` is None where the file was not read; `problem` says why, if it failed."""
+    """A name with its versions. `contents` is None where the file was not read; `problem` says why, if it failed.
+
+    `publisher` is None where nobody signs. `replays` and `attestations` are None where there are none, or where they
+    were not read; `beside_problems` says why, if that failed.
+    """
 
     name: str
     path: str
@@ -166,11 +190,20 @@ class PackageView:
     target_path: str
     registry: str
     trust: str
+    publisher: PublisherView | None
     current: VersionView
     older: tuple[VersionView, ...]
     lock: str
     contents: ContentsView | None
     problem: str
+    replays: ReplaysView | None
+    attestations: AttestationsView | None
+    beside_problems: tuple[str, ...]
+
+    @property
+    def signed(self) -> bool:
+        """Whether its registry is."""
+        return self.trust == SIGNED
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -179,9 +212,19 @@ class PackageView:
 
 
 def package_view(
-    line: VersionLine, path: str, contents: PackageContents | None, *, signed: bool, problem: str = ""
+    line: VersionLine,
+    path: str,
+    contents: PackageContents | None,
+    beside: Beside,
+    publisher: PublisherView | None,
+    *,
+    problem: str = "",
 ) -> PackageView:
     """The page of a name; `path` is its folder in the site."""
+    current = _version(line.current)
+    signed = bool(getattr(line.registry, "signed", False))
+    names = contents.names if contents else {}
+    stated = releases_of(tvm for _, tvm in current.sets)
     return PackageView(
         name=line.name,
         path=path,
@@ -189,11 +232,15 @@ def package_view(
         target_path=target_path(line.name),
         registry=plain(line.registry.address),
         trust=_trust(line.registry.address, signed),
-        current=_version(line.current),
+        publisher=publisher,
+        current=current,
         older=tuple(_version(entry) for entry in line.versions if entry is not line.current),
         lock=lock_command(line.name, line.current.version, line.registry.address),
-        contents=None if contents is None else contents_view(contents),
+        contents=None if contents is None else contents_view(contents, beside.compat),
         problem=plain(problem),
+        replays=None if beside.compat is None else replays_view(beside.compat, names, stated),
+        attestations=None if beside.attestations is None else attestations_view(beside.attestations),
+        beside_problems=tuple(map(plain, beside.problems)),
     )
 
 
@@ -213,8 +260,8 @@ def target_path(name: str) -> str:
     return f"target/{slug(name)}"
 
 
-def contents_view(contents: PackageContents) -> ContentsView:
-    """The evidence and provenance of a package."""
+def contents_view(contents: PackageContents, compat: Compat | None) -> ContentsView:
+    """The evidence and provenance of a package, with its replays."""
     types = {entry.name: entry.dtype for entry in contents.manifest.networks}
     networks = tuple(_network(item, types) for item in sorted(contents.networks, key=lambda item: item.network))
     workloads = sorted((_workload(item, contents) for item in contents.records), key=_workload_order)
@@ -226,9 +273,10 @@ def contents_view(contents: PackageContents) -> ContentsView:
             for item in contents.manifest.record_sets
         ),
         made=_made(contents),
-        tuned=tuple(_tuned(contents, networks)),
+        tuned=tuple(_tuned(contents, networks, compat)),
         networks=networks,
         workloads=tuple(workloads),
+        curves=curve_views(contents.curves, contents.names),
         admitted=len(admitted),
         refused=len(workloads) - len(admitted),
         gain=geometric_mean(admitted) if admitted else None,
@@ -239,7 +287,7 @@ def contents_view(contents: PackageContents) -> ContentsView:
 
 def _trust(address: str, signed: bool) -> str:
     if signed:
-        return "signed by the publisher to whom the name is delegated (TUF)"
+        return SIGNED
     return "comes with tunehub itself" if address == EMBEDDED else "unsigned: who can write to the registry decides"
 
 
@@ -252,6 +300,9 @@ def _version(entry: ShardEntry) -> VersionView:
         sets=tuple(dict.fromkeys((item.tuner, item.tvm) for item in entry.record_sets)),
         yanked=None if entry.yanked is None else plain(entry.yanked) or "no reason given",
         license=plain(_set(entry.license) or ""),
+        successor=plain(successor_text(entry) or ""),
+        successor_name=entry.successor.name if entry.successor else "",
+        documents=tuple(document.kind for document in entry.documents or ()),
     )
 
 
@@ -336,16 +387,13 @@ def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((plain(key), plain(str(value))) for key, value in sorted(values.items()))
 
 
-def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes]) -> Iterable[TunedNetwork]:
-    """The networks of the manifest. Those that no record names are credited to the sets whose records name none."""
+def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes], compat: Compat | None) -> Iterable[TunedNetwork]:
+    """The networks of the manifest."""
     gains: dict[str, list[float]] = {}
     for item in times:
         gains.setdefault(item.path, []).append(item.gain)
-    silent = [item.record_set.tvm for item in contents.sets if not item.networks]
+    coverages = network_coverages(contents, compat)
     for entry in sorted(contents.manifest.networks, key=lambda entry: entry.name):
-        found = [
-            (item.record_set.tvm, item.networks[entry.name]) for item in contents.sets if entry.name in item.networks
-        ]
         path = network_path(entry.name)
         yield TunedNetwork(
             name=plain(entry.name),
@@ -353,8 +401,8 @@ def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes]) -> Iterabl
             dtype=plain(entry.dtype),
             source=plain(entry.source),
             inputs=tuple((plain(name), " × ".join(map(str, shape))) for name, shape in entry.inputs.items()),
-            releases=releases_of([tvm for tvm, _ in found] or silent),
-            records=sum(count for _, count in found) or None,
+            coverage=coverages[entry.name],
+            records=sum(len(item.networks.get(entry.name, ())) for item in contents.sets) or None,
             gain=max(gains.get(path, ()), default=None),
         )
 
