@@ -79,3 +79,30 @@ def test_traces_apply_and_keep_to_the_limits(name: str, records: dict[str, Any])
     scheduled = apply_exact(task.mod, import_trace(trace)).mod["main"]
     check_function(scheduled, task.mod["main"], target)
     assert "threadIdx.x" in scheduled.script()
+
+
+def test_ladders_are_lowered_and_found_right_on_both_sides_of_their_bounds() -> None:
+    """TVM 0.26 leaves the name of a buffer's memory as it was when shapes become known: views are to have none."""
+    from tunehub.cuda.knobs import knob_space
+    from tunehub.relax.keys import workload_key
+    from tunehub.relax.nodes import main_module
+    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.schedule.size_ladder import by_ladder
+    from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
+
+    weight = relax.const(np.ones((96, 64), "float32"))
+    rows = tvm.tirx.Var("rows", "int64")
+    target = tvm.target.Target(TARGET)
+    prepared = prepare(net(lambda _, x: relax.op.matmul(x, weight), (rows, 96)), target)
+    (function,) = [each for each in prepared.functions.values() if isinstance(each, tvm.tirx.PrimFunc)]
+    choices = knob_space(main_module(function), target)
+
+    def step(up_to: int | None, size: int, choice: Any) -> LadderStep:
+        times, knobs = (TimesAt(at=(size,), run_s=1e-6, default_s=1e-5),), dict(choice.knobs)
+        return LadderStep(up_to=up_to, template=choice.template, version=choice.version, knobs=knobs, times=times)
+
+    record = LadderRecord(
+        exact=workload_key(main_module(function)), op="matmul", source="test", symbols=1,
+        ladder=(step(7, 4, choices[0]), step(None, 33, choices[6])),
+    )  # fmt: skip
+    assert "branch" in by_ladder(function, target, record, lambda _: None).mod.script()

@@ -20,19 +20,33 @@ if TYPE_CHECKING:
     from tunehub_registry.compat import Compat
 
 _SHOWN = 10
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("packages", metavar="PACKAGE.tunepkg...", nargs=-1, required=True, type=FILE)
 @click.option("--tvm", default="all", show_default=True, help="The releases, such as 0.27,0.26.")
+@click.option("--model", "models", multiple=True, type=EXISTING, help="A model that has workloads of the records.")
+@click.option("--from-misses", "misses", multiple=True, type=EXISTING, help="A file of misses that has some.")
 @click.option("-o", "--output", type=FILE, help="Where to write the results, to be attached to the package.")
 @click.option("--here", is_flag=True, help="Replay on the TVM that is installed here, and make no environment.")
 @json_option
-def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, as_json: bool) -> None:
+def replay(
+    packages: Sequence[Path],
+    tvm: str,
+    models: Sequence[Path],
+    misses: Sequence[Path],
+    output: Path | None,
+    here: bool,
+    as_json: bool,
+) -> None:
     """Replay every record of PACKAGEs on releases of TVM, each in an environment of its own.
 
     Environments are made by uv, where it is there, and kept in the cache. `tunehub attach` publishes the results beside
     the package: clients then leave out what their TVM cannot use. Exits with 1 when a record fails.
+
+    Workloads come from the networks that the package was made of, where they are known by name, and from the files that
+    are given. An ONNX file is imported anew on each release; misses are for the release that wrote them.
     """
     import sys
 
@@ -40,11 +54,13 @@ def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, 
     from tunehub_builder.replay.environments import environment
     from tunehub_builder.replay.releases import installed_release, parse_releases
     from tunehub_builder.replay.run import replay as replay_on
+    from tunehub_builder.replay.workloads import WorkloadFiles
     from tunehub_registry.compat import encode_compat
 
     if output is not None and len(packages) > 1:
         raise click.UsageError("-o: give one package, the results are of one")
     cache = read_options().cache
+    files = WorkloadFiles(models=_absolute(models), misses=_absolute(misses))
 
     def python_of(release: TVMRelease) -> Path:
         return Path(sys.executable) if here else environment(release, cache)
@@ -53,7 +69,7 @@ def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, 
     with errors():
         releases = (installed_release(),) if here else parse_releases(tvm)
         for path in packages:
-            found.append(replay_on(path, releases, python_of, partial(_say, path)))
+            found.append(replay_on(path, releases, python_of, partial(_say, path), files))
             if output is not None:
                 output.write_bytes(encode_compat(found[-1]))
     if as_json:
@@ -65,6 +81,10 @@ def replay(packages: Sequence[Path], tvm: str, output: Path | None, here: bool, 
         item.outcome == "failed" for compat in found for release in compat.releases for item in release.records
     )
     sys.exit(1 if failed else 0)
+
+
+def _absolute(paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(str(path.absolute()) for path in paths)
 
 
 def _say(path: Path, release: TVMRelease) -> None:

@@ -41,8 +41,10 @@ def names() -> tuple[str, ...]:
 
 def is_known(name: str) -> bool:
     """Whether `get` has a network of this name."""
-    wholes = {name, *(name.removesuffix(f"_{each}") for each in _PRECISIONS)}
-    return name in names() or not wholes.isdisjoint((*LIGHT, *_DEFINED))
+    wholes = {name, *(name.removesuffix(f"_{each}") for each in _PRECISIONS)} | (
+        {name.removesuffix(_HALF)} - _WHOLE_ONLY
+    )
+    return not wholes.isdisjoint((*LIGHT, *_DEFINED))
 
 
 def get(name: str, *, seed: int = 0) -> Network:

@@ -18,9 +18,7 @@ _GRAPH = "graph_tuner"
 _LOADED = "TVM reads it; its steps were not applied to the graph of its network"
 
 
-def replay_logs(
-    package: Package, done: Collection[tuple[str, str]], passed_over: Collection[str], on_begin: OnBegin
-) -> Iterator[RecordReplay]:
+def replay_logs(package: Package, done: Collection[tuple[str, str]], on_begin: OnBegin) -> Iterator[RecordReplay]:
     """What comes of each record but those ``done``; of a graph-level set, of all its records together."""
     for item in package.manifest.record_sets:
         if item.tuner not in LOG_TUNERS:

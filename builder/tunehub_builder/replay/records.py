@@ -1,4 +1,4 @@
-"""Our own records on TVM 0.25 and newer: networks are built as for tuning, and each record schedules its workload.
+"""Our own records on TVM 0.25 and newer: workloads are made as for tuning, and each record schedules its own.
 
 Records come from a package: they pass the parser, the allow-list and the guards that a compile has. No code is made, so
 that no GPU is needed.
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
+from tunehub.exceptions import typed_last_line
 from tunehub.measure.difference import difference_reason
-from tunehub.records.key_scheme import LADDER, RECORD_TUNERS, TEMPLATE
+from tunehub.records.key_scheme import RECORD_TUNERS
 from tunehub.records.lookup import Candidate, EmptyLookup
 from tunehub.relax.keys import workload_key
 from tunehub.relax.schedule.apply import apply_candidate
@@ -27,51 +30,75 @@ from tunehub.target.host import host_descriptor, host_target
 from tunehub.verify.limits import VerifyLimits
 from tunehub.verify.port import ScheduledFunction, ScheduleVerifier, TrustingVerifier
 from tunehub.verify.workers import WorkerVerifier
-from tunehub_builder import networks
-from tunehub_builder.networks.network import OPEN
 from tunehub_builder.replay.results import OnBegin, failure, not_run
-from tunehub_builder.tuning.tasks import extract_tasks
+from tunehub_builder.replay.workloads import WorkloadFiles, WorkloadSource, is_known, sources
 from tunehub_registry.any_record import AnyRecord, read_any_records
 from tunehub_registry.compat import RecordReplay
 from tunehub_registry.evidence import BadLine
 from tunehub_registry.ladder_record import LadderRecord
-from tunehub_registry.manifest import NetworkEntry
 from tunehub_registry.package import Package
 from tunehub_registry.record import ScheduleRecord
 from tunehub_registry.target import Rejected, TargetDescriptor, match
 from tunehub_registry.trace_rules import validate_trace
 
 SAMPLE = 4  # records of a tuner that are run, of as many networks
-_OPEN_SIZES = (16,)  # keys do not depend on them
-_NO_NETWORK = "the networks that have its workload cannot be built by name"
+_NO_NETWORK = "the networks that have its workload cannot be built by name, and no file has it"
 _OTHER_WORKLOADS = "this TVM makes no such workload of its networks"
 Record = AnyRecord | LadderRecord
 
 
 def replay_records(
-    package: Package, done: Collection[tuple[str, str]], passed_over: Collection[str], on_begin: OnBegin
-) -> Iterator[RecordReplay]:
-    """What comes of each record but those ``done``, network by network but for those ``passed_over``."""
-    target = as_tvm_target(package.manifest.target.name)
-    with _runner(package.manifest.target) as runner:
+    package: Package, files: WorkloadFiles, done: Collection[tuple[str, str]], passed_over: Collection[str],
+    on_begin: OnBegin,
+) -> Iterator[RecordReplay]:  # fmt: skip
+    """What comes of each record but those ``done``, source by source of workloads but for those ``passed_over``."""
+    described = package.manifest.target
+    target = as_tvm_target(described.name)
+    with _runner(described) as runner:
         for tuner, records in _by_tuner(package).items():
-            runs = 0
-            missing = {key: record for key, record in records.items() if (tuner, key) not in done}
-            for entry in _networks_of(package.manifest.networks, missing, passed_over):
-                if not _wants(entry.name, missing):
-                    continue
-                on_begin("", entry.name)
-                to_run = runs + 1 if runner is not None and runs < SAMPLE else runs
-                for key, mod in _workloads(entry, tuner, target).items():
-                    record = missing.pop(key, None)
-                    if record is not None:
-                        on_begin(tuner, key)
-                        found = replay_record(record, tuner, mod, target, runner if runs < to_run else None)
-                        runs += found.ran
-                        yield found
-            for key, record in missing.items():
-                known = any(map(_is_known, record.networks))
-                yield from not_run(tuner, [key], _OTHER_WORKLOADS if known else _NO_NETWORK)
+            replay = _TunerReplay(tuner=tuner, target=target, on_begin=on_begin, runner=runner)
+            replay.missing = {key: record for key, record in records.items() if (tuner, key) not in done}
+            for source in sources(package.manifest, files, replay.missing):
+                if source.name not in passed_over and replay.missing:
+                    yield from replay.of(source)
+            yield from replay.not_tried()
+
+
+@dataclass(kw_only=True)
+class _TunerReplay:
+    """The records of one tuner: those ``missing`` yet, how many were run, and why sources have no workloads."""
+
+    tuner: str
+    target: Any
+    on_begin: OnBegin
+    runner: ScheduleVerifier | None
+    missing: dict[str, Record] = field(default_factory=dict)
+    _runs: int = 0
+    _unread: list[str] = field(default_factory=list)
+
+    def of(self, source: WorkloadSource) -> Iterator[RecordReplay]:
+        """Replay what is missing on the workloads of a source; one record of each is run, until there is a sample."""
+        self.on_begin("", source.name)
+        most = min(self._runs + 1, SAMPLE)
+        try:
+            workloads = source.workloads(self.tuner, self.target)
+        except Exception as error:  # importers and passes raise anything
+            self._unread.append(f"{Path(source.name).name}: {typed_last_line(error)}")
+            return
+        for key, mod in workloads.items():
+            record = self.missing.pop(key, None)
+            if record is not None:
+                self.on_begin(self.tuner, key)
+                runner = self.runner if self._runs < most else None
+                found = replay_record(record, self.tuner, mod, self.target, runner)
+                self._runs += found.ran
+                yield found
+
+    def not_tried(self) -> Iterator[RecordReplay]:
+        """The records that no source has a workload of."""
+        for key, record in self.missing.items():
+            reason = _OTHER_WORKLOADS if any(map(is_known, record.networks)) else _NO_NETWORK
+            yield from not_run(self.tuner, [key], "; ".join([reason, *self._unread]))
 
 
 def replay_record(
@@ -135,38 +162,3 @@ def _by_tuner(package: Package) -> dict[str, dict[str, Record]]:
                     if not isinstance(record, BadLine):
                         found[item.tuner].setdefault(record.exact, record)
     return found
-
-
-def _networks_of(
-    entries: Collection[NetworkEntry], missing: dict[str, Record], passed_over: Collection[str]
-) -> list[NetworkEntry]:
-    """The networks that records name and that can be built by name, those of many records first."""
-    counts: dict[str, int] = defaultdict(int)
-    for record in missing.values():
-        for name in record.networks:
-            counts[name] += 1
-    known = [entry for entry in entries if entry.name not in passed_over and _is_known(entry.name)]
-    return sorted(known, key=lambda entry: -counts[entry.name])
-
-
-def _wants(name: str, missing: dict[str, Record]) -> bool:
-    return any(name in record.networks for record in missing.values())
-
-
-def _is_known(name: str) -> bool:
-    return networks.is_known(name.removesuffix("_open"))
-
-
-def _workloads(entry: NetworkEntry, tuner: str, target: Any) -> dict[str, Any]:
-    """The workloads of a network by key, as the tuner had them."""
-    dims: dict[str, tuple[int, ...]] = {}
-    if OPEN in entry.source:
-        dims = {name.strip(): _OPEN_SIZES for name in entry.source.partition(OPEN)[2].split(",")}
-    network = networks.get_open(entry.name.removesuffix("_open"), dims)
-    by_knobs = tuner in (TEMPLATE, LADDER)
-    cuda = target.kind.name == "cuda"
-    tasks = extract_tasks(
-        [(network.name, network.relax_module())], target, layout="auto" if by_knobs and not cuda else "keep",
-        dims=network.dims or None, turned=by_knobs and cuda, precision=network.compiled_in,
-    )  # fmt: skip
-    return {task.exact: task.mod for task in tasks}

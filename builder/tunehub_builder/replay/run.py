@@ -17,10 +17,12 @@ from tunehub.target.tvm_releases import TVMRelease
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.replay.results import failure
 from tunehub_builder.replay.worker import Begun, Ended, Line, ReplayJob, Started
+from tunehub_builder.replay.workloads import WorkloadFiles
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 
+NO_FILES = WorkloadFiles()
 _MAX_DEATHS = 16
 _WORKER_S = 3600.0  # for all records of a package on one release
 _ENDS = 5  # lines of a worker's output that an error shows
@@ -29,8 +31,12 @@ Environment = Callable[[TVMRelease], Path]
 OnRelease = Callable[[TVMRelease], None]
 
 
-def replay(path: Path, releases: Sequence[TVMRelease], environment: Environment, on_release: OnRelease) -> Compat:
-    """Replay a package on releases, newest first. `environment` gives the Python for one.
+def replay(
+    path: Path, releases: Sequence[TVMRelease], environment: Environment, on_release: OnRelease,
+    files: WorkloadFiles = NO_FILES,
+) -> Compat:  # fmt: skip
+    """Replay a package on releases, newest first. `environment` gives the Python for one; `files` have workloads that
+    no network known by name has.
 
     Raises PackageError and FormatError for a bad package, BuilderError when a worker cannot start.
     """
@@ -39,7 +45,7 @@ def replay(path: Path, releases: Sequence[TVMRelease], environment: Environment,
     found: list[ReleaseReplay] = []
     for release in releases:
         on_release(release)
-        found.append(_replay_on(release, path, environment(release)))
+        found.append(_replay_on(release, ReplayJob(package=str(path.resolve()), files=files), environment(release)))
     return Compat(
         name=manifest.name,
         version=manifest.version,
@@ -66,12 +72,12 @@ def _compared(item: RecordReplay, texts: dict[tuple[str, str], str]) -> RecordRe
     return item if same else structs.replace(item, outcome="differs")
 
 
-def _replay_on(release: TVMRelease, path: Path, python: Path) -> ReleaseReplay:
+def _replay_on(release: TVMRelease, whole: ReplayJob, python: Path) -> ReleaseReplay:
     tvm = ""
     results: dict[tuple[str, str], RecordReplay] = {}
     passed_over: tuple[str, ...] = ()
     for _attempt in range(_MAX_DEATHS):
-        job = ReplayJob(package=str(path.resolve()), done=tuple(results), passed_over=passed_over)
+        job = structs.replace(whole, done=tuple(results), passed_over=passed_over)
         how, lines = _run_worker(python, job)
         tvm = next((line.tvm for line in lines if isinstance(line, Started)), tvm)
         results |= {(line.result.tuner, line.result.key): line.result for line in lines if isinstance(line, Ended)}

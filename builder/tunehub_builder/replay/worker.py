@@ -14,6 +14,7 @@ import msgspec
 
 from tunehub.target.tvm_generation import find_tvm, require_tvm
 from tunehub_builder.replay.results import OnBegin
+from tunehub_builder.replay.workloads import WorkloadFiles
 from tunehub_registry.compat import RecordReplay
 from tunehub_registry.package import Package, open_package
 
@@ -41,20 +42,26 @@ Line = Started | Begun | Ended
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to replay: a package, without what is `done` (tuner and key), and without the networks `passed_over`."""
+    """What to replay: a package, without what is `done` (tuner and key); where workloads come from beside the networks
+    known by name; and the names of networks and files to be `passed_over`."""
 
     package: str
+    files: WorkloadFiles = WorkloadFiles()
     done: tuple[tuple[str, str], ...] = ()
     passed_over: tuple[str, ...] = ()
 
 
 def replay_package(package: Package, job: ReplayJob, on_begin: OnBegin) -> Iterator[RecordReplay]:
     """What comes of each record that the installed TVM is to serve."""
+    done = frozenset(job.done)
     if require_tvm() == "relay":
-        from tunehub_builder.replay.logs import replay_logs as replay
+        from tunehub_builder.replay.logs import replay_logs
+
+        yield from replay_logs(package, done, on_begin)
     else:
-        from tunehub_builder.replay.records import replay_records as replay
-    yield from replay(package, frozenset(job.done), frozenset(job.passed_over), on_begin)
+        from tunehub_builder.replay.records import replay_records
+
+        yield from replay_records(package, job.files, done, frozenset(job.passed_over), on_begin)
 
 
 def main(arguments: list[str]) -> None:

@@ -36,7 +36,9 @@ def test_inputs_are_identifiers_with_fixed_shapes(name: str) -> None:
 def test_networks_are_known_in_half_precision() -> None:
     network = networks.get("squeezenet_fp16")
     assert (network.name, network.dtype) == ("squeezenet_fp16", "float16")
+    assert networks.is_known("squeezenet_fp16")
     for name in ("squeezenet_fp16_fp16", "mobilenet_v2_fp16"):
+        assert not networks.is_known(name)
         with pytest.raises(networks.UnknownNetworkError):
             networks.get(name)
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import stat
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
+from tunehub.report.misses import Miss
 from tunehub.target.tvm_releases import RELEASES
+from tunehub_builder import networks
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.replay.releases import installed_release, parse_releases
 from tunehub_builder.replay.run import compared, replay
-from tunehub_registry.compat import RecordReplay, ReleaseReplay
+from tunehub_builder.replay.workloads import WorkloadFiles, sources
+from tunehub_builder.tuning.tasks import extract_tasks
+from tunehub_registry.any_record import AnyRecord, read_any_records
+from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
+from tunehub_registry.evidence import BadLine
+from tunehub_registry.ladder_record import LadderRecord
+from tunehub_registry.package import Package, open_package, pack
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "packages" / "llvm-znver4-0.3.0.tunepkg"
@@ -83,3 +95,79 @@ def test_a_published_package_on_the_tvm_here() -> None:
     assert ("ladder", "ok") in outcomes
     assert all(outcome in ("ok", "not_run") for _, outcome in outcomes)
     assert len(found.releases[0].records) == 41
+
+
+@pytest.fixture
+def unnamed(tmp_path: Path) -> Path:
+    """A published package whose networks nobody can build by name."""
+    with open_package(PACKAGE) as package:
+        files = {name: package.read(name) for name in package.names if name != "manifest.json"}
+        renamed = tuple(structs.replace(each, name=f"my-{each.name}") for each in package.manifest.networks)
+        path = tmp_path / PACKAGE.name
+        path.write_bytes(pack(structs.replace(package.manifest, networks=renamed), files))
+    return path
+
+
+def counted(found: Compat) -> Counter[tuple[str, str]]:
+    return Counter((item.tuner, item.outcome) for item in found.releases[0].records)
+
+
+@pytest.mark.slow
+def test_workloads_come_from_models_and_misses_in_files(unnamed: Path, tmp_path: Path) -> None:
+    import onnx
+
+    here = ([installed_release()], lambda _: Path(sys.executable), lambda _: None)
+    assert set(counted(replay(unnamed, *here))) == {("template", "not_run"), ("ladder", "not_run")}
+
+    model, broken = tmp_path / "squeezenet.onnx", tmp_path / "broken.onnx"
+    onnx.save(networks.get("squeezenet").onnx_model(), model)
+    broken.write_bytes(b"no model")
+    by_model = replay(unnamed, *here, WorkloadFiles(models=(str(broken), str(model))))
+    assert counted(by_model)["template", "ok"] == 28
+    assert all("; broken.onnx: " in item.reason for item in by_model.releases[0].records if item.outcome == "not_run")
+
+    by_misses = replay(unnamed, *here, WorkloadFiles(misses=(str(missed(model, tmp_path)),)))
+    assert counted(by_misses) == counted(by_model)
+    assert {item.text for item in by_misses.releases[0].records} == {i.text for i in by_model.releases[0].records}
+
+
+def missed(model: Path, folder: Path) -> Path:
+    """The workloads of a model for the package's target, as a client without records writes them."""
+    import tvm
+
+    from tunehub.relax.workload import workload_text
+    from tunehub.target.descriptors import as_tvm_target
+
+    name = PACKAGE.stem.rpartition("-")[0]
+    tasks = extract_tasks(
+        [("mine", networks.open_model_file(model).imported().module)], as_tvm_target(name), layout="auto"
+    )
+    lines = [
+        Miss(
+            target=name, name=task.name, op=task.name, rung="default", exact=task.exact, tvm=tvm.__version__,
+            function=workload_text(task.mod["main"]),
+        )
+        for task in tasks
+    ]  # fmt: skip
+    file = folder / "misses.jsonl"
+    file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return file
+
+
+@pytest.mark.fast
+def test_files_with_the_name_of_a_network_are_read_for_its_records_alone() -> None:
+    with open_package(PACKAGE) as package:
+        manifest = package.manifest
+        records = {item.exact: item for item in records_of(package)}
+    named = manifest.networks[0].name
+    files = WorkloadFiles(models=("mine.onnx", f"{named}.onnx"))
+    of_it = {key: item for key, item in records.items() if named in item.networks}
+    others = {key: item for key, item in records.items() if named not in item.networks}
+    assert [each.name for each in sources(manifest, files, of_it)][-2:] == ["mine.onnx", f"{named}.onnx"]
+    assert [each.name for each in sources(manifest, files, others)][-1] == "mine.onnx"
+
+
+def records_of(package: Package) -> Iterator[AnyRecord | LadderRecord]:
+    for item in package.manifest.record_sets:
+        with package.open(item.file) as stream:
+            yield from (found for found in read_any_records(stream, item.file) if not isinstance(found, BadLine))

@@ -200,6 +200,15 @@ def test_a_ladder_of_tiles_is_right_on_both_sides_of_its_bounds(monkeypatch: pyt
         assert _largest_error(library, *at(rows)) < 1e-4, rows
 
 
+def test_a_step_may_be_tvms_own_schedule() -> None:
+    function, _ = _rows()
+    own = LadderStep(up_to=7, own="default", times=step(7, 4, None).times)
+    record = ladder(function, own, step(None, 33, knob_space(main_module(function), TARGET)[0]))
+    found = Scheduling(function, TARGET, FakeHub(of_symbols=[record]))  # type: ignore[arg-type]
+    assert found.outcome.rung == "exact", found.outcome.rejected
+    assert found.served is not None and found.served.sizes == "default for rows <= 7, exact above"
+
+
 @pytest.mark.no_cover
 def test_rows_with_divided_sums_are_offered_right_and_held_to_their_space() -> None:
     function, at = _rows(96, 64)

@@ -23,13 +23,14 @@ def view(whole: Any, part: Any, starts: dict[int, Any]) -> list[Any]:
     the same.
 
     A view of all of a buffer names its memory, and no element: that would be an access, from which TVM (0.27) has Z3
-    prove, for 10 ms, how much of a buffer of open extents is in use.
+    prove, for 10 ms, how much of a buffer of open extents is in use. Not in 0.26, where `PrimFunc.specialize` leaves
+    such a name as it was: of a buffer that nothing defines any more.
     """
-    from tvm import tirx
+    from tvm import ir, tirx
 
     if part.same_as(whole):
         return []
-    if not starts and hasattr(tirx.DeclBuffer, "data") and integer(buffer_kind(whole).elem_offset) == 0:
+    if not starts and hasattr(ir, "TensorLoad") and integer(buffer_kind(whole).elem_offset) == 0:
         return [tirx.DeclBuffer(part, data=whole.data)]
     indices = [starts.get(axis, number(0)) for axis in range(len(buffer_kind(whole).shape))]
     pointer = tirx.address_of(tirx.BufferLoad(whole, indices))

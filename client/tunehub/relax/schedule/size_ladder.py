@@ -124,13 +124,22 @@ def _checked(scheduled: Any, function: Any, target: Any) -> JoinedSteps:
 def _by_step(function: Any, target: Any, step: LadderStep, rule: Rule) -> Any:
     if step.own is not None:
         found = rule(function) if step.own == "rule" else None
-        return function if found is None else found
+        return _default(function, target) if found is None else found
     named = step.named
     if target.kind.name == "cuda":
         return _on_cuda(function, target, named)
     from tunehub.relax.open_axes.by_record import by_knobs, by_trace  # static functions need none of it
 
     return by_trace(function, target, step.trace) if named is None else by_knobs(function, target, named)
+
+
+def _default(function: Any, target: Any) -> Any:
+    """TVM's own schedule. That of CPUs is made of whole modules, later, and of functions left as they are."""
+    if target.kind.name != "cuda":
+        return function
+    from tunehub.cuda.default import default_schedule  # CPUs need none of it
+
+    return default_schedule(function, target)
 
 
 def _on_cuda(function: Any, target: Any, named: StepKnobs | None) -> Any:

@@ -1,0 +1,122 @@
+"""Where the workloads of a package's records come from: networks known by name, models and misses in files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tunehub.options import Precision
+from tunehub.records.key_scheme import LADDER, TEMPLATE
+from tunehub_builder import networks
+from tunehub_builder.networks.network import OPEN
+from tunehub_builder.tuning.missed import missed_workloads
+from tunehub_builder.tuning.tasks import Dims, TuningTask, extract_tasks
+from tunehub_registry.manifest import Manifest, NetworkEntry
+
+_OPEN_SIZES = (16,)  # keys do not depend on them
+_OPEN_NAME = "_open"
+
+
+class WorkloadFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Files with workloads that no network known by name has, by their paths: users' models, and misses."""
+
+    models: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadSource:
+    """Workloads by key, each as a module with ``main``, for a tuner's records and a target. ``name`` is for people.
+
+    ``workloads`` raises whatever TVM's importers and passes raise.
+    """
+
+    name: str
+    workloads: Callable[[str, Any], dict[str, Any]]
+
+
+def sources(manifest: Manifest, files: WorkloadFiles, missing: Mapping[str, Any]) -> Iterator[WorkloadSource]:
+    """Where workloads of ``missing`` records may come from: networks that can be built by name, those of many records
+    first, then files. One with the name of a network of the package is left out when no record missing names it."""
+    counts = Counter(name for record in missing.values() for name in record.networks)
+    names = {entry.name for entry in manifest.networks}
+    known = sorted(filter(lambda entry: is_known(entry.name), manifest.networks), key=lambda entry: -counts[entry.name])
+    for name, source in chain(map(_named, known), _in_files(files, manifest.target.name)):
+        if name not in names or any(name in record.networks for record in missing.values()):
+            yield source
+
+
+def is_known(name: str) -> bool:
+    """Whether a package's network of this name can be built by it."""
+    return networks.is_known(name.removesuffix(_OPEN_NAME))
+
+
+def _named(entry: NetworkEntry) -> tuple[str, WorkloadSource]:
+    return entry.name, WorkloadSource(name=entry.name, workloads=_OfNetwork(entry))
+
+
+def _in_files(files: WorkloadFiles, target: str) -> Iterator[tuple[str, WorkloadSource]]:
+    """The files by the names of the networks that they would be of; of misses those for the target with this name."""
+    for path in map(Path, files.models):
+        yield path.stem, WorkloadSource(name=str(path), workloads=_OfModel(path))
+    for path in map(Path, files.misses):
+        yield path.stem, WorkloadSource(name=str(path), workloads=_OfMisses(path, target))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfNetwork:
+    entry: NetworkEntry
+
+    def __call__(self, tuner: str, target: Any) -> dict[str, Any]:
+        dims: dict[str, tuple[int, ...]] = {}
+        if OPEN in self.entry.source:
+            dims = {name.strip(): _OPEN_SIZES for name in self.entry.source.partition(OPEN)[2].split(",")}
+        network = networks.get_open(self.entry.name.removesuffix(_OPEN_NAME), dims)
+        return _extracted(
+            network.name,
+            network.relax_module(),
+            tuner,
+            target,
+            dims=network.dims or None,
+            precision=network.compiled_in,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _OfModel:
+    path: Path
+
+    def __call__(self, tuner: str, target: Any) -> dict[str, Any]:
+        module = networks.open_model_file(self.path).imported().module
+        return _extracted(self.path.stem, module, tuner, target, dims={})
+
+
+@dataclass(frozen=True, slots=True)
+class _OfMisses:
+    path: Path
+    target: str
+
+    def __call__(self, _tuner: str, _target: Any) -> dict[str, Any]:
+        return _by_key(missed_workloads(self.path).tasks(self.target)[0])
+
+
+def _extracted(
+    name: str, module: Any, tuner: str, target: Any, *, dims: Dims | None, precision: Precision = "float32"
+) -> dict[str, Any]:
+    """The workloads of a module as the tuner had them."""
+    by_knobs, cuda = tuner in (TEMPLATE, LADDER), target.kind.name == "cuda"
+    tasks = extract_tasks(
+        [(name, module)], target, layout="auto" if by_knobs and not cuda else "keep", dims=dims,
+        turned=by_knobs and cuda, precision=precision,
+    )  # fmt: skip
+    return _by_key(tasks)
+
+
+def _by_key(tasks: Sequence[TuningTask]) -> dict[str, Any]:
+    return {task.exact: task.mod for task in tasks}
