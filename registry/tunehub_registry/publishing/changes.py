@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import UNSET, UnsetType
 from packaging.version import InvalidVersion, Version
 
 from tunehub_registry.document import Document
 from tunehub_registry.exceptions import NotFoundError
 from tunehub_registry.index import Shard, ShardEntry, Successor, insert_entry, mark_yanked, set_documents, set_successor
+from tunehub_registry.publishing.exceptions import DocumentChangedError
 from tunehub_registry.target import TargetDescriptor
 
 
@@ -105,7 +107,7 @@ class SetYanked:
         return frozenset({self.name})
 
     def apply(self, name: str, present: NameState | None) -> NameState | None:
-        """As the port says."""
+        """As the port says. Raises DocumentChangedError."""
         present = _published(name, present)
         entry = find_version(present.shard, self.version)
         if entry.yanked == self.reason:
@@ -142,7 +144,8 @@ class SetSuccessor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetDocument:
-    """Put a document beside a version, instead of what is there of its kind.
+    """Put a document beside a version, instead of what is there of its kind; where `replaces` is given, only instead of
+    that (None: of nothing).
 
     `package` is the SHA-256 of the version that the document is about.
     """
@@ -151,6 +154,7 @@ class SetDocument:
     version: str
     package: str
     document: Document
+    replaces: Document | UnsetType | None = UNSET
 
     @property
     def names(self) -> frozenset[str]:
@@ -158,7 +162,7 @@ class SetDocument:
         return frozenset({self.name})
 
     def apply(self, name: str, present: NameState | None) -> NameState | None:
-        """As the port says."""
+        """As the port says. Raises DocumentChangedError."""
         present = _published(name, present)
         entry = find_version(present.shard, self.version)
         if entry.sha256 != self.package:
@@ -167,8 +171,14 @@ class SetDocument:
                 f"{self.package}: make the document from the published package"
             )
         others = tuple(item for item in entry.documents or () if item.kind != self.document.kind)
-        if entry.document(self.document.kind) == self.document:
+        there = entry.document(self.document.kind)
+        if there == self.document:
             return present
+        if self.replaces is not UNSET and there != self.replaces:
+            raise DocumentChangedError(
+                f"the {self.document.kind} of {name} {entry.version} are others than were read", address=name,
+                remedy="read them again",
+            )  # fmt: skip
         shard = set_documents(present.shard, entry.version, (*others, self.document))
         return NameState(target=present.target, shard=shard)
 

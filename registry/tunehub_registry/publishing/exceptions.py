@@ -23,3 +23,7 @@ class AlreadyInitialisedError(PublishError):
 
 class UnfinishedError(PublishError):
     """The time for a transaction is over. It may have been committed all the same: running it again finds out."""
+
+
+class DocumentChangedError(PublishError):
+    """The document that was to be replaced is no longer the one that is there: another writer was first."""

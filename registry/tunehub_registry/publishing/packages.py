@@ -165,13 +165,15 @@ def attach(
     package: str,
     kind: str,
     data: bytes,
+    replaces: Document | UnsetType | None = UNSET,
     retry: RetryPolicy = DEFAULT_RETRY,
 ) -> ShardEntry:
-    """Put a document beside a published version, instead of what is there of its kind.
+    """Put a document beside a published version, instead of what is there of its kind; where `replaces` is given, only
+    instead of that (None: of nothing).
 
     `package` is the SHA-256 of the package that the document is about. The caller has read the document and found it
-    sound. Raises NotFoundError when no such version with these bytes is published, FieldError for a document that is
-    empty or too large, and as `transact`.
+    sound. Raises NotFoundError when no such version with these bytes is published, DocumentChangedError when something
+    else is there than is to be replaced, FieldError for a document that is empty or too large, and as `transact`.
     """
     document = describe_document(kind, data)
     uploads = Uploads(ledger.store)
@@ -179,7 +181,7 @@ def attach(
     def upload() -> None:
         uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
 
-    change = SetDocument(name=name, version=version, package=package, document=document)
+    change = SetDocument(name=name, version=version, package=package, document=document, replaces=replaces)
     return _change_entry(ledger, change, retry, upload)
 
 
