@@ -105,12 +105,13 @@ class _Block:
             raise NotImplementedError(kind)
 
     def declare(self, part: Any, whole: Any) -> None:
-        """``part`` begins at an element of ``whole`` and may go beyond its end."""
+        """``part`` begins at ``whole``, an element of a buffer or all of one, and may go beyond its end."""
+        source, indices = (whole.source, whole.indices) if hasattr(whole, "indices") else (whole, ())
         start = 0
-        for index, extent in zip(whole.indices, self.buffers[hash(whole.source)].shape, strict=True):
+        for index, extent in zip(indices, self.buffers[hash(source)].shape if indices else (), strict=True):
             start = start * extent + int(self.value(index))
         shape = [int(extent.value) for extent in buffer_kind(part).shape]
-        self.buffers[hash(part)] = self.memory[hash(whole.source)][start : start + math.prod(shape)].reshape(shape)
+        self.buffers[hash(part)] = self.memory[hash(source)][start : start + math.prod(shape)].reshape(shape)
 
     def store(self, node: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
