@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE, POSITIVE, resources_of, threads_option, workers_option
+from tunehub_builder.cli.options import FILE, POSITIVE, resources_of, threads_option, workers_option, writable
 
 
 @click.command()
@@ -19,7 +19,8 @@ from tunehub_builder.cli.options import FILE, POSITIVE, resources_of, threads_op
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which records are drawn.")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network that has the records' workloads.")
 @click.option("--model", "models", multiple=True, type=FILE, help="An ONNX file that has the records' workloads.")
-@click.option("-o", "--output", type=FILE, default=Path("attestation.json"), show_default=True, help="The envelope.")
+@click.option("-o", "--output", type=FILE, default=Path("attestation.json"), show_default=True, help="The envelope.",
+              callback=writable)  # fmt: skip
 @threads_option
 @workers_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON.")

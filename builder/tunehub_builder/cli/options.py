@@ -40,6 +40,15 @@ def matching(pattern: str, expected: str) -> Callable[[click.Context, click.Para
     return check
 
 
+def writable(_context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """A check for an option: its file can be written, which is said before minutes of work, not after."""
+    from tunehub.cli.compile import check_output
+
+    if path is not None:
+        check_output(path, parameter.opts[-1])
+    return path
+
+
 def json_list(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
     """The items of an option that is a JSON list."""
     try:

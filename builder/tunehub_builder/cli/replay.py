@@ -13,7 +13,7 @@ import click
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE
+from tunehub_builder.cli.options import FILE, writable
 
 if TYPE_CHECKING:
     from tunehub.target.tvm_releases import TVMRelease
@@ -28,7 +28,8 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tvm", default="all", show_default=True, help="The releases, such as 0.27,0.26.")
 @click.option("--model", "models", multiple=True, type=EXISTING, help="A model that has workloads of the records.")
 @click.option("--from-misses", "misses", multiple=True, type=EXISTING, help="A file of misses that has some.")
-@click.option("-o", "--output", type=FILE, help="Where to write the results, to be attached to the package.")
+@click.option("-o", "--output", type=FILE, callback=writable,
+              help="Where to write the results, to be attached to the package.")  # fmt: skip
 @click.option("--here", is_flag=True, help="Replay on the TVM that is installed here, and make no environment.")
 @json_option
 def replay(
@@ -50,6 +51,7 @@ def replay(
     """
     import sys
 
+    from tunehub._files.atomic import write_file
     from tunehub.options import read_options
     from tunehub_builder.replay.environments import environment
     from tunehub_builder.replay.releases import installed_release, parse_releases
@@ -71,7 +73,7 @@ def replay(
         for path in packages:
             found.append(replay_on(path, releases, python_of, partial(_say, path), files))
             if output is not None:
-                output.write_bytes(encode_compat(found[-1]))
+                write_file(output, encode_compat(found[-1]))
     if as_json:
         print_json({"packages": [_summary(compat) for compat in found]})
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
+from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option, writable
 
 if TYPE_CHECKING:
     from tunehub.target.tvm_releases import TVMRelease
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @click.option("--role", metavar="NAME", help="STORE: the publisher who is to publish it.")
 @click.option("--tvm", metavar="RELEASES", default="installed", show_default=True,
               help="Replay on other releases, too, in environments of their own: all, or 0.26,0.25.")  # fmt: skip
-@click.option("-o", "--output", type=FILE, help="Write the review here, as `tunehub publish --review` takes it.")
+@click.option("-o", "--output", type=FILE, callback=writable,
+              help="Write the review here, as `tunehub publish --review` takes it.")  # fmt: skip
 @threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print the review as JSON.")
 def review(

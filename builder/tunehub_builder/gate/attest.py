@@ -21,9 +21,9 @@ from tunehub_builder.backends.relax.workload_gate import LIMITS, Verdict, case_o
 from tunehub_builder.exceptions import BuilderError
 from tunehub_builder.gate.comparison import plan_for
 from tunehub_builder.gate.finalists import Distilled
-from tunehub_builder.gate.report import shown_on
 from tunehub_builder.gate.workloads import judge_on
 from tunehub_builder.networks import Network
+from tunehub_builder.tuning.progress import milliseconds
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.runner.knob_worker import KnobSession
 from tunehub_builder.tuning.runner.pool import PoolOptions, WorkerPool
@@ -164,7 +164,7 @@ def _sample(found: Sequence[_Drawn], request: SampleRequest) -> list[_Drawn]:
 def _measured(
     sample: Sequence[_Drawn], target: TuningTarget, resources: Resources, stream: TextIO
 ) -> Iterator[SampledRecord]:
-    show, plan, done = shown_on(stream), plan_for("llvm"), 0
+    plan, done = plan_for("llvm"), 0
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "native.log"
         options = PoolOptions(workers=resources.workers, threads=resources.threads, log=str(log))
@@ -177,8 +177,16 @@ def _measured(
             with WorkerPool(options, target.config, make_session=session) as pool:
                 for drawn, verdict in zip(own, judge_on(cases, [pool.workers], LIMITS), strict=True):
                     done += 1
-                    show(verdict, done, len(sample))
-                    yield sampled_record(tuner, verdict, op=drawn.record.op)
+                    found = sampled_record(tuner, verdict, op=drawn.record.op)
+                    print(f"[{done}/{len(sample)}] {verdict.name}: {_said(found)}", file=stream, flush=True)
+                    yield found
+
+
+def _said(record: SampledRecord) -> str:
+    times = record.times
+    if times is None:
+        return f"fault: {record.fault}"
+    return f"{milliseconds(times.default_s)} → {milliseconds(times.tuned_s)} ({times.gain:.2f}×)"
 
 
 def sampled_record(tuner: str, verdict: Verdict, *, op: str) -> SampledRecord:

@@ -16,9 +16,9 @@ from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.evidence import Evidence, read_evidence
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.ladder_record import LadderRecord
-from tunehub_registry.machine_profile import MachineProfile, parse_profile, profile_in
+from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile, profile_in
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import EVIDENCE, PackageLimits, open_package
+from tunehub_registry.package import EVIDENCE, MANIFEST, PackageLimits, open_package
 from tunehub_registry.review import ReviewFinding
 from tunehub_registry.submission import (
     COMPARISONS,
@@ -38,6 +38,7 @@ from tunehub_registry.submission import (
     parse_submitted_line,
 )
 from tunehub_registry.template_record import BadLine
+from tunehub_registry.tuning_curves import CURVES, curves_in
 
 _MOST_LINES = 1_000_000
 LIMITS = PackageLimits(max_package=MAX_FILE_BYTES, max_total=MAX_FILE_BYTES, max_member=256 << 20)
@@ -94,9 +95,12 @@ def file_findings(files: Mapping[str, bytes], submission: Submission) -> list[Re
 
 
 def parse_contents(files: Mapping[str, bytes], submission: Submission) -> SubmittedContents:
-    """All that the files hold. Raises SubmissionError for a line or a package that is not right, naming it."""
+    """All that the files hold. Raises SubmissionError for a line or a package that is not right, naming it, and for a
+    package with a file that no check reads."""
     data = files[submission.package]
     found = read_records(data, submission.package)
+    if found.unread:
+        raise SubmissionError(f"{submission.package}: has {found.unread[0][:200]!r}, which is no part of a package")
     _check_stated(found.manifest, submission, len(found.records))
     lines = {name: _lines(name, files[name]) for name in LINES}
     return SubmittedContents(
@@ -109,12 +113,13 @@ def parse_contents(files: Mapping[str, bytes], submission: Submission) -> Submit
 
 @dataclass(frozen=True, kw_only=True)
 class PackageLines:
-    """What a package holds, its lines read."""
+    """What a package holds, its lines read; ``unread``: files of it that are no part of a package."""
 
     manifest: Manifest
     profile: MachineProfile | None
     records: tuple[AnyRecord | LadderRecord, ...]
     evidence: tuple[Evidence, ...]
+    unread: tuple[str, ...]
 
 
 def read_records(data: bytes, source: str) -> PackageLines:
@@ -123,6 +128,9 @@ def read_records(data: bytes, source: str) -> PackageLines:
         with open_package(data, source=source, limits=LIMITS) as package:
             stated = profile_in(package)
             profile = None if stated is None else parse_profile(stated, source)
+            curves_in(package)
+            known = {MANIFEST, EVIDENCE, PROFILE, CURVES, *(entry.file for entry in package.manifest.record_sets)}
+            unread = tuple(name for name in package.names if name not in known)
             evidence = []
             if EVIDENCE in package.names:
                 with package.open(EVIDENCE) as stream:
@@ -136,7 +144,7 @@ def read_records(data: bytes, source: str) -> PackageLines:
     return PackageLines(
         manifest=package.manifest, profile=profile,
         records=tuple(record for record in records if not isinstance(record, BadLine)),
-        evidence=tuple(line for line in evidence if not isinstance(line, BadLine)),
+        evidence=tuple(line for line in evidence if not isinstance(line, BadLine)), unread=unread,
     )  # fmt: skip
 
 

@@ -208,14 +208,17 @@ def _refuse_names(files: Mapping[str, bytes], submission: Submission) -> None:
 
 def _put(output: Path, files: Mapping[str, bytes]) -> None:
     """Write a whole folder, or none."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     try:
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-        folder.chmod(0o755)
-        folder.rename(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+        try:
+            for name, data in files.items():
+                (folder / name).write_bytes(data)
+            folder.chmod(0o755)
+            folder.rename(output)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        raise SubmissionError(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        raise SubmissionError(
+            f"{output}: cannot be written: {error.strerror or error}; give another folder, or free space there"
+        ) from error

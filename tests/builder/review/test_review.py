@@ -256,6 +256,18 @@ def _path(folder: Path) -> None:
     resealed(folder)
 
 
+def _member(name: str, data: bytes) -> Change:
+    def change(folder: Path) -> None:
+        (path,) = folder.glob("*.tunepkg")
+        with open_package(path) as package:
+            manifest, files = package.manifest, {each: package.read(each) for each in package.names}
+        del files["manifest.json"]
+        path.write_bytes(pack(manifest, {**files, name: data}))
+        resealed(folder)
+
+    return change
+
+
 def _line(text: bytes) -> Change:
     def change(folder: Path) -> None:
         with (folder / TRIALS).open("ab") as file:
@@ -275,8 +287,12 @@ TRIAL = b'{"exact": "%s", "source": "x", "candidate": "%s", "run_s": [%%s]}\n' %
         lambda folder: (folder / TRIALS).write_bytes(b""), lambda folder: (folder / SUBMISSION).write_bytes(b"{"),
         lambda folder: (folder / SUBMISSION).unlink(), _line(TRIAL % b"NaN"), _line(TRIAL % b"1e999"),
         _line(TRIAL % (b"9" * 5000)), _line(TRIAL % b"-1"), _line(b"[" * 100_000 + b"\n"), _line(b"{"),
+        _member("tuning_curves.json", b"["), _member("notes.txt", b"not of a package"),
     ],
-    ids=["link", "pipe", "bomb", "path", "more", "other", "torn", "none", "nan", "inf", "huge", "less", "deep", "cut"],
+    ids=[
+        "link", "pipe", "bomb", "path", "more", "other", "torn", "none", "nan", "inf", "huge", "less", "deep", "cut",
+        "curves", "member",
+    ],
 )  # fmt: skip
 def test_hostile_files_are_refused_before_anything_is_run(copy: Path, change: Change) -> None:
     change(copy)
