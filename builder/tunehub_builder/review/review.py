@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunehub_builder.exceptions import SubmissionError
@@ -57,43 +57,67 @@ def review_submission(
     """Review the submission in a folder, on the installed TVM and ``others``. What is wrong with it is in the review;
     raises what reading the registry raises, BuilderError without an environment for another release, and OSError when
     no process can be started."""
-    stated: Submission | None = None
-    data: dict[str, bytes] = {}
-    checks: list[ReviewCheck] = []
-    contents: SubmittedContents | None = None
-    tvm: tuple[str, ...] = (tvm_versions()[0],)
-    try:
-        data = read_folder(path)
-        stated = parse_stated(data)
-        checks.append(_check("files", file_findings(data, stated), "all files have the stated bytes"))
-        if checks[0].verdict == "passed":
-            contents = parse_contents(data, stated)
-            checks.append(ReviewCheck(name="formats", verdict="passed", reason="all files can be read"))
-    except (SubmissionError, RegistryError) as error:
-        name = "formats" if checks or stated is not None else "files"
-        checks.append(ReviewCheck(name=name, verdict="refused", reason=str(error)[:4000]))
-    if contents is not None:
-        checks += [_check(name, rule(contents), good) for name, (rule, good) in _STATIC.items()]
-        checks += _run(contents, checks, threads, show)
+    read = _read(path)
+    checks, tvm = list(read.checks), [tvm_versions()[0]]
+    if read.contents is not None:
+        checks += [_check(name, rule(read.contents), good) for name, (rule, good) in _STATIC.items()]
+        checks += _run(read.contents, checks, threads, show)
         if others is not None and all(check.verdict != "refused" for check in checks):
-            compat = others.replayed(data[contents.submission.package], contents.submission.package)
+            package = read.contents.submission.package
+            compat = others.replayed(read.files[package], package)
             checks = [_with_releases(check, compat) if check.name == "replay" else check for check in checks]
-            tvm = (*tvm, *(release.tvm for release in compat.releases))
-        checks += _registry_checks(contents, place)
+            tvm += [release.tvm for release in compat.releases]
+        checks += _registry_checks(read.contents, place)
+    return _reviewed(read, checks, place, tvm)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ReadSubmission:
+    """What could be read of a submission, and the checks of that."""
+
+    checks: tuple[ReviewCheck, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stated: Submission | None = None
+    contents: SubmittedContents | None = None
+
+
+def _read(path: Path) -> _ReadSubmission:
+    """Read a folder as far as it is right."""
+    files: dict[str, bytes] = {}
+    stated: Submission | None = None
+    try:
+        files = read_folder(path)
+        stated = parse_stated(files)
+        complete = _check("files", file_findings(files, stated), "all files have the stated bytes")
+        if complete.verdict != "passed":
+            return _ReadSubmission(checks=(complete,), files=files, stated=stated)
+        contents = parse_contents(files, stated)
+    except (SubmissionError, RegistryError) as error:
+        name = "files" if stated is None else "formats"
+        refused = ReviewCheck(name=name, verdict="refused", reason=str(error)[:4000])
+        return _ReadSubmission(checks=(refused,) if stated is None else (complete, refused), files=files, stated=stated)
+    parsed = ReviewCheck(name="formats", verdict="passed", reason="all files can be read")
+    return _ReadSubmission(checks=(complete, parsed), files=files, stated=stated, contents=contents)
+
+
+def _reviewed(
+    read: _ReadSubmission, checks: Sequence[ReviewCheck], place: ReviewedFor | None, tvm: Sequence[str]
+) -> Review:
+    """The review that these checks make; those that are missing were not come to."""
     done = {check.name for check in checks}
-    checks += [
-        ReviewCheck(name=n, verdict="skipped", reason="an earlier check failed") for n in CHECKS if n not in done
-    ]
+    left = [ReviewCheck(name=n, verdict="skipped", reason="an earlier check failed") for n in CHECKS if n not in done]
+    every = tuple(sorted([*checks, *left], key=lambda check: CHECKS.index(check.name)))
+    stated = read.files.get(SUBMISSION)
     return Review(
-        state=state_of(tuple(checks)),
-        submission=hashlib.sha256(data[SUBMISSION]).hexdigest() if SUBMISSION in data else None,
-        name=stated.name if stated else None,
-        version=stated.version if stated else None,
-        package=contents.package_sha256 if contents else None,
+        state=state_of(every),
+        submission=None if stated is None else hashlib.sha256(stated).hexdigest(),
+        name=read.stated.name if read.stated else None,
+        version=read.stated.version if read.stated else None,
+        package=read.contents.package_sha256 if read.contents else None,
         registry=place.source.store.address if place else None,
         role=place.role if place else None,
-        tvm=tvm,
-        checks=tuple(sorted(checks, key=lambda check: CHECKS.index(check.name))),
+        tvm=tuple(tvm),
+        checks=every,
     )
 
 
