@@ -132,7 +132,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
     ic, kh, kw, *channels = block.reduction
     group = channels[1] if len(channels) == 2 else 1
     ii = [size_of(tuple(channels))] if channels else []
-    data = next(shape for shape in block.reads if len(shape) == (5 if ii else 4))
+    data = min(block.reads, key=len)  # weights have an axis more
     unstrided = data[2:4] == (rows, columns)
     return Conv2dWorkload(
         batch=batch,
@@ -141,9 +141,9 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> Conv2dWorkload | None:
         rows=rows,
         columns=columns,
         kernel=(kh, kw),
-        plain=not ii,
+        plain=len(data) == 4,
         pointwise=(kh, kw) == (1, 1) and around.pad is None and unstrided,
-        grouped=bool(ii) and ic * ii[0] < data[1] * data[4],
+        grouped=len(data) == 5 and ic * ii[0] < data[1] * data[4],
         data_bytes=(_bytes(group) if paired or group == 1 else 1) * size_of(data),
         around=around,
         group=group,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunehub.relax.nodes import buffer_of
+from tunehub.relax.nodes import blocks_in, buffer_of
 from tunehub.target.tvm_generation import find_tvm
 
+_ONLY_IF = ".if_then_else"
 _OLDEST_TVM = (0, 27)  # whose LLVM takes such instructions as they are written here
 
 
@@ -39,7 +40,8 @@ def set_groups_apart(schedule: Any, anchor: Any, lanes: int) -> Any:
 def compute_by(
     schedule: Any, block: Any, kinds: Sequence[tuple[tuple[int, ...], str, str]], value: Callable[..., Any]
 ) -> None:
-    """Let ``block``, whose sums are begun elsewhere, store the vector ``value(sums, *operands)`` in its sums.
+    """Let ``block``, whose sums are begun elsewhere, store the vector ``value(sums, *operands)`` in its sums. Where it
+    adds something up on a condition, which is then the same for all of its loops, the rest keeps its sums.
 
     ``kinds``: shape, element type and name of the sums and of each operand, as buffers on the memory of its regions.
     """
@@ -50,6 +52,15 @@ def compute_by(
     regions = [written, *(region for region in old.reads if not buffer_of(region).same_as(buffer_of(written)))]
     buffers = [tirx.decl_buffer(shape, kind, name, offset_factor=1) for shape, kind, name in kinds]
     matched = [s_tir.MatchBufferRegion(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
-    body = buffers[0].vstore([0], value(*buffers))
+    body, condition = buffers[0].vstore([0], value(*buffers)), _condition(old)
+    body = body if condition is None else tirx.IfThenElse(condition, body, None)
     new = type(old)(old.iter_vars, old.reads, old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
+
+
+def _condition(block: Any) -> Any | None:
+    """On what ``block`` adds something to its sums; None: always."""
+    store = list(blocks_in(block.body))[-1].body
+    product = store.value.b
+    conditional = str(getattr(getattr(product, "op", None), "name", "")).endswith(_ONLY_IF)
+    return product.args[0] if conditional else None

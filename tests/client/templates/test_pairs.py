@@ -112,6 +112,72 @@ def test_convolutions_of_any_size(case: tuple[tuple[int, int], int, Any]) -> Non
     check_every_choice(make, [data, packed, bias])
 
 
+def like(found: Array, data: Array, weight: Array, bias: Array, how: Any, channels: int) -> None:
+    """``found``, a blocked convolution with its bias, is that of numbers in float32 but for rounding."""
+    plain = np.maximum(
+        plain_conv2d(data.astype("float32"), weight, **how)[0] + np.resize(bias, channels)[:, None, None], 0
+    )
+    unblocked = found[0].transpose(0, 3, 1, 2).reshape(-1, *found.shape[2:4])[:channels]
+    assert np.abs(unblocked - plain).max() < 2e-2 * np.abs(plain).max()
+
+
+def plain_conv2d(
+    data: Array, weight: Array, *, padding: Any = (0, 0, 0, 0), strides: Any = (1, 1), groups: int = 1
+) -> Array:
+    """The convolution of ``data`` [1, C, H, W] in plain numpy, which knows nothing of blocks."""
+    top, left, bottom, right = padding
+    padded = np.pad(data, [(0, 0), (0, 0), (top, bottom), (left, right)])
+    seen = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], axis=(2, 3))
+    seen = seen[:, :, :: strides[0], :: strides[1]]
+    each = weight.shape[0] // groups, weight.shape[1]
+    parts = [
+        np.einsum(
+            "nchwij,ocij->nohw", seen[:, g * each[1] : (g + 1) * each[1]], weight[g * each[0] : (g + 1) * each[0]]
+        )
+        for g in range(groups)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    swept(
+        [(68, 68, 2, 1, {}), (16, 32, 2, 3, {"padding": (1, 1, 1, 1)}), (12, 18, 3, 1, {})],
+        [(32, 32, 8, 3, {"padding": (1, 1, 1, 1), "strides": (2, 2)}), (24, 56, 4, 1, {}), (40, 72, 2, 3, {})],
+    ),
+)  # fmt: skip
+def test_convolutions_of_groups_that_blocks_cut(case: tuple[int, int, int, int, Any]) -> None:
+    inputs, outputs, groups, kernel, how = case
+    weight = np.random.default_rng(1).standard_normal((outputs, inputs // groups, kernel, kernel)).astype("float32")
+    pack = grouped.pack_conv2d(weight, grouped.PAIRS, in_block=8, out_block=16, of_channels=groups)
+    packed, bias = np.asarray(constant_array(pack)), np.zeros(16, "float32")
+    data = narrow(1, -(-inputs // 8), 7, 9, 8)
+    make = lambda x, w: grouped.conv2d_grouped(x, w, groups=groups, channels=(inputs, outputs), **how)  # noqa: E731
+    check_every_choice(make, [data, packed, bias])
+    (found,) = run(module(make, data, packed, bias), UNOPTIMISED, [data, packed, bias])
+    image = data[0].transpose(0, 3, 1, 2).reshape(1, -1, 7, 9)[:, :inputs]
+    like(found, image, weight, bias, {**how, "groups": groups}, outputs)
+
+
+@pytest.mark.parametrize(
+    "case",
+    swept(
+        [(7, (2, 2), (3, 3, 3, 3), (19, 23)), (3, (1, 1), (1, 0, 1, 2), (8, 9)), (11, (4, 4), (0, 0, 0, 0), (27, 27))],
+        [(4, (4, 4), (0, 0, 0, 0), (16, 24)), (5, (2, 1), (2, 2, 2, 2), (11, 13)), (3, (3, 3), (0, 0, 0, 0), (12, 12))],
+    ),
+)
+def test_convolutions_of_plain_images(case: tuple[int, Any, Any, tuple[int, int]]) -> None:
+    kernel, strides, padding, size = case
+    weight = np.random.default_rng(1).standard_normal((20, 3, kernel, kernel)).astype("float32")
+    packed = np.asarray(constant_array(grouped.pack_conv2d_rows(weight, out_block=16)))
+    data, bias = narrow(1, 3, *size), np.ones(16, "float32")
+    how = {"strides": strides, "padding": padding}
+    make = lambda x, w: grouped.conv2d_rows(x, w, columns=kernel, **how)  # noqa: E731
+    check_every_choice(make, [data, packed, bias])
+    (found,) = run(module(make, data, packed, bias), UNOPTIMISED, [data, packed, bias])
+    like(found, data, weight, bias, how, 20)
+
+
 def test_a_prime_number_of_rows_has_tiles_with_a_remainder() -> None:
     data, packed = narrow(1, 197, 32), narrow(2, 16, 16, 2)
     mod = module(lambda x, w: grouped.dense_grouped(x, w, outputs=32), data, packed, np.zeros(32, "float32"))

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from tvm import te, tirx, topi
 
-from tunehub.relax.layout.weights import grouped_window
+from tunehub.relax.layout.channel_groups import groups_of
 from tunehub.relax.nodes import plain_extent, symbolic
 
 CONV2D, DEPTHWISE, DENSE = "tunehub_conv2d", "tunehub_depthwise", "tunehub_dense"
@@ -55,15 +55,14 @@ def conv2d_blocked(
     blocked = len(data.shape) == 5
     outer, kernel, block = int(weight.shape[0]), _ints(weight.shape[2:4]), int(weight.shape[-1])
     padded, size, place = windows(data, kernel, strides, padding, dilation)
-    channel = _input_channel(data, weight, groups, channels)
-    touched = _touched_groups(data, weight, groups, channels)
+    channel, touched = groups_of(data, weight, groups, channels) if groups > 1 else (None, None)
     outer_in, kh, kw = (
         te.reduce_axis((0, int(weight.shape[i])), name) for i, name in ((1, "ic"), (2, "kh"), (3, "kw"))
     )
     inner_in = [te.reduce_axis((0, int(weight.shape[4])), "ii")] if blocked else []
 
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
-        outer_c, *inner_c = channel(oc, outer_in, *inner_in)
+        outer_c, *inner_c = channel(oc, outer_in, *inner_in) if channel is not None else (outer_in, *inner_in)
         element = at(padded, n, outer_c, *place(oh, ow, kh, kw), *inner_c)
         product = element * at(weight, oc, outer_in, kh, kw, *inner_in, oi)
         if touched is not None:  # te.sum(where=...) is ignored by TVM's create_prim_func
@@ -342,48 +341,6 @@ def _zeros_around(data: Any, padding: tuple[int, int, int, int]) -> Any:
 def _simplified(extent: Any) -> Any:
     """An extent in the form that equal ones have: functions are compiled once if they are written alike."""
     return extent if isinstance(extent, int) else symbolic().Analyzer().simplify(extent)
-
-
-def _input_channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> Any:
-    """A function of the loops (oc, ic[, ii]) that returns the indices of the input channel."""
-    if groups == 1:
-        return lambda oc, *inner: inner
-    out_block, in_block, block = int(weight.shape[-1]), int(weight.shape[4]), int(data.shape[4])
-    inputs, outputs = channels or (int(data.shape[1]) * block, int(weight.shape[0]) * out_block)
-    each_in, each_out = inputs // groups, outputs // groups
-    last = groups - grouped_window(groups, (inputs, outputs), out_block)
-
-    def channel(oc: Any, outer: Any, inner: Any) -> tuple[Any, Any]:
-        first = tirx.min(oc * out_block // each_out, last) if each_out % out_block else oc // (each_out // out_block)
-        if in_block == block and each_in % block == 0:
-            return first * (each_in // block) + outer, inner
-        index = first * each_in + outer * in_block + inner
-        return index // block, index % block
-
-    return channel
-
-
-def _touched_groups(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> Any | None:
-    """A function of the loops (oc, ic): whether the block ``oc`` has an output in the group that ``ic`` belongs to.
-
-    None where all blocks touch as many groups. The condition is the same for a whole register tile, so that LLVM makes
-    one branch of it in each step of the reduction.
-    """
-    if groups == 1:
-        return None
-    out_block, in_block = int(weight.shape[-1]), int(weight.shape[4])
-    inputs, outputs = channels or (int(data.shape[1]) * int(data.shape[4]), int(weight.shape[0]) * out_block)
-    each_in, each_out = inputs // groups, outputs // groups
-    window = grouped_window(groups, (inputs, outputs), out_block)
-    if window == 1 or (each_out < out_block and out_block % each_out == 0):
-        return None
-
-    def touched(oc: Any, outer: Any) -> Any:
-        first, last = oc * out_block // each_out, tirx.min(oc * out_block + out_block, outputs) - 1
-        group = tirx.min(first, groups - window) + outer // (each_in // in_block)
-        return tirx.all(group >= first, group <= last // each_out)
-
-    return touched
 
 
 def _layout(data: Any) -> str:

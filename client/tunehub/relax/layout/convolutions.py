@@ -39,7 +39,7 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     if known is None or str(attrs.out_dtype or "float32") not in ("float32", "void"):
         return None
     shape, values, result = known
-    workload = _workload(shape, values, result, int(attrs.groups))
+    workload = _workload(shape, values, result, attrs)
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
     fixed = static_shape(data) is not None
 
@@ -53,7 +53,7 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     return Operator((data,), tuple(Choice(a, b, seconds(a, b)) for a, b in pairs), write)
 
 
-def _workload(shape: Shape, values: Array, result: Sequence[int], groups: int) -> ConvWorkload:
+def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Any) -> ConvWorkload:
     return ConvWorkload(
         batch=shape[0],
         in_channels=shape[1],
@@ -61,7 +61,8 @@ def _workload(shape: Shape, values: Array, result: Sequence[int], groups: int) -
         in_size=(shape[2], shape[3]),
         out_size=(result[2], result[3]),
         kernel=(values.shape[2], values.shape[3]),
-        groups=groups,
+        groups=int(attrs.groups),
+        dilation=pair(attrs.dilation),
     )
 
 
@@ -99,9 +100,11 @@ def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array,
     if workload.depthwise:
         narrow = rules.narrowing is not None and rules.narrowing.depthwise
         return replace(_depthwise("depthwise_bf16" if narrow else "depthwise", values, source), narrow=narrow)
+    if source == PLAIN and fixed and rules.narrowing is not None and rules.narrowing.rows(workload, result):
+        return _in_rows(values, result)
     instruction = _groups(rules, workload, (source, result), fixed)
     if instruction is not None:
-        return _in_groups(instruction, values, source, result)
+        return _in_groups(instruction, values, (source, result), workload)
     channels = (workload.in_channels, workload.out_channels)
     return _BlockedConvolution(
         name="conv2d",
@@ -115,10 +118,24 @@ def _depthwise(name: str, values: Array, block: int) -> _BlockedConvolution:
     return _BlockedConvolution(name=name, compute=blocked.depthwise_blocked, pack=pack)
 
 
-def _in_groups(groups: Groups, values: Array, source: int, result: int) -> _BlockedConvolution:
-    pack = partial(grouped.pack_conv2d, values, groups, in_block=source, out_block=result)
-    narrow = groups.kind == grouped.NARROW
-    return _BlockedConvolution(name=f"conv2d_{groups.name}", compute=grouped.conv2d_grouped, pack=pack, narrow=narrow)
+def _in_groups(groups: Groups, values: Array, layouts: tuple[int, int], workload: ConvWorkload) -> _BlockedConvolution:
+    of_channels, channels = workload.groups, (workload.in_channels, workload.out_channels)
+    source, result = layouts
+    return _BlockedConvolution(
+        name=f"conv2d_{groups.name}",
+        compute=partial(grouped.conv2d_grouped, groups=of_channels, channels=channels),
+        pack=partial(grouped.pack_conv2d, values, groups, in_block=source, out_block=result, of_channels=of_channels),
+        narrow=groups.kind == grouped.NARROW,
+    )
+
+
+def _in_rows(values: Array, result: int) -> _BlockedConvolution:
+    return _BlockedConvolution(
+        name=f"conv2d_{PAIRS.name}",
+        compute=partial(grouped.conv2d_rows, columns=values.shape[3]),
+        pack=partial(grouped.pack_conv2d_rows, values, out_block=result),
+        narrow=True,
+    )
 
 
 def _written(rules: Rules, builder: Any, call: Any, kernel: _BlockedConvolution, data: tuple[Choice, Any]) -> Any:
@@ -140,7 +157,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
     if known is None or dot is None:
         return None
     shape, values, result = known
-    workload = _workload(shape, values, result, int(call.attrs.groups))
+    workload = _workload(shape, values, result, call.attrs)
     if workload.groups > 1 and not workload.depthwise:
         return None
     few = shape[1] <= dot.group and not workload.depthwise
@@ -156,7 +173,7 @@ def _conv2d_int8(rules: Rules, call: Any) -> Operator | None:
             kernel = _depthwise("depthwise_int8", values, choice.source)
         else:
             groups = TILES_INT8 if choice.result == step else WORDS[dot.group]
-            kernel = _in_groups(groups, values, choice.source, choice.result)
+            kernel = _in_groups(groups, values, (choice.source, choice.result), workload)
         return _written(rules, builder, call, kernel, (choice, inputs[0]))
 
     return Operator((call.args[0],), choices, write)

@@ -24,6 +24,7 @@ class ConvWorkload:
     out_size: tuple[int, int]
     kernel: tuple[int, int]
     groups: int = 1
+    dilation: tuple[int, int] = (1, 1)
 
     @property
     def depthwise(self) -> bool:

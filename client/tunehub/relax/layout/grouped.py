@@ -1,9 +1,10 @@
 """Matmuls and convolutions by instructions that multiply groups of numbers and add up the products of each group.
 
-Groups are neighbours along what is summed up: activations have them as they are, because channels of a block, or
-columns of a matrix, lie side by side. Weights are ``[N/o, K/g, o, g]`` and ``[O/o, I/i, KH, KW, i/g, o, g]``. AMX adds
-up 16 groups in one step: its weights are ``[N/o, K/16g, 16, o, g]`` and ``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The
-layout carries the instruction: no record can ask for it where weights were packed otherwise.
+Groups are neighbours along what is summed up: activations have them as they are, because channels of a block, columns
+of a matrix, or pixels of a plain image's row, lie side by side. Weights are ``[N/o, K/g, o, g]`` and
+``[O/o, I/i, KH, KW, i/g, o, g]``. AMX adds up 16 groups in one step: its weights are ``[N/o, K/16g, 16, o, g]`` and
+``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The layout carries the instruction: no record can ask for it where weights were
+packed otherwise.
 
 Sums of bfloat16 are float32, sums of integers int32; otherwise these are the operators of
 :mod:`tunehub.relax.layout.blocked`.
@@ -19,12 +20,14 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tunehub.relax.layout.blocked import PAD, at, cut, windows
+from tunehub.relax.layout.channel_groups import groups_of
 from tunehub.relax.layout.weights import Array, pack_conv2d_weight, pack_dense_weight
 from tunehub.relax.nodes import constant_like, plain_extent
 
 NARROW, WIDE = "bfloat16", "float32"
 DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16", "tunehub_dense_amx"
 CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES = "tunehub_conv2d_int8", "tunehub_conv2d_bf16", "tunehub_conv2d_amx"
+_ROW_AXES = ("ic", "kh", "kw", "k0")  # the last counts one: pairs of a block of channels have more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +79,16 @@ def conv2d_grouped(
     strides: tuple[int, int] = (1, 1),
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    channels: tuple[int, int] | None = None,
 ) -> Any:
     """Return the convolution of ``data`` ``[N, C/c, H, W, c]``, bfloat16 or uint8, and ``weight``, as
     :func:`pack_conv2d` returns it, as ``[N, O/o, OH, OW, o]`` in float32 or int32; ``padding``: top, left, bottom,
-    right. One group of channels only. Where weights have 16 bits, data are widened once, with their padding."""
+    right. Where weights have 16 bits, data are widened once, with their padding.
+
+    ``groups`` of channels (pairs only) need the logical numbers of input and output ``channels``, and are read as by
+    :func:`tunehub.relax.layout.blocked.conv2d_blocked`.
+    """
     outer, inputs, *kernel, block, group = [int(extent) for extent in weight.shape]
     kernel, split = kernel[:2], kernel[2:]
     if str(weight.dtype) == "int16":
@@ -89,13 +98,49 @@ def conv2d_grouped(
     extents = (("ic", inputs), ("kh", kernel[0]), ("kw", kernel[1]), *((f"k{i}", e) for i, e in enumerate(split)))
     axes = [te.reduce_axis((0, extent), name) for name, extent in (*extents, ("item", group))]
     ic, kh, kw, *inner = axes
+    channel, touched = _channel(data, weight, groups, channels)
 
     def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
-        element = at(padded, n, ic, *place(oh, ow, kh, kw), _position(inner, (*split, group)))
-        return te.sum(element.astype(sums) * at(weight, oc, *axes[:-1], oi, axes[-1]).astype(sums), axis=axes)
+        outer_c, inner_c = channel(oc, ic, *inner)
+        element = at(padded, n, outer_c, *place(oh, ow, kh, kw), inner_c)
+        product = element.astype(sums) * at(weight, oc, *axes[:-1], oi, axes[-1]).astype(sums)
+        if touched is not None:
+            product = tirx.if_then_else(touched(oc, ic), product, tirx.const(0, sums))
+        return te.sum(product, axis=axes)
 
     name = _named(weight, len(split), CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES)
     return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=name)
+
+
+def conv2d_rows(
+    data: Any,
+    weight: Any,
+    *,
+    columns: int,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Any:
+    """Return the convolution of a plain image ``data`` ``[N, C, H, W]`` in bfloat16, as networks begin with, and
+    ``weight``, as :func:`pack_conv2d_rows` returns it of a kernel with so many ``columns``, as ``[N, O/o, OH, OW, o]``.
+
+    Neighbours in a row of the image are the pairs, so ``dilation`` is 1 there. Its size is known.
+    """
+    outer, _, kernel, *_, block, group = [int(extent) for extent in weight.shape]
+    top, left, bottom, right = padding
+    odd, unread = columns % group, (int(data.shape[3]) + left + right - columns) % strides[1]
+    even = (top, left, bottom, right + max(odd - unread, 0))  # the last pair ends in the image, too
+    padded, size, place = windows(data, (kernel, columns + odd), strides, even, dilation)
+    axes = [te.reduce_axis((0, int(weight.shape[i])), name) for i, name in enumerate(_ROW_AXES, 1)]
+    item = te.reduce_axis((0, group), "item")
+
+    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+        ic, kh, kw, k0 = axes
+        element = at(padded, n, ic, *place(oh, ow, kh, (kw + k0) * group + item))
+        factor = at(weight, oc, *axes, oi, item)
+        return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=[*axes, item])
+
+    return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=CONV2D_PAIRS)
 
 
 def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
@@ -104,10 +149,19 @@ def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
     return _packed(pack_dense_weight(weight, out_block=out_block), groups)
 
 
-def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int) -> Any:
+def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int, of_channels: int = 1) -> Any:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_grouped` reads it, filled up with zeros; what one
-    instruction adds up divides ``in_block``."""
-    return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block), groups)
+    instruction adds up divides ``in_block``, and the inputs of each of the groups ``of_channels``."""
+    return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=of_channels), groups)
+
+
+def pack_conv2d_rows(weight: Array, *, out_block: int) -> Any:
+    """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_rows` reads it, ``[O/o, I, KH, KW/2, 1, o, 2]``,
+    filled up with zeros."""
+    even = np.pad(weight, [(0, 0)] * 3 + [(0, weight.shape[3] % PAIRS.size)])
+    packed = pack_conv2d_weight(even, in_block=None, out_block=out_block)
+    *outer, columns, block = packed.shape
+    return _packed(packed.reshape(*outer, columns // PAIRS.size, PAIRS.size, block), PAIRS)
 
 
 def _packed(weight: Array, groups: Groups) -> Any:
@@ -137,6 +191,20 @@ def _position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
     for axis, extent in zip(axes[1:], extents[1:], strict=True):
         position = position * extent + axis
     return position
+
+
+def _channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> tuple[Any, Any | None]:
+    """A function of the loops (oc, ic, …) that returns the indices of the input channel, and on which condition."""
+    *split, _, group = [int(extent) for extent in weight.shape[4:]]
+    if groups == 1:
+        return (lambda oc, ic, *inner: (ic, _position(inner, (*split, group)))), None
+    of_group, touched = groups_of(data, weight, groups, channels, group)
+
+    def channel(oc: Any, ic: Any, inner: Any, item: Any) -> tuple[Any, Any]:
+        outer, position = of_group(oc, ic, inner)
+        return outer, position * group + item
+
+    return channel, touched
 
 
 def _widened(data: Any, padding: tuple[int, int, int, int]) -> Any:

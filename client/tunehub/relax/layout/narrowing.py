@@ -66,8 +66,18 @@ class Narrowing:
         """A convolution in these layouts."""
         if self.machine.rates.pairs < _WORTH:
             return False
-        fits = workload.groups == 1 and source > 0 and source % PAIRS.size == 0 and result == LANES
+        each = workload.in_channels // workload.groups
+        fits = source > 0 and source % PAIRS.size == 0 and result == LANES
+        if workload.groups > 1:
+            return fits and each % PAIRS.size == 0
         return fits and not (self.winograd and self._is_faster_by_winograd(workload, source, result))
+
+    def rows(self, workload: ConvWorkload, result: int) -> bool:
+        """A convolution of a plain image of a known size: neighbours in a row are a pair, and kernels with an odd
+        number of columns waste half of one."""
+        columns = workload.kernel[1]
+        gain = self.machine.rates.pairs * columns / (columns + columns % PAIRS.size)
+        return workload.groups == workload.dilation[1] == 1 and result == LANES and gain >= _WORTH
 
     def _is_faster_by_winograd(self, workload: ConvWorkload, source: int, result: int) -> bool:
         unit_steps = all(-2 <= out - size <= 2 for out, size in zip(workload.out_size, workload.in_size, strict=True))

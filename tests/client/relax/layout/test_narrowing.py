@@ -115,6 +115,41 @@ def test_an_open_batch_is_computed_in_bfloat16(nets: Nets, make_hub: Any) -> Non
     assert "default" not in hub.rungs()
 
 
+def beginning(nets: Nets, batch: Any = 1) -> Any:
+    """A convolution of an image with three channels, and two in groups that blocks of 16 channels cut."""
+
+    def make(b: Any, x: Any) -> Any:
+        stem = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, nets.const(40, 3, 7, 7), strides=2, padding=3))))
+        first = b.emit(op.nn.relu(b.emit(op.nn.conv2d(stem, nets.const(72, 20, 1, 1), groups=2))))
+        second = b.emit(op.nn.conv2d(first, nets.const(72, 36, 3, 3), groups=2, padding=1))
+        return b.emit(op.nn.relu(b.emit(op.add(second, first))))
+
+    return nets.build(make, (batch, 3, 30, 30))
+
+
+@needs_tvm
+def test_images_and_groups_are_read_in_pairs(nets: Nets) -> None:
+    found = signatures(prepare(beginning(nets), COOPERLAKE, layout="auto", precision="bf16"))
+    convolutions = sorted(types for name, types in found.items() if "conv2d" in name)
+    assert convolutions == [
+        ["bfloat16"] * 3,
+        ["bfloat16"] * 3,
+        ["bfloat16"] * 2 + ["float32"],  # adds what it reads; a transform reads the result
+    ]
+
+
+@needs_cpu
+@pytest.mark.parametrize("open_batch", [False, True])
+def test_images_and_groups_in_bfloat16_are_right(nets: Nets, make_hub: Any, open_batch: bool) -> None:
+    mod = beginning(nets, tvm.tirx.Var("n", "int64") if open_batch else 1)
+    hub, plain = make_hub(layout="auto", precision="bf16"), make_hub(layout="auto")
+    for batch in (1, 3) if open_batch else (1,):
+        data = np.random.default_rng(batch).standard_normal((batch, 3, 30, 30)).astype("float32")
+        found, expected = (outputs(mod, tunehub.host_target(), each, data) for each in (hub, plain))
+        assert 1e-6 < np.abs(found - expected).max() / np.abs(expected).max() < 2e-2
+    assert {each.rung for each in hub.workloads if "conv2d" in each.name} == {"template"}
+
+
 def inverted(nets: Nets) -> Any:
     """A depthwise convolution between two of 1×1, as in MobileNetV2."""
 
@@ -210,3 +245,21 @@ def test_convolutions_that_winograd_makes_faster_stay_in_float32() -> None:
     assert beside.conv(conv(56, 64, 1), 16, 16)
     assert not beside.conv(conv(56, 64, 1), 0, 16)  # a plain image has no pairs side by side
     assert not beside.conv(conv(56, 64, 1), 16, 8)
+
+
+def test_plain_images_and_groups_have_pairs_where_whole_ones_are_there() -> None:
+    def conv(inputs: int, kernel: int, groups: int = 1, dilation: int = 1) -> ConvWorkload:
+        return ConvWorkload(
+            batch=1, in_channels=inputs, out_channels=64, in_size=(56, 56), out_size=(56, 56), kernel=(kernel, kernel),
+            groups=groups, dilation=(dilation, dilation),
+        )  # fmt: skip
+
+    rule = Narrowing(machine=MACHINE, winograd=True)
+    assert rule.rows(conv(3, 7), 16)
+    assert rule.rows(conv(3, 3), 16)
+    assert not rule.rows(conv(3, 1), 16)  # half of each pair would be zeros
+    assert not rule.rows(conv(3, 7, dilation=2), 16)
+    assert not rule.rows(conv(3, 7), 8)
+    assert rule.conv(conv(12, 1, groups=2), 8, 16)
+    assert not rule.conv(conv(10, 1, groups=2), 8, 16)  # five inputs in a group
+    assert not Narrowing(machine=replace(MACHINE, rates=Rates(pairs=1.0)), winograd=True).rows(conv(3, 7), 16)
