@@ -60,6 +60,8 @@ def print_front_page(values: dict[str, Any]) -> None:
         f"{values['page']}: {values['packages']} packages, {values['networks']} networks; {values['written']} files "
         f"written, {values['unchanged']} unchanged, {values['removed']} removed"
     )
+    if values["metadata_only"]:
+        click.echo("No package was read: the registry is too large, so the pages have neither networks nor evidence.")
     if values["left"]:
         click.echo(f"{values['left']} files of an older catalogue stay: the store does not let this user delete them.")
 

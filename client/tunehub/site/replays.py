@@ -76,6 +76,12 @@ class ReplaysView:
     more_reasons: int
     missing: tuple[str, ...]
 
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The releases on which every record fails."""
+        sums = zip(self.releases, self.sums, strict=True)
+        return tuple(release for (release, _), counts in sums if 0 < counts.total == counts.failed)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseCoverage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -17,13 +17,13 @@ from tunehub.site.beside import Beside
 from tunehub.site.contents import PackageContents, VersionLine
 from tunehub.site.curves import CurveView, curve_views
 from tunehub.site.names import plain, slug
+from tunehub.site.provenance import MadeView, made_views
 from tunehub.site.releases import releases_of
 from tunehub.site.replays import ReleaseCoverage, ReplaysView, network_coverages, replays_view
 from tunehub.site.trust import PublisherView
 from tunehub_registry.compat import Compat
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 from tunehub_registry.index import ShardEntry
-from tunehub_registry.manifest import Provenance
 from tunehub_registry.target import TargetDescriptor
 
 SIGNED = "signed by the publisher to whom the name is delegated (TUF)"
@@ -113,24 +113,6 @@ class WorkloadTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeView:
-    """How records were made."""
-
-    tuners: tuple[str, ...]
-    machine: tuple[tuple[str, str], ...]
-    options: tuple[tuple[str, str], ...]
-    tvm: str
-    trials: int
-    threads: int
-    seed: int
-    started: str
-    finished: str
-    driver: str
-    clocks: str
-    command: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SetView:
     """A record set: how many records of which tuner, for which TVM."""
 
@@ -207,8 +189,9 @@ class PackageView:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases of TVM that the current version has records for."""
-        return releases_of(tvm for _, tvm in self.current.sets)
+        """The releases of TVM that the current version has records for, without those on which all of them fail."""
+        failing = self.replays.failing if self.replays else ()
+        return tuple(each for each in releases_of(tvm for _, tvm in self.current.sets) if each not in failing)
 
 
 def package_view(
@@ -272,7 +255,7 @@ def contents_view(contents: PackageContents, compat: Compat | None) -> ContentsV
             SetView(tuner=item.tuner, tvm=item.tvm, count=item.count, key_scheme=plain(item.key_scheme))
             for item in contents.manifest.record_sets
         ),
-        made=_made(contents),
+        made=made_views(contents),
         tuned=tuple(_tuned(contents, networks, compat)),
         networks=networks,
         workloads=tuple(workloads),
@@ -351,40 +334,6 @@ def _workload(item: RecordEvidence, contents: PackageContents) -> WorkloadTimes:
 def _workload_order(item: WorkloadTimes) -> tuple[Any, ...]:
     """Admitted ones first, by what they save."""
     return (not item.admitted, item.tuned_s - item.default_s, item.op, item.key, item.tuner)
-
-
-def _made(contents: PackageContents) -> tuple[MadeView, ...]:
-    """Each provenance once, the newest first, with the tuners whose records it made."""
-    tuners: dict[int, list[str]] = {}
-    seen: list[Provenance] = []
-    for entry in contents.manifest.record_sets:
-        made = contents.manifest.provenance_of(entry)
-        if made not in seen:
-            seen.append(made)
-        tuners.setdefault(seen.index(made), []).append(entry.tuner)
-    views = [_made_view(made, tuners[number]) for number, made in enumerate(seen)]
-    return tuple(sorted(views, key=lambda view: view.finished, reverse=True))
-
-
-def _made_view(made: Provenance, tuners: Sequence[str]) -> MadeView:
-    return MadeView(
-        tuners=tuple(dict.fromkeys(tuners)),
-        machine=_pairs(made.machine),
-        options=_pairs(made.tuner_options),
-        tvm=plain(made.tvm_version),
-        trials=made.trials,
-        threads=made.threads,
-        seed=made.seed,
-        started=made.started,
-        finished=made.finished,
-        driver=plain(made.driver or ""),
-        clocks=plain(made.clocks or ""),
-        command="\n".join(plain(text) for text in made.command.split("\n")),
-    )
-
-
-def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((plain(key), plain(str(value))) for key, value in sorted(values.items()))
 
 
 def _tuned(contents: PackageContents, times: Iterable[EndToEndTimes], compat: Compat | None) -> Iterable[TunedNetwork]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,17 @@ def folder_place(root: Path) -> Place:
 def bucket_place(server: Any, prefix: str) -> Place:
     client = server.client()
 
-    def objects() -> dict[str, Any]:
+    def objects() -> Iterator[tuple[str, bytes, str]]:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket="private", Prefix=f"{prefix}/")
-        keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
-        return {key.removeprefix(f"{prefix}/"): client.get_object(Bucket="private", Key=key) for key in keys}
+        for key in [item["Key"] for page in pages for item in page.get("Contents", ())]:
+            found = client.get_object(Bucket="private", Key=key)
+            yield key.removeprefix(f"{prefix}/"), found["Body"].read(), found["ContentType"]
 
     return Place(
         address=server.address(prefix),
-        files=lambda: {path: found["Body"].read() for path, found in objects().items()},
+        files=lambda: {path: data for path, data, _ in objects()},
         write=lambda path, data: client.put_object(Bucket="private", Key=f"{prefix}/{path}", Body=data),
-        types=lambda: {path: found["ContentType"] for path, found in objects().items()},
+        types=lambda: {path: kind for path, _, kind in objects()},
     )
 
 
@@ -201,6 +202,11 @@ def test_a_damaged_package_has_a_page_that_says_so(plain: Any, folder: Place) ->
     result = plain("--catalogue")
     assert result.code == 1 and "sha256" in result.err
     assert b"could not be read" in folder.files()["package/llvm-znver5/index.html"]
+
+
+def test_a_large_registry_has_pages_of_its_index_alone(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunehub.site.catalogue.MOST_BYTES", 0)
+    assert "No package was read" in plain(package("0.1.0"), "--catalogue").out
 
 
 @pytest.mark.parametrize(

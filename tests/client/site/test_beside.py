@@ -126,6 +126,7 @@ def test_a_matrix_has_every_tuner_and_reasons_that_are_alike_once() -> None:
     )
     names = {key(1): RecordName(op="matmul", networks=())}
     view = replays_view(compat, names, ("0.25", "0.26", "0.27"))
+    assert view.failing == ("0.27",)
     assert view.releases == (("0.26", "0.26.0"), ("0.27", "0.27.0")) and view.missing == ("0.25",)
     assert [(row.tuner, row.cells) for row in view.rows] == [
         ("autotvm", (ReplayCounts(not_run=1), None)), ("meta_schedule", (ReplayCounts(ok=1), ReplayCounts(failed=2))),
