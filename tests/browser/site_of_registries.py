@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tunehub.cli.group import cli
+from tunehub_registry.attestation import PackageSubject
+from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat
 from tunehub_registry.index import (
     Index,
     IndexName,
@@ -22,10 +24,16 @@ from tunehub_registry.index import (
     shard_path,
 )
 from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.publishing.packages import attach
+from tunehub_registry.publishing.unsigned import UnsignedLedger
+from tunehub_registry.stores.folder import FolderStore
 from tunehub_registry.target import TargetDescriptor
+from tunehub_registry.tuning_curves import TuningCurve
 
 from ..client.conftest import SKYLAKE, ZNVER5, RegistryFolder, key, lines, make_record
 from ..client.signing import FolderPlace, SigningRegistry
+from ..registry.attestations import a_signer
+from ..registry.attestations import signed as attested
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">'
 GPU = TargetDescriptor(kind="cuda", model="toy9000", arch="sm_90", aliases=("NVIDIA Toy 9000",))
@@ -67,10 +75,34 @@ def _hostile_registry(folder: Path) -> RegistryFolder:
     registry = RegistryFolder(folder)
     data = lines(make_record(1, op=HOSTILE, networks=(HOSTILE,)))
     registry.publish(SKYLAKE, "0.9.0", yanked=HOSTILE)
-    registry.publish(
-        SKYLAKE, "1.0.0", data, evidence=evidence(HOSTILE, reason=HOSTILE), networks=(network(HOSTILE, HOSTILE),)
-    )
+    curve = TuningCurve(exact=key(1), tuner="meta_schedule", trials=64, steps=((1, 0.02), (9, 0.004), (40, 0.002)))
+    package = registry.publish(
+        SKYLAKE, "1.0.0", data, evidence=evidence(HOSTILE, reason=HOSTILE), networks=(network(HOSTILE, HOSTILE),),
+        curves=(curve,),
+    )  # fmt: skip
+    ledger = UnsignedLedger(FolderStore(folder))
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()
+    for kind, text in (("compat", _replays(digest)), ("attestations", _attestation(folder.parent, digest))):
+        attach(ledger, SKYLAKE.name, "1.0.0", package=digest, kind=kind, data=text)
     return registry
+
+
+def _replays(digest: str) -> bytes:
+    """It works on one release, and fails on another."""
+    worked = RecordReplay(tuner="meta_schedule", key=key(1), outcome="ok")
+    failed = RecordReplay(tuner="meta_schedule", key=key(1), outcome="failed", reason=HOSTILE)
+    releases = (ReleaseReplay(tvm="0.27.0", records=(worked,)), ReleaseReplay(tvm="0.26.0", records=(failed,)))
+    return encode_compat(
+        Compat(
+            name=SKYLAKE.name, version="1.0.0", package=digest, created_by=HOSTILE, created="2026-11-23",
+            releases=releases,
+        )
+    )  # fmt: skip
+
+
+def _attestation(folder: Path, digest: str) -> bytes:
+    """By a key that nobody trusts."""
+    return attested(a_signer(folder, "eve"), 2.0, subject=PackageSubject.of(SKYLAKE.name, "1.0.0", digest))
 
 
 def write_site(folder: Path) -> Path:

@@ -1,17 +1,20 @@
-"""The catalogue's pages in Chromium: links, pictures, colours, narrow screens, keyboard, no scripts."""
+"""The catalogue's pages in Chromium: links, pictures, weight, narrow screens."""
 
 from __future__ import annotations
 
 import pytest
 
 from .conftest import PHONE, Pages
+from .site_of_registries import MOST_BYTES
 
 pytestmark = pytest.mark.browser
 
-# What a page has: its links, how wide it is, and its pictures that show nothing.
+# What a page has: its links, how wide and heavy it is, and its pictures that show nothing.
 FACTS = """() => ({
   links: [...document.querySelectorAll("a[href]")].map((link) => link.href.replace(/#.*/, "")),
   width: document.documentElement.scrollWidth,
+  bytes: [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+    .reduce((sum, entry) => sum + entry.decodedBodySize, 0),
   blank: [...document.querySelectorAll("svg.chart")].filter((picture) => {
     const box = picture.getBoundingClientRect();
     return box.width < 200 || box.height < 50 || !picture.querySelector("path") || !picture.textContent.trim();
@@ -21,9 +24,11 @@ FACTS = """() => ({
 
 
 @pytest.mark.parametrize(("served", "scheme"), [("file", "light"), ("http", "dark")], indirect=["served"])
-def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(served: Pages, scheme: str) -> None:
+def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(
+    served: Pages, scheme: str, figures: list[str]
+) -> None:
     page = served.open(viewport=PHONE, color_scheme=scheme)
-    seen, waiting, pictures = set[str](), [page.url], 0
+    seen, waiting, pictures, heaviest = set[str](), [page.url], 0, 0
     while waiting:
         address = waiting.pop()
         seen.add(address)
@@ -31,8 +36,10 @@ def test_every_link_leads_to_a_page_that_is_there_and_fits_a_phone(served: Pages
         assert reply is not None and reply.ok and page.title(), address
         facts = page.evaluate(FACTS)
         assert facts["width"] <= PHONE["width"], address
-        assert facts["blank"] == 0, address
+        assert facts["blank"] == 0 and facts["bytes"] <= MOST_BYTES, address
+        heaviest = max(heaviest, facts["bytes"])
         pictures += facts["pictures"]
         assert all(link.startswith(served.address) for link in facts["links"]), address
         waiting += {*facts["links"]} - seen - {*waiting}
     assert len(seen) > 70 and pictures > 20
+    figures.append(f"{served.address.partition(':')[0]}: {len(seen)} pages, the heaviest {heaviest / 1e3:.0f} kB")

@@ -14,7 +14,11 @@ from tunehub.site.names import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONGEST = 40  # characters of a label
+LONGEST = 32  # characters of a label
+_SMALL = 9  # of texts, in points
+_BAR, _LEGEND = 0.17, 0.24  # heights of a bar and of a line of the legend, in inches
+_BETWEEN = 0.8  # groups, in bars
+_LEGEND_COLUMNS = 3
 _LOGARITHMIC = 20.0  # times as slow: beyond, other bars would be too short to compare
 # matplotlib writes colours as six hex digits: each of these stands for one of the page's.
 _TEXT, _GRID = "#010101", "#010102"
@@ -50,7 +54,8 @@ def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
 
     The same times give the same bytes.
     """
-    height = 0.75 + len(groups) * (0.12 + 0.15 * len(series))
+    drawn = sum(bool(seconds) for group in groups for seconds in group.seconds)
+    height = 0.47 + _LEGEND * _legend_rows(series) + _BAR * (drawn + _BETWEEN * len(groups))
     return _picture(height, lambda figure: _draw(figure, groups, series, height), title)
 
 
@@ -85,48 +90,82 @@ def _draw_lines(figure: Figure, lines: Sequence[Line], height: float) -> None:
         axes.step([*trials, line.end], [*times, times[-1]], where="post", color=colour, label=_short(line.label))
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("trial", fontsize=8, color=_TEXT)
-    axes.set_ylabel("milliseconds", fontsize=8, color=_TEXT)
+    for axis in (axes.xaxis, axes.yaxis):
+        _write_numbers(axis)
+    axes.set_xlabel("trial", fontsize=_SMALL, color=_TEXT)
+    axes.set_ylabel("milliseconds", fontsize=_SMALL, color=_TEXT)
     _dress(axes, grid="both")
-    legend = figure.legend(loc="lower left", fontsize=8, frameon=False, labelcolor=_TEXT, bbox_to_anchor=(0.09, 0.0))
+    legend = figure.legend(
+        loc="lower left", fontsize=_SMALL, frameon=False, labelcolor=_TEXT, bbox_to_anchor=(0.09, 0.0)
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height: float) -> None:
-    axes = figure.add_axes((0.27, 0.42 / height, 0.64, 1 - 0.72 / height))
-    width = 0.8 / len(series)
-    drawn = [seconds for group in groups for seconds in group.seconds if seconds]
+    above = _LEGEND * _legend_rows(series)
+    axes = figure.add_axes((0.33, 0.42 / height, 0.64, 1 - (above + 0.47) / height))
     for number, name in enumerate(series):
-        found = [(place, group.seconds[number]) for place, group in enumerate(groups)]
-        places = [place + (number - (len(series) - 1) / 2) * width for place, seconds in found if seconds]
+        found = [(place, group.seconds[number]) for place, group in zip(_places(groups), groups, strict=True)]
         times = [1e3 * seconds for _, seconds in found if seconds]
-        made = axes.barh(places, times, height=0.9 * width, color=_SERIES[number], label=plain(name))
-        axes.bar_label(made, [f"{_number(ms)} ms" for ms in times], padding=3, fontsize=7, color=_TEXT)
+        # Bars of a group lie close together: one that it lacks leaves no gap.
+        places = [place[number] for place, seconds in found if seconds]
+        made = axes.barh(places, times, height=0.88, color=_SERIES[number], label=plain(name))
+        axes.bar_label(made, [f"{_number(ms)} ms" for ms in times], padding=3, fontsize=_SMALL, color=_TEXT)
+    drawn = [seconds for group in groups for seconds in group.seconds if seconds]
     if drawn and max(drawn) > _LOGARITHMIC * min(drawn):
         axes.set_xscale("log")
-        axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 4)
-        axes.xaxis.set_minor_formatter(lambda _, __: "")
+        axes.set_xlim(1e3 * min(drawn) / 2, 1e3 * max(drawn) * 6)
     else:
-        axes.margins(x=0.15)
-    axes.xaxis.set_major_formatter(lambda ms, _: _number(ms))
-    _name_groups(axes, [_short(group.label) for group in groups])
+        axes.margins(x=0.18)
+    _write_numbers(axes.xaxis)
+    axes.set_xlabel(
+        f"milliseconds{', logarithmic' if axes.get_xscale() == 'log' else ''}", fontsize=_SMALL, color=_TEXT
+    )
+    _name_groups(axes, groups)
     _dress(axes, grid="x")
     figure.legend(
-        loc="upper right", ncols=len(series), fontsize=8, frameon=False, labelcolor=_TEXT, borderpad=0.1,
-        bbox_to_anchor=(0.99, 1.0),
+        loc="upper left", ncols=_LEGEND_COLUMNS, fontsize=_SMALL, frameon=False, labelcolor=_TEXT, borderpad=0.1,
+        bbox_to_anchor=(0.0, 1.0),
     )  # fmt: skip
 
 
-def _name_groups(axes: Any, labels: Sequence[str]) -> None:
-    axes.set_yticks(range(len(labels)), labels)
+def _write_numbers(axis: Any) -> None:
+    """Numbers in full instead of powers of ten; between these only where there is less than one."""
+
+    def between(value: float, _: int) -> str:
+        low, high = axis.get_view_interval()
+        return _number(value) if high < 10 * low else ""
+
+    axis.set_major_formatter(lambda value, _: _number(value))
+    axis.set_minor_formatter(between)
+
+
+def _places(groups: Sequence[Group]) -> list[dict[int, float]]:
+    """Where the bars of each group lie, by their series, from the top; a bar is 1 high."""
+    places = []
+    top = 0.0
+    for group in groups:
+        there = [number for number, seconds in enumerate(group.seconds) if seconds]
+        places.append({number: top + place for place, number in enumerate(there)})
+        top += len(there) + _BETWEEN
+    return places
+
+
+def _legend_rows(series: Sequence[str]) -> int:
+    return -(-len(series) // _LEGEND_COLUMNS)
+
+
+def _name_groups(axes: Any, groups: Sequence[Group]) -> None:
+    places = [list(place.values()) or [0.0] for place in _places(groups)]
+    axes.set_yticks([(place[0] + place[-1]) / 2 for place in places], [_short(group.label) for group in groups])
     for label in axes.get_yticklabels():
         label.set_parse_math(False)  # a name is text, also with two dollar signs
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_ylim(places[-1][-1] + 0.5 + _BETWEEN / 2, -0.5 - _BETWEEN / 2)
 
 
 def _dress(axes: Any, *, grid: str) -> None:
-    axes.tick_params(colors=_TEXT, labelsize=8, color=_GRID, which="both")
+    axes.tick_params(colors=_TEXT, labelsize=_SMALL, color=_GRID, which="both")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_GRID)
     axes.grid(axis=grid, color=_GRID, linewidth=0.5)

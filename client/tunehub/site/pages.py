@@ -65,7 +65,7 @@ class Pages:
 
 def milliseconds(seconds: float | None) -> str:
     """A time in ms, in four digits; empty for none."""
-    return "" if seconds is None else f"{1e3 * seconds:.4g}" if seconds < 10 else f"{1e3 * seconds:,.0f}"
+    return "" if seconds is None else f"{1e3 * seconds:.4g}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
 
 
 def times(gain: float | None) -> str:

@@ -120,7 +120,7 @@ def _of_peers(item: EndToEndTimes, names: Sequence[str]) -> tuple[float | None, 
 def _workload_chart(workloads: Sequence[WorkloadTimes], name: str) -> str:
     """Bars of the workloads that save the most."""
     shown = [item for item in workloads if item.admitted][:BARS]
-    groups = [Group(label=item.op or item.key, seconds=(item.default_s, item.tuned_s)) for item in shown]
+    groups = [Group(label=item.op or item.key[:8], seconds=(item.default_s, item.tuned_s)) for item in shown]
     return bars(groups, _BEFORE_AFTER, title=f"{name}: the workloads that gain the most") if groups else ""
 
 

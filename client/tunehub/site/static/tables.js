@@ -19,8 +19,8 @@ function compare(one, other, falling) {
 function sortOwnRows(table, column, numeric, falling) {
   const body = table.tBodies[0];
   const keyed = [...body.rows].map((row) => {
-    const cell = row.cells[column];
-    return [cell.dataset.value ? parseFloat(cell.dataset.value) : sortKey(cell.textContent.trim(), numeric), row];
+    const cell = row.cells[column]; // none where another one spans columns
+    return [cell?.dataset.value ? parseFloat(cell.dataset.value) : sortKey(cell?.textContent.trim(), numeric), row];
   });
   body.append(...keyed.sort(([one], [other]) => compare(one, other, falling)).map(([, row]) => row));
 }
