@@ -14,6 +14,7 @@ from tunehub.site.releases import releases_of
 from tunehub_registry.compat import Compat, RecordReplay, release_of
 from tunehub_registry.manifest import RecordSet
 
+MOST_TUNERS = 20  # rows of a matrix: a document may name any number
 MOST_REASONS = 50  # rows of a page
 EXAMPLES = 4  # operators of a row
 _NUMBERED = re.compile(r"\w*\d\w*")
@@ -64,13 +65,14 @@ class ReplayReason:
 class ReplaysView:
     """The matrix; `releases` are pairs of a release and the whole version, oldest first, `sums` the last row.
 
-    `missing` are releases that the package states and nobody replayed.
+    `missing` are releases that the package states and nobody replayed; the sums have the tuners of `more_tuners`, too.
     """
 
     created: str
     created_by: str
     releases: tuple[tuple[str, str], ...]
     rows: tuple[ReplayRow, ...]
+    more_tuners: int
     sums: tuple[ReplayCounts, ...]
     reasons: tuple[ReplayReason, ...]
     more_reasons: int
@@ -100,6 +102,7 @@ def replays_view(compat: Compat, names: Mapping[str, RecordName], stated: Sequen
     """The matrix of a package whose records have these names and which states these releases."""
     found = sorted(compat.releases, key=lambda item: release_of(item.tvm) or ())
     counts = [_counts_by_tuner(item.records) for item in found]
+    tuners = Counter(record.tuner for item in found for record in item.records)
     releases = tuple((_release(item.tvm), plain(item.tvm)) for item in found)
     reasons = [
         reason
@@ -112,8 +115,9 @@ def replays_view(compat: Compat, names: Mapping[str, RecordName], stated: Sequen
         releases=releases,
         rows=tuple(
             ReplayRow(tuner=tuner, cells=tuple(each.get(tuner) for each in counts))
-            for tuner in sorted({tuner for each in counts for tuner in each})
+            for tuner in sorted(tuner for tuner, _ in tuners.most_common(MOST_TUNERS))
         ),
+        more_tuners=max(0, len(tuners) - MOST_TUNERS),
         sums=tuple(_counts(record.outcome for record in item.records) for item in found),
         reasons=tuple(reasons[:MOST_REASONS]),
         more_reasons=max(0, len(reasons) - MOST_REASONS),

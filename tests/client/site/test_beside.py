@@ -20,7 +20,7 @@ from tunehub.cli.group import cli
 from tunehub.site.charts import Line, falling
 from tunehub.site.contents import PackageContents, RecordName, SetNetworks
 from tunehub.site.curves import curve_views
-from tunehub.site.replays import ReplayCounts, network_coverages, replays_view
+from tunehub.site.replays import MOST_REASONS, MOST_TUNERS, ReplayCounts, network_coverages, replays_view
 from tunehub_registry.attestation import PackageSubject
 from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
@@ -134,6 +134,14 @@ def test_a_matrix_has_every_tuner_and_reasons_that_are_alike_once() -> None:
     assert [(row.release, row.count, row.reason, row.operators) for row in view.reasons] == [
         ("0.27", 2, "buffer lv1 at 1", ("matmul",)), ("0.26", 1, "no network", ()),
     ]  # fmt: skip
+
+
+def test_a_matrix_stays_small_whatever_a_document_says() -> None:
+    records = [replay(number, "failed", f"t{number}", f"{'x' * number} fails") for number in range(1, 200)]
+    view = replays_view(compat_of("ab" * 32, ("0.27.0", records)), {}, ())
+    assert (len(view.rows), view.more_tuners) == (MOST_TUNERS, 199 - MOST_TUNERS)
+    assert (len(view.reasons), view.more_reasons) == (MOST_REASONS, 199 - MOST_REASONS)
+    assert view.sums == (ReplayCounts(failed=199),)
 
 
 def test_curves_that_fell_most_come_first() -> None:
