@@ -43,11 +43,30 @@ class RecordReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise FieldError("reason", f"a result {self.outcome!r} says why")
 
 
-class ReleaseReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the records on one TVM, by its whole version."""
+class NetworkSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A whole network of the package, compiled with its records: how many of its `workloads` these serve, and whether
+    it was run (`ran`), with the outputs of TVM's default unless it `failed`, for `reason`."""
+
+    network: _fields.Label
+    outcome: Literal["ok", "failed"]
+    workloads: Annotated[int, Meta(ge=0)] = 0
+    by_record: Annotated[int, Meta(ge=0)] = 0
+    ran: bool = False
+    reason: Annotated[str, Meta(max_length=300)] = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome == "failed" and not self.reason:
+            raise FieldError("reason", "a network that failed says why")
+        if self.by_record > self.workloads:
+            raise FieldError("by_record", f"expected at most the {self.workloads} workloads")
+
+
+class ReleaseReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of the records on one TVM, by its whole version, and of a network with them; None: there was none."""
 
     tvm: str
     records: tuple[RecordReplay, ...] = ()
+    sample: NetworkSample | None = None
 
     def __post_init__(self) -> None:
         _fields.check_version("tvm", self.tvm)

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunehub_registry import exceptions
-from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat, parse_compat, release_of
+from tunehub_registry.compat import (
+    Compat,
+    NetworkSample,
+    RecordReplay,
+    ReleaseReplay,
+    encode_compat,
+    parse_compat,
+    release_of,
+)  # fmt: skip
 
 pytestmark = pytest.mark.fast
 
@@ -20,6 +28,9 @@ def result(number: int = 1, outcome: Any = "ok", **changes: Any) -> RecordReplay
     return RecordReplay(
         **{"tuner": "template", "key": f"{number:032x}", "outcome": outcome, "reason": reason, **changes}
     )
+
+
+SAMPLE = NetworkSample(network="squeezenet", outcome="ok", workloads=28, by_record=27, ran=True)
 
 
 def compat(*releases: ReleaseReplay) -> Compat:
@@ -47,7 +58,7 @@ def test_releases_are_two_numbers() -> None:
 
 def document() -> dict[str, Any]:
     value: dict[str, Any] = json.loads(
-        encode_compat(compat(ReleaseReplay(tvm="0.27.0", records=(result(), result(2)))))
+        encode_compat(compat(ReleaseReplay(tvm="0.27.0", records=(result(), result(2)), sample=SAMPLE)))
     )
     return value
 
@@ -64,6 +75,9 @@ def document() -> dict[str, Any]:
         (("releases", 0, "records", 0, "key"), "0" * 31, "$.releases[0].records[0].key"),
         (("releases", 0, "records", 0, "key"), f"{2:032x}", "$.releases[0].records"),
         (("releases", 0, "records", 0, "reason"), "x" * 301, "$.releases[0].records[0].reason"),
+        (("releases", 0, "sample", "network"), "", "$.releases[0].sample.network"),
+        (("releases", 0, "sample", "outcome"), "failed", "$.releases[0].sample.reason"),
+        (("releases", 0, "sample", "by_record"), 29, "$.releases[0].sample.by_record"),
     ],
 )
 def test_errors_carry_the_path(path: tuple[Any, ...], value: Any, where: str) -> None:
@@ -102,9 +116,11 @@ records = st.builds(
 tables = st.lists(records, unique_by=lambda item: (item.tuner, item.key)).map(tuple)
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), tables), unique_by=lambda pair: pair[0]))
-def test_whatever_can_be_made_can_be_read_again(releases: list[tuple[int, tuple[RecordReplay, ...]]]) -> None:
-    made = compat(*(ReleaseReplay(tvm=f"0.{minor}.0", records=table) for minor, table in releases[:64]))
+@given(st.lists(st.tuples(st.integers(0, 99), tables), unique_by=lambda pair: pair[0]), st.sampled_from([None, SAMPLE]))
+def test_whatever_can_be_made_can_be_read_again(
+    releases: list[tuple[int, tuple[RecordReplay, ...]]], sample: NetworkSample | None
+) -> None:
+    made = compat(*(ReleaseReplay(tvm=f"0.{minor}.0", records=table, sample=sample) for minor, table in releases[:64]))
     assert parse_compat(encode_compat(made), "c") == made
 
 

@@ -106,3 +106,10 @@ def test_ladders_are_lowered_and_found_right_on_both_sides_of_their_bounds() -> 
         ladder=(step(7, 4, choices[0]), step(None, 33, choices[6])),
     )  # fmt: skip
     assert "branch" in by_ladder(function, target, record, lambda _: None).mod.script()
+
+
+def test_kernels_for_warpgroups_are_for_tvms_that_have_what_they_are_made_of() -> None:
+    from tunehub.cuda.hopper.rule import has_functions
+    from tunehub.target.tvm_generation import require_relax
+
+    assert has_functions() == (require_relax().release >= (0, 27))

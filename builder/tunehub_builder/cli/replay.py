@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from tunehub.cli.options import json_option
 from tunehub.cli.output import print_json, print_table
@@ -17,7 +18,7 @@ from tunehub_builder.cli.options import FILE, writable
 
 if TYPE_CHECKING:
     from tunehub.target.tvm_releases import TVMRelease
-    from tunehub_registry.compat import Compat
+    from tunehub_registry.compat import Compat, NetworkSample, ReleaseReplay
 
 _SHOWN = 10
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -44,7 +45,8 @@ def replay(
     """Replay every record of PACKAGEs on releases of TVM, each in an environment of its own.
 
     Environments are made by uv, where it is there, and kept in the cache. `tunehub attach` publishes the results beside
-    the package: clients then leave out what their TVM cannot use. Exits with 1 when a record fails.
+    the package: clients then leave out what their TVM cannot use. Exits with 1 when a record fails, or a network that
+    is compiled with those that do not.
 
     Workloads come from the networks that the package was made of, where they are known by name, and from the files that
     are given. An ONNX file is imported anew on each release; misses are for the release that wrote them.
@@ -79,10 +81,12 @@ def replay(
     else:
         for compat in found:
             _print(compat)
-    failed = any(
-        item.outcome == "failed" for compat in found for release in compat.releases for item in release.records
-    )
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if any(_failed(release) for compat in found for release in compat.releases) else 0)
+
+
+def _failed(release: ReleaseReplay) -> bool:
+    sample = release.sample is not None and release.sample.outcome == "failed"
+    return sample or any(item.outcome == "failed" for item in release.records)
 
 
 def _absolute(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -106,12 +110,22 @@ def _print(compat: Compat) -> None:
     for release in compat.releases:
         for item in [item for item in release.records if item.outcome == "failed"][:_SHOWN]:
             click.echo(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
+        if release.sample is not None:
+            click.echo(f"TVM {release.tvm}: {_said(release.sample)}")
+
+
+def _said(sample: NetworkSample) -> str:
+    if sample.outcome == "failed":
+        return f"{sample.network} failed: {sample.reason}"
+    how = "compiled and run, with the default's outputs" if sample.ran else "compiled"
+    return f"{sample.network} {how}: records serve {sample.by_record} of {sample.workloads} workloads"
 
 
 def _summary(compat: Compat) -> dict[str, object]:
     releases = [
         {
             "tvm": release.tvm,
+            "sample": msgspec.to_builtins(release.sample),
             "counts": dict(Counter(f"{item.tuner} {item.outcome}" for item in release.records)),
             "failed": [
                 {"tuner": item.tuner, "key": item.key, "reason": item.reason}

@@ -55,7 +55,7 @@ def replay_records(
     described = package.manifest.target
     target = as_tvm_target(described.name)
     with _runner(described) as runner:
-        for tuner, records in _by_tuner(package).items():
+        for tuner, records in records_by_tuner(package).items():
             replay = _TunerReplay(tuner=tuner, target=target, on_begin=on_begin, runner=runner)
             replay.missing = {key: record for key, record in records.items() if (tuner, key) not in done}
             for source in sources(package.manifest, files, replay.missing):
@@ -152,7 +152,7 @@ def _scheduled(record: Record, mod: Any, target: Any) -> Any:
     return apply_candidate(mod, candidate, target, TemplateFit(mod, target)).mod
 
 
-def _by_tuner(package: Package) -> dict[str, dict[str, Record]]:
+def records_by_tuner(package: Package) -> dict[str, dict[str, Record]]:
     """The records of the package by tuner and key; of several with a key the first, which is the fastest."""
     found: dict[str, dict[str, Record]] = defaultdict(dict)
     for item in package.manifest.record_sets:

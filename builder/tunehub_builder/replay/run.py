@@ -15,10 +15,10 @@ from msgspec import structs
 from tunehub import __version__
 from tunehub.target.tvm_releases import TVMRelease
 from tunehub_builder.exceptions import BuilderError
-from tunehub_builder.replay.results import failure
-from tunehub_builder.replay.worker import Begun, Ended, Line, ReplayJob, Started
+from tunehub_builder.replay.results import failed_sample, failure
+from tunehub_builder.replay.worker import Begun, Ended, Line, ReplayJob, SampleEnded, Started
 from tunehub_builder.replay.workloads import WorkloadFiles
-from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
+from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, ReleaseReplay
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import open_package, sha256_of
 
@@ -93,7 +93,22 @@ def _replay_on(release: TVMRelease, whole: ReplayJob, python: Path) -> ReleaseRe
     else:
         raise BuilderError(f"the workers for TVM {release.version} died {_MAX_DEATHS} times")
     ordered = sorted(results.values(), key=lambda item: (item.tuner, item.key))
-    return ReleaseReplay(tvm=tvm, records=tuple(ordered))
+    served = tuple(key for key, result in results.items() if result.outcome in ("ok", "differs"))
+    sample = _sampled(release, structs.replace(whole, done=served, sample=True), python) if served else None
+    return ReleaseReplay(tvm=tvm, records=tuple(ordered), sample=sample)
+
+
+def _sampled(release: TVMRelease, job: ReplayJob, python: Path) -> NetworkSample | None:
+    """A whole network with the records that are done; releases with Relay have records for their own builds of one."""
+    if not release.ffi:
+        return None
+    how, lines = _run_worker(python, job)
+    begun = next((line.key for line in lines if isinstance(line, Begun)), None)
+    if how is None or begun is None:
+        if how is not None:
+            raise BuilderError(f"the worker for TVM {release.version} {how}")
+        return next((line.sample for line in lines if isinstance(line, SampleEnded)), None)
+    return failed_sample(begun, f"TVM {how.splitlines()[0]}")
 
 
 def _run_worker(python: Path, job: ReplayJob) -> tuple[str | None, list[Line]]:

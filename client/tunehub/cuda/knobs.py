@@ -219,9 +219,10 @@ def _divided(mod: Any, tile: SplitTile) -> Any:
 
 
 def _by_warpgroups(mod: Any, tile: WarpgroupTile, target: Any) -> Any:
+    if not warpgroups.serves(target):
+        raise KnobError("kernels for warpgroups need a GPU of sm_90, and TVM 0.27 or newer")
     matmul = matmul_of(mod)
-    suitable = matmul is not None and warpgroups.serves(target) and suits(matmul)
-    if matmul is None or not suitable or tile not in set(tiles(matmul)):
+    if matmul is None or not suits(matmul) or tile not in set(tiles(matmul)):
         raise KnobError(f"{tile} is none of the tiles of this function for the warpgroups of this GPU")
     return warpgroups.by_tile(mod, matmul, tile, target)
 

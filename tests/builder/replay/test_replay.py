@@ -21,7 +21,7 @@ from tunehub_builder.replay.run import compared, replay
 from tunehub_builder.replay.workloads import WorkloadFiles, sources
 from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.any_record import AnyRecord, read_any_records
-from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay
+from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, ReleaseReplay
 from tunehub_registry.evidence import BadLine
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import Package, open_package, pack
@@ -71,6 +71,23 @@ with sink.open("a") as out:
 """
 
 
+_DYING_LATER = """#!{python}
+import json, os, pathlib, sys
+job, sink = map(pathlib.Path, sys.argv[-2:])
+asked = json.loads(job.read_bytes())
+good, bad = "0" * 32, "1" * 32
+with sink.open("a") as out:
+    print('{{"type":"Started","tvm":"0.27.0"}}', file=out)
+    if asked["sample"]:
+        assert asked["done"] == [["template", good]]
+        print('{{"type":"Begun","tuner":"","key":"squeezenet"}}', file=out, flush=True)
+        os.kill(os.getpid(), 11)
+    for key, outcome in (good, "ok"), (bad, "failed"):
+        result = dict(tuner="template", key=key, outcome=outcome, reason="test")
+        print(json.dumps(dict(type="Ended", result=result)), file=out)
+"""
+
+
 @pytest.mark.fast
 def test_a_worker_that_dies_is_started_behind_what_it_died_on(tmp_path: Path) -> None:
     python = tmp_path / "python"
@@ -79,6 +96,17 @@ def test_a_worker_that_dies_is_started_behind_what_it_died_on(tmp_path: Path) ->
     found = replay(PACKAGE, [FIRST], lambda _: python, lambda _: None)
     (result,) = found.releases[0].records
     assert (result.outcome, result.reason) == ("failed", "TVM died of signal 11")
+    assert found.releases[0].sample is None  # there is no record to compile one with
+
+
+@pytest.mark.fast
+def test_a_network_on_which_the_worker_dies_failed(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(_DYING_LATER.format(python=sys.executable))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    found = replay(PACKAGE, [FIRST], lambda _: python, lambda _: None).releases[0]
+    assert [item.outcome for item in found.records] == ["ok", "failed"]
+    assert found.sample == NetworkSample(network="squeezenet", outcome="failed", reason="TVM died of signal 11")
 
 
 @pytest.mark.fast
@@ -95,6 +123,10 @@ def test_a_published_package_on_the_tvm_here() -> None:
     assert ("ladder", "ok") in outcomes
     assert all(outcome in ("ok", "not_run") for _, outcome in outcomes)
     assert len(found.releases[0].records) == 41
+    sample = found.releases[0].sample
+    assert sample is not None
+    assert (sample.network, sample.outcome, sample.reason) == ("squeezenet", "ok", "")
+    assert 0 < sample.by_record <= sample.workloads
 
 
 @pytest.fixture

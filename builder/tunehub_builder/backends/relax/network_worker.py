@@ -59,17 +59,26 @@ class RelaxNetworkSession(NetworkSession):
 
     def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
         """As the base says; tells how many workloads each rung serves."""
+        del arguments
+        executable, rungs = self._executable(variant)
+        return self._loaded(variant, executable), rungs
+
+    def generate(self, variant: str) -> dict[str, int]:
+        """Compile the network for a target that need not be here, and load nothing; how many workloads each rung
+        serves."""
+        return self._executable(variant)[1]
+
+    def _executable(self, variant: str) -> tuple[Any, dict[str, int]]:
         import tvm
 
-        del arguments
         if variant == DEFAULT:
-            return self._loaded(variant, tvm.compile(self._module, self._target)), {}
+            return tvm.compile(self._module, self._target), {}
         from tunehub.relax import pipeline as relax_pipeline
 
         network = self._network
         hub = _hub(self._case, self._target, network) if variant == TUNED else _plain(self._target, network)
-        built = self._loaded(variant, relax_pipeline.compile_module(self._module, self._target, hub))
-        return built, {rung: count for rung, count in hub.report().rung_counts().items() if count}
+        executable = relax_pipeline.compile_module(self._module, self._target, hub)
+        return executable, {rung: count for rung, count in hub.report().rung_counts().items() if count}
 
     def accuracy(self, variant: str, inputs: int) -> Accuracy | None:
         """How near a variant's outputs are to onnxruntime's on so many random inputs; None without onnxruntime."""

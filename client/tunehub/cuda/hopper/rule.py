@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import nsmallest
-from importlib.util import find_spec
 from typing import Any
 
 from tunehub.cuda.hopper.cost import seconds
@@ -37,13 +36,10 @@ def serves(target: Any) -> bool:
 
 @cache
 def has_functions() -> bool:
-    """Whether this TVM has functions of CUDA C++ in its kernels."""
-    import tvm  # noqa: F401  # without it the next finds nothing
+    """Whether this TVM has functions of CUDA C++ in its kernels: that whose loads are of the class that these name."""
+    import tvm
 
-    try:
-        return find_spec("tvm.backend.cuda.op") is not None
-    except ModuleNotFoundError:
-        return False
+    return hasattr(tvm.ir, "TensorLoad")
 
 
 def matmul_in(mod: Any) -> Matmul | None:
