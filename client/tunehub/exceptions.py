@@ -78,6 +78,15 @@ class LibraryError(UsageError):
     file, an array that does not fit an input, an open dimension without a size."""
 
 
+class DatabaseFolderError(UsageError):
+    """A folder that a MetaSchedule database cannot be written into. Field `path`, and those of UsageError."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path = path
+        remedy = "name a new or empty folder, in one that exists"
+        super().__init__(path, reason, place="the folder of the database", remedy=remedy)
+
+
 class LinkError(TunehubError):
     """A compiled module cannot be written as a library. Fields: `path`, `reason`, `remedy`."""
 

@@ -27,6 +27,8 @@ tunehub deprecate s3://bucket/hub llvm-znver5==0.1.0 --successor 'llvm-znver5>=0
 tunehub distill work/resnet -o records.jsonl
 tunehub doctor
 tunehub explain model.onnx --target llvm-znver5 --misses misses.jsonl
+tunehub export metaschedule database/ --model model.onnx --target llvm-znver5
+tunehub export metaschedule database/ --model model.onnx --dim batch=1 --prepare tvm --tvm 0.26
 tunehub export tophub tophub/ --target llvm-znver5
 tunehub fetch llvm-znver5==0.1.0
 tunehub import cuda_v0.10.log -o registry/

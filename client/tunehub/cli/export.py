@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tunehub.cli.export_metaschedule import metaschedule
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json, print_table
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 @click.group()
 def export() -> None:
     """Write records in the form that other software reads."""
+
+
+export.add_command(metaschedule)
 
 
 @export.command()

@@ -15,12 +15,14 @@ from packaging.version import InvalidVersion, Version
 
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import print_json
+from tunehub.cli.sync import registries_of
 from tunehub.exceptions import HubError
-from tunehub.options import read_options
+from tunehub.options import Options, read_options
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.locked import read_lock
 from tunehub.registries.locking import Demands, Locker, parse_demands, presign
 from tunehub.registries.requirement import Requirement
+from tunehub.registries.successors import deprecation
 from tunehub.target.descriptors import descriptor_of
 from tunehub.target.host import gpu_descriptor, host_descriptor
 from tunehub.target.tvm_generation import find_tvm
@@ -57,7 +59,8 @@ def lock(
     What the lock file pins already stays, and WANTED is added: targets (llvm-znver5, JSON in TVM's form), packages
     (llvm-znver5==0.2.0, 'llvm-znver5>=0.1,<1'), or versions for whatever the targets get ('>=0.1'), or how many keys
     that you trust have to attest it ('attested>=2'). Without WANTED and without a lock file, this machine's CPU, and
-    its GPU if it has one. Exits with 1, and writes nothing, when something has no package.
+    its GPU if it has one. Exits with 1, and writes nothing, when something has no package. Says which
+    pins are deprecated and what to use instead: that is for you to follow.
     """
     options = read_options(registry=registry or None)
     path = Path(output) if output else options.lock or Path(LOCK_FILE)
@@ -73,6 +76,7 @@ def lock(
         data = None if locker.holes else encode_lock(after)
     except RegistryError as error:
         raise click.ClickException(str(error)) from None
+    locker.notes += _deprecated_since(before, after, options)
     written = data is not None and _write(path, data)
     _report(path, before, after, locker, written=written, as_json=as_json)
     sys.exit(1 if locker.holes else 0)
@@ -96,6 +100,18 @@ def _describe(word: str, before: Lock | None, locker: Locker) -> TargetDescripto
     name = word.strip().lower()
     known = (before.names if before else {}).get(name) or locker.published().get(name)
     return known or descriptor_of(word)
+
+
+def _deprecated_since(before: Lock | None, after: Lock, options: Options) -> list[str]:
+    """What registries say now of pins that stay, each once. Keeping a pin needs none: no problem with one is told."""
+    pinned = {item.sha256 for item in before.packages} if before else set()
+    kept = {(item.name, item.version, item.sha256): item.label for item in after.packages if item.sha256 in pinned}
+    if not kept:
+        return []
+    found = list(registries_of(after.packages, options, on_problem=lambda _: None).published(after.names))
+    keys = [(item.name, item.entry.version, item.entry.sha256) for item in found]
+    said = [deprecation(kept[key], item.entry) for key, item in zip(keys, found, strict=True) if key in kept]
+    return [text for text in said if text is not None]
 
 
 def _tvm_versions(given: Sequence[str], before: Lock | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,16 +74,21 @@ def sync(frozen: bool, lock: str | None, registry: Sequence[str], as_json: bool)
 def look_around(lock: Lock, options: Options) -> list[str]:
     """What has changed since the lock was made, for people: yanked, gone, replaced, or newer versions."""
     remarks: list[str] = []
-    known = {EMBEDDED, *(split_unsigned(address)[0] for address in options.registries)}
-    origins = dict.fromkeys(item.registry for item in lock.packages if item.registry not in known)
-    asked = replace(options, lock=None, registries=(*options.registries, *origins))
-    registries = configured_registries(
-        asked, on_problem=lambda error: remarks.append(str(error)), deadline=Deadline(options.budget)
-    )
+    registries = registries_of(lock.packages, options, lambda error: remarks.append(str(error)))
     found = list(registries.published(lock.names))
     for pin in lock.packages:
         remarks += _remarks_on(pin, [item for item in found if item.name == pin.name], registries)
     return list(dict.fromkeys(remarks))
+
+
+def registries_of(
+    pins: Sequence[LockedPackage], options: Options, on_problem: Callable[[HubError], None]
+) -> Registries:
+    """The registries of the options, and those that pins were locked from."""
+    known = {EMBEDDED, *(split_unsigned(address)[0] for address in options.registries)}
+    origins = dict.fromkeys(item.registry for item in pins if item.registry not in known)
+    asked = replace(options, lock=None, registries=(*options.registries, *origins))
+    return configured_registries(asked, on_problem=on_problem, deadline=Deadline(options.budget))
 
 
 def fetch_all(lock: Lock, path: Path, options: Options, *, as_json: bool) -> list[Fetched]:

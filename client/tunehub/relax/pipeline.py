@@ -156,6 +156,23 @@ def explain_module(
         hub.failed("explaining the module", error)
 
 
+def prepared_for(mod: Any, target: Any, hub: Hub) -> Any:
+    """``mod`` as a compile with ``hub`` has it before it is scheduled, see :func:`prepare`."""
+    hub.step("graph")
+    with heeding(), published_rates(hub.published_profile):
+        return _prepare_for(hub, _named_for(target, mod), target)
+
+
+def schedulings(prepared: Any, target: Any, hub: Hub) -> dict[str, Scheduling]:
+    """What serves each function of ``prepared``, by name, verified as in a compile; the report of ``hub`` says so."""
+    hub.step("schedule")
+    with heeding(), published_rates(hub.published_profile), _verifying(hub, target) as verifier:
+        records = _ModuleRecords(prepared, target, hub, verifier, {})
+        records.verified.settle()
+        records.report()
+    return records.by_name()
+
+
 def _specialized(mod: Any, sizes: Sizes | None, hub: Hub) -> Any:
     """``mod`` with functions for ``sizes``; as it is when they cannot be made. Raises SettingError for wrong ones."""
     if sizes is None:
@@ -366,6 +383,11 @@ class _ModuleRecords:
                 yield scheduled.under_name_of(function)
             else:
                 yield Scheduling(function, self._target, self._hub.lookup, precision=self._hub.precision)
+
+    def by_name(self) -> dict[str, Scheduling]:
+        """What serves each function now."""
+        pairs = zip(self._workloads, self.verified.items, strict=True)
+        return {str(variable.name_hint): item.scheduling for (variable, _), item in pairs}
 
     def module(self) -> Any:
         """The module with what serves now."""

@@ -172,6 +172,30 @@ def test_users_of_a_deprecated_version_are_told_what_to_use(
     assert [row["successor"] for row in both] == [None, None]
 
 
+def test_a_lock_says_once_that_a_pin_was_deprecated_since_and_upgrading_follows_when_asked(
+    registry: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry("publish", "reg", write_package(tmp_path / "a.tunepkg"))
+    monkeypatch.setenv("TUNEHUB_REGISTRY", "reg")
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
+    registry("trust", "add", "reg", "root.json")
+    assert "deprecated" not in registry("lock", "llvm-znver5==0.1.0", "--tvm", "0.27.0").output
+    registry("publish", "reg", write_package(tmp_path / "b.tunepkg", "0.2.0"))
+    registry("deprecate", "reg", "llvm-znver5==0.1.0", "--successor", "llvm-znver5>=0.2", "--reason", "fewer records")
+    locked = Path("tunehub.lock").read_bytes()
+    said = "Note: llvm-znver5 0.1.0 is deprecated, use llvm-znver5>=0.2: fewer records"
+    again = registry("lock")
+    assert again.output.count(said) == 1 and "nothing changed" in again.output
+    assert json.loads(registry("lock", "--json").stdout)["notes"] == [said.removeprefix("Note: ")]
+    monkeypatch.setenv("TUNEHUB_REGISTRY", "gone")
+    away = registry("lock")  # nothing is asked for that needs a registry
+    assert "nothing changed" in away.output and "gone" not in away.output
+    monkeypatch.setenv("TUNEHUB_REGISTRY", "reg")
+    assert Path("tunehub.lock").read_bytes() == locked
+    followed = registry("lock", "llvm-znver5>=0.2", "--upgrade", "llvm-znver5").output
+    assert "upgraded llvm-znver5 0.1.0 -> 0.2.0" in followed and "deprecated" not in followed
+
+
 @pytest.mark.parametrize(
     ("package", "successor", "message"),
     [
