@@ -47,6 +47,7 @@ def review(
     with errors():
         from tunehub._files.atomic import write_file
         from tunehub_builder.review.review import review_submission
+        from tunehub_registry.printable import plain
         from tunehub_registry.review import encode_review
 
         place = None if registry is None else _place(registry, root_file, role)
@@ -60,7 +61,7 @@ def review(
         click.echo(data.decode(), nl=False)
     else:
         for check in found.checks:
-            click.echo(f"{check.verdict:8} {check.name}: {check.reason}")
+            click.echo(f"{check.verdict:8} {check.name}: {plain(check.reason)}")
         click.echo(f"{folder}: {found.state}")
     if found.state != "verified":
         raise SystemExit(1)

@@ -12,6 +12,7 @@ import click
 from tunehub import __version__
 from tunehub.cli.examples import with_examples
 from tunehub.exceptions import HubWarning, TunehubError, UsageError
+from tunehub_registry.printable import plain_lines
 
 COMMANDS = {
     "attach": "tunehub.cli.attach:attach",
@@ -108,7 +109,7 @@ def _builder_commands() -> dict[str, str]:
 
 
 def _fail(error: TunehubError, code: int) -> None:
-    click.echo(f"Error: {error}", err=True)
+    click.echo(f"Error: {plain_lines(str(error))}", err=True)
     sys.exit(code)
 
 
@@ -122,4 +123,4 @@ def _show_warning(
 ) -> None:
     """Warnings of the hub are for the user: one line, without the place in our code."""
     label = "Warning" if issubclass(category, HubWarning) else category.__name__
-    click.echo(f"{label}: {message}", err=True)
+    click.echo(f"{label}: {plain_lines(str(message))}", err=True)

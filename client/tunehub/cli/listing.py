@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -20,6 +20,7 @@ from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.requirement import parse_versions
 from tunehub.registries.successors import successor_text
 from tunehub.registries.trust_store import TrustStore
+from tunehub_registry.printable import plain
 
 
 @click.command("list")
@@ -131,40 +132,50 @@ def _evidence(package: Any) -> dict[str, Any]:
 
 
 def _print_description(description: dict[str, Any]) -> None:
+    for line in _description(description):
+        click.echo(plain(line))
+    _print_networks(description)
+
+
+def _description(description: dict[str, Any]) -> Iterator[str]:
+    """What is known of a package, as its publisher says it."""
     manifest, evidence = description["manifest"], description["evidence"]
     target, made = manifest["target"], manifest["provenance"]
-    click.echo(
-        f"{manifest['name']} {manifest['version']} ({plain_size(description['size'])}, {description['registry']})"
-    )
+    yield f"{manifest['name']} {manifest['version']} ({plain_size(description['size'])}, {description['registry']})"
     if description["yanked"] is not None:
-        click.echo(f"yanked: {description['yanked'] or 'no reason given'}")
+        yield f"yanked: {description['yanked'] or 'no reason given'}"
     if description["successor"] is not None:
-        click.echo(f"deprecated, use {description['successor']}")
-    click.echo(f"licence: {manifest['license'] or 'not stated'}")
-    click.echo(f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}")
+        yield f"deprecated, use {description['successor']}"
+    yield f"licence: {manifest['license'] or 'not stated'}"
+    yield f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}"
     for item in manifest["record_sets"]:
-        click.echo(f"records: {item['count']} of {item['tuner']}, for TVM {item['tvm']}, keys {item['key_scheme']}")
-    click.echo(
+        yield f"records: {item['count']} of {item['tuner']}, for TVM {item['tvm']}, keys {item['key_scheme']}"
+    yield (
         f"made: {made['started']} to {made['finished']}, TVM {made['tvm_version']}, {made['trials']} trials, "
-        f"{made['threads']} threads, seed {made['seed']}\n      {made['command']}"
+        f"{made['threads']} threads, seed {made['seed']}"
     )
-    click.echo(f"machine: {', '.join(f'{key} {value}' for key, value in made['machine'].items())}")
+    yield from (f"      {command}" for command in made["command"].split("\n"))
+    yield f"machine: {', '.join(f'{key} {value}' for key, value in made['machine'].items())}"
     if description["attestations"] is not None:
-        click.echo(f"attested: {description['attestations']['text']}")
+        yield f"attested: {description['attestations']['text']}"
         for row in description["attestations"]["judged"]:
             if row["reason"] is not None:
-                click.echo(f"  line {row['line']}, key {row['keyid'] or 'none'}: {row['reason']}, not counted")
+                yield f"  line {row['line']}, key {row['keyid'] or 'none'}: {row['reason']}, not counted"
     records = evidence["records"]
     if records.get("admitted"):
-        click.echo(
+        yield (
             f"evidence: {records['admitted']} records admitted, {records['refused']} refused, "
             f"{records['geomean_speedup']:.3g}× the default schedules in the geometric mean"
         )
+
+
+def _print_networks(description: dict[str, Any]) -> None:
+    manifest, evidence = description["manifest"], description["evidence"]
     times = {item["network"]: item for item in evidence["networks"]}
     types = {item["name"]: item["dtype"] for item in manifest["networks"]}
     # Evidence may say which of the package's sets was used: "resnet-18 (graph)".
     measured = {label: label.partition(" (")[0] for label in times}
-    columns = _ON_GPU if target["kind"] == "cuda" else _ON_CPU
+    columns = _ON_GPU if manifest["target"]["kind"] == "cuda" else _ON_CPU
     rows = [(label, types.get(name, ""), *_times(times[label], columns)) for label, name in sorted(measured.items())]
     rows += [(name, dtype, *_times({}, columns)) for name, dtype in types.items() if name not in measured.values()]
     print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tunehub_registry.printable import plain
+
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
@@ -15,19 +17,20 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """Print a table, or the sentence `empty` when it has no rows. A pipe gets full lines without colours."""
+    """Print a table, or the sentence `empty` when it has no rows. A pipe gets full lines without colours. Cells may be
+    texts of a registry: what does not print is left out, and brackets are no markup."""
     from rich.console import Console
     from rich.table import Table
 
-    content = [list(row) for row in rows]
+    content = [list(map(plain, row)) for row in rows]
     if not content:
         click.echo(empty)
         return
     table = Table(*headings, box=None, pad_edge=False)
     for row in content:
         table.add_row(*row)
-    console = Console()
-    Console(width=None if console.is_terminal else 1000, soft_wrap=not console.is_terminal).print(table)
+    terminal = Console().is_terminal
+    Console(width=None if terminal else 1000, soft_wrap=not terminal, markup=False, emoji=False).print(table)
 
 
 def plain_size(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunehub.report.model import OWN_RECORD, ReportData, WorkloadReport
+from tunehub_registry.printable import plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,12 +66,13 @@ def table(report: ReportData) -> Table:
         headings.insert(0, "module")
     texts = ("workload", "rung", "record of", "remarks")
     notes = "\n".join(filter(None, (*report.notes, _accuracy(report), _wrong_operators(report)))) or None
-    made = Table(title=summary(report), title_justify="left", caption=notes, caption_justify="left", box=SIMPLE_HEAD)
+    title, caption = plain_lines(summary(report)), notes and plain_lines(notes)
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     for heading in headings:
         made.add_column(heading, justify="left" if heading in texts else "right")
     for item in report.workloads:
         cells = _cells(report, item)
-        made.add_row(*(cells[heading] for heading in headings))
+        made.add_row(*(plain_lines(cells[heading]) for heading in headings))
     return made
 
 
@@ -122,8 +124,9 @@ def print_report(report: ReportData) -> None:
     """Print :func:`table`. Where there is no terminal to be as wide as, lines are as long as they have to be."""
     from rich.console import Console
 
-    console = Console()
-    Console(width=None if console.is_terminal else _WIDE).print(table(report))
+    terminal = Console().is_terminal
+    # Some texts are a registry's: brackets are no markup there.
+    Console(width=None if terminal else _WIDE, markup=False, emoji=False).print(table(report))
 
 
 def _cells(report: ReportData, item: WorkloadReport) -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from tunehub.site.names import plain
 from tunehub_registry.attestation import Measurement
+from tunehub_registry.printable import plain
 from tunehub_registry.trust.attestations import AttestationSummary, JudgedAttestation
 
 MOST_ROWS = 100

@@ -14,12 +14,12 @@ from tunehub.registries.trust_store import TrustStore
 from tunehub.site.beside import Beside, read_beside
 from tunehub.site.contents import PackageContents, VersionLine, read_contents, version_lines
 from tunehub.site.folder import replaced_folder
-from tunehub.site.names import plain
 from tunehub.site.overview import Overview
 from tunehub.site.pages import Pages
 from tunehub.site.sections import write_overviews, write_package
 from tunehub.site.trust import RegistryTrust, registry_trust
 from tunehub.site.views import package_view
+from tunehub_registry.printable import plain
 
 MOST_BYTES = 1 << 30  # of packages: a larger registry's pages are made from its index alone, unless told otherwise
 

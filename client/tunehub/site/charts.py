@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from tunehub.site.names import plain
+from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

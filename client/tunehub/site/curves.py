@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tunehub.site.contents import RecordName
-from tunehub.site.names import plain
+from tunehub_registry.printable import plain
 from tunehub_registry.tuning_curves import TuningCurve
 
 

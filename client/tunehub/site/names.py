@@ -1,4 +1,4 @@
-"""Names from registries as text for people and as parts of paths. They are hostile: whoever publishes chose them."""
+"""Names from registries as parts of paths. They are hostile: whoever publishes chose them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ import re
 
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 _LONGEST = 100  # characters
-
-
-def plain(text: str) -> str:
-    """The text without what does not print: control characters, and those that turn the direction of writing."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def slug(name: str) -> str:

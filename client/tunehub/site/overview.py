@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tunehub.site.names import plain
 from tunehub.site.releases import RELEASES
 from tunehub.site.replays import ReplayCounts, ReplaysView
 from tunehub.site.views import EndToEndTimes, PackageView, TunedNetwork
+from tunehub_registry.printable import plain
 from tunehub_registry.target import TargetDescriptor
 
 MOST_ROWS, MOST_COLUMNS = 60, 12  # of the heat map on the front page

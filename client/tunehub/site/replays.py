@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tunehub.site.contents import PackageContents, RecordName
-from tunehub.site.names import plain
 from tunehub.site.releases import releases_of
 from tunehub_registry.compat import Compat, RecordReplay, release_of
 from tunehub_registry.manifest import RecordSet
+from tunehub_registry.printable import plain
 
 MOST_TUNERS = 20  # rows of a matrix: a document may name any number
 MOST_REASONS = 50  # rows of a page

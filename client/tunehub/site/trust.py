@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tunehub.exceptions import RegistryUnreadableError
 from tunehub.registries.embedded import EMBEDDED
 from tunehub.registries.port import OnProblem, Registry
-from tunehub.site.names import plain
 from tunehub_registry.exceptions import RegistryError
+from tunehub_registry.printable import plain
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets

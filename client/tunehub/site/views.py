@@ -16,7 +16,7 @@ from tunehub.site.attested import AttestationsView, attestations_view
 from tunehub.site.beside import Beside
 from tunehub.site.contents import PackageContents, VersionLine
 from tunehub.site.curves import CurveView, curve_views
-from tunehub.site.names import plain, slug
+from tunehub.site.names import slug
 from tunehub.site.provenance import MadeView, made_views
 from tunehub.site.releases import releases_of
 from tunehub.site.replays import ReleaseCoverage, ReplaysView, network_coverages, replays_view
@@ -24,6 +24,7 @@ from tunehub.site.trust import PublisherView
 from tunehub_registry.compat import Compat
 from tunehub_registry.evidence import NetworkEvidence, RecordEvidence
 from tunehub_registry.index import ShardEntry
+from tunehub_registry.printable import plain
 from tunehub_registry.target import TargetDescriptor
 
 SIGNED = "signed by the publisher to whom the name is delegated (TUF)"

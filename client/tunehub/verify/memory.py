@@ -21,6 +21,7 @@ from tunehub.exceptions import HubError, VerdictsError
 from tunehub.records.ladder import Check, Refusal
 from tunehub.registries.blob_cache import tag_cache
 from tunehub.verify.port import KernelVerdict, ScheduledFunction, ScheduleVerifier
+from tunehub_registry.printable import plain
 
 FOLDER = "verdicts"
 _LOCK_TIMEOUT_S = 5.0
@@ -44,8 +45,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def verdict(self) -> KernelVerdict:
         if not self.refused:
-            return KernelVerdict(check=self.check, not_run=_printable(self.not_run))
-        reason = _printable(self.reason)
+            return KernelVerdict(check=self.check, not_run=self.not_run and plain(self.not_run))
+        reason = self.reason and plain(self.reason)
         refusal = Refusal(check=self.check, reason=reason, difference=self.difference, tolerance=self.tolerance)
         return KernelVerdict(check=self.check, refusal=refusal)
 
@@ -161,10 +162,6 @@ class RememberingVerifier:
         if known is None or known.refusal is not None or known.check == "run":
             return known
         return None if self._not_run is None else replace(known, not_run=self._not_run)
-
-
-def _printable(text: str | None) -> str | None:
-    return None if text is None else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _line(key: str, verdict: KernelVerdict) -> _Line:

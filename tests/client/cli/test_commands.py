@@ -13,6 +13,7 @@ from tunehub.cuda import headers
 from tunehub.options import read_options
 from tunehub_registry.index import encode_index, yank_version
 from tunehub_registry.lock import parse_lock
+from tunehub_registry.manifest import NetworkEntry
 
 from ..conftest import A76, SKYLAKE, RegistryFolder
 
@@ -82,6 +83,14 @@ def test_licences_are_shown_where_packages_state_them(run: Any, registry: Regist
         assert run("lock", f"llvm-znver5=={version}", "--tvm", "0.27.0", *place, "-o", lock).code == 0
         (pin,) = parse_lock(lock.read_bytes(), "lock").packages
         assert (pin.license, pin.entry().license or None) == (stated, stated)
+
+
+def test_what_a_publisher_wrote_is_shown_as_it_stands(run: Any, registry: RegistryFolder) -> None:
+    name = "[/b]\x1b[2J\n::error::"
+    networks = (NetworkEntry(name=name, source="onnx", inputs={}, dtype="float32"),)
+    registry.publish(networks=networks)
+    shown = run("show", "llvm-znver5", "--registry", registry.root).out
+    assert "[/b]\ufffd[2J\ufffd::error::" in shown and "\x1b" not in shown
 
 
 def test_show_of_a_damaged_package(run: Any, registry: RegistryFolder) -> None:

@@ -123,6 +123,12 @@ def test_table_has_every_workload(capsys: pytest.CaptureFixture[str]) -> None:
     assert "measured ms" in {column.header for column in PROFILED.table().columns}
 
 
+def test_texts_of_a_registry_are_no_markup_and_move_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    replace(REPORT, notes=("masked: [/b] \x1b[2J", "another :fire:")).print()
+    shown = capsys.readouterr().out
+    assert "masked: [/b] \ufffd[2J" in shown and "another :fire:" in shown
+
+
 @pytest.mark.parametrize(
     ("rung", "anchor", "rejected", "expected"),
     [

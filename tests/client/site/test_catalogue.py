@@ -16,9 +16,10 @@ from tunehub.cli.group import cli
 from tunehub.registries.embedded import embedded_registry
 from tunehub.site.charts import Group, bars
 from tunehub.site.folder import replaced_folder
-from tunehub.site.names import plain, slug
+from tunehub.site.names import slug
 from tunehub.site.overview import HOTTEST, heat, pages
 from tunehub.site.releases import releases_of
+from tunehub_registry.printable import plain
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, key
 from ..signing import FolderPlace, SigningRegistry
