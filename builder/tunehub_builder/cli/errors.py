@@ -35,6 +35,9 @@ def _as_click_error(error: Exception) -> click.ClickException | None:
         return click.UsageError(str(error))
     if isinstance(error, (BuilderError, NetworkError, RegistryError)):
         return click.ClickException(str(error))
+    if isinstance(error, OSError) and error.strerror is not None:  # a disk that is full names no file
+        place = "" if error.filename is None else f"{error.filename}: "
+        return click.ClickException(f"{place}{error.strerror}; give a place that can be read and written")
     if not isinstance(error, ImportError):
         return None
     from tunehub.target.tvm_generation import find_tvm

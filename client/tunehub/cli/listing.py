@@ -11,7 +11,7 @@ import click
 from tunehub.cli.options import json_option, registry_option
 from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.cli.writing import registry_errors
-from tunehub.exceptions import HubError, PackageUnusableError, RequirementError
+from tunehub.exceptions import HubError, PackageUnusableError, RegistryUnreadableError, RequirementError
 from tunehub.options import Options, read_options
 from tunehub.registries.attested import read_attestations
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
@@ -67,11 +67,26 @@ def show(package: str, registry: Sequence[str], as_json: bool) -> None:
     chosen = next((item for item in fitting if item.entry.yanked is None), fitting[0])
     cache = BlobCache(options.cache)
     with registry_errors():
-        description = {**describe(chosen, cache), "attestations": _attestations(chosen, cache, trust_store(options))}
+        described = describe(chosen, cache)
+        attested, problem = _attestations_or_problem(chosen, cache, options)
+    description = {**described, "attestations": attested}
     if as_json:
         print_json(description)
     else:
         _print_description(description)
+    if problem is not None:
+        _report([problem])
+        sys.exit(1)
+
+
+def _attestations_or_problem(
+    item: Published, cache: BlobCache, options: Options
+) -> tuple[dict[str, Any] | None, RegistryUnreadableError | None]:
+    """A document that cannot be had hides nothing of the package beside it."""
+    try:
+        return _attestations(item, cache, trust_store(options)), None
+    except RegistryUnreadableError as error:
+        return None, error
 
 
 def _attestations(item: Published, cache: BlobCache, trust: TrustStore) -> dict[str, Any] | None:

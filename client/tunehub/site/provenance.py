@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.site.contents import PackageContents
-from tunehub.site.names import plain
 from tunehub_registry.manifest import Provenance
+from tunehub_registry.printable import plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

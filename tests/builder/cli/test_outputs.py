@@ -13,6 +13,11 @@ from tunehub.exceptions import LibraryError
 pytestmark = pytest.mark.fast
 
 
+def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["replay", str(tmp_path / "none.tunepkg"), "--here"])
+    assert ended.exit_code == 1 and "none.tunepkg: No such file or directory; give" in ended.output
+
+
 @pytest.mark.parametrize(
     "command", [("attest", "x.tunepkg", "--key", "lab.key"), ("review", "submission"), ("replay", "x.tunepkg")]
 )

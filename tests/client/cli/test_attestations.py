@@ -126,6 +126,14 @@ def test_what_was_seen_once_is_there_offline(
     assert shown(run)["attestations"] == before["attestations"]
 
 
+def test_a_damaged_document_hides_nothing_of_its_package(run: Run, published: tuple[str, ...]) -> None:
+    run("attach", "reg", envelope("alice", 1.15), *published)
+    for file in Path("reg/packages/documents").iterdir():
+        file.write_bytes(b"x")
+    ended = run("show", NAME, "--registry", "reg", code=1)
+    assert ended.stdout.startswith(f"{NAME} {VERSION}") and "packages/documents" in ended.stderr
+
+
 @pytest.mark.parametrize("place", ["missing.pub", "ed25519:zz", "../x"])
 def test_an_attester_is_a_public_key(run: Run, place: str) -> None:
     assert "Error: key" in run("trust", "attester", "add", place, code=1).output
