@@ -60,7 +60,7 @@ def bars(groups: Sequence[Group], series: Sequence[str], *, title: str) -> str:
 
 
 def falling(lines: Sequence[Line], *, title: str) -> str:
-    """Lines that fall in steps (six at most), on two logarithmic axes, as an `<svg>` element as that of `bars`."""
+    """Lines that fall in steps (five at most), on two logarithmic axes, as an `<svg>` element as that of `bars`."""
     height = 3.0 + 0.2 * len(lines)
     return _picture(height, lambda figure: _draw_lines(figure, lines, height), title)
 
@@ -84,7 +84,7 @@ def _picture(height: float, draw: Callable[[Figure], None], title: str) -> str:
 def _draw_lines(figure: Figure, lines: Sequence[Line], height: float) -> None:
     below = (0.6 + 0.2 * len(lines)) / height
     axes = figure.add_axes((0.1, below, 0.86, 1 - below - 0.1 / height))
-    for line, colour in zip(lines, _SERIES, strict=False):
+    for line, colour in zip(lines, _SERIES[1:], strict=False):
         trials = [trial for trial, _ in line.points]
         times = [1e3 * seconds for _, seconds in line.points]
         axes.step([*trials, line.end], [*times, times[-1]], where="post", color=colour, label=_short(line.label))

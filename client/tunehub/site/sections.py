@@ -16,7 +16,7 @@ from tunehub.site.views import PEERS, EndToEndTimes, PackageView, WorkloadTimes
 ROWS = 100  # of a list on one page
 WORKLOADS = 250  # of a table of workloads on one page
 BARS = 24  # groups in a picture
-CURVES = 6  # lines in a picture
+CURVES = 5  # lines in a picture
 _BEFORE_AFTER = ("TVM's default", "tunehub")
 
 
