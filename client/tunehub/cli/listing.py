@@ -16,6 +16,7 @@ from tunehub.options import Options, read_options
 from tunehub.registries.attested import read_attestations
 from tunehub.registries.blob_cache import BlobCache, HashMismatchError, fetch_verified, is_sound
 from tunehub.registries.configured import configured_registries, trust_store
+from tunehub.registries.embedded import license_text
 from tunehub.registries.ordered import Published, Registries
 from tunehub.registries.requirement import parse_versions
 from tunehub.registries.successors import successor_text
@@ -161,7 +162,7 @@ def _description(description: dict[str, Any]) -> Iterator[str]:
         yield f"yanked: {description['yanked'] or 'no reason given'}"
     if description["successor"] is not None:
         yield f"deprecated, use {description['successor']}"
-    yield f"licence: {manifest['license'] or 'not stated'}"
+    yield f"licence: {license_text(manifest['license'], description['registry'])}"
     yield f"target: {target['arch']}, features {', '.join(target.get('features', ())) or 'none'}"
     for item in manifest["record_sets"]:
         yield f"records: {item['count']} of {item['tuner']}, for TVM {item['tvm']}, keys {item['key_scheme']}"

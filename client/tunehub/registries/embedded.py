@@ -5,6 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 EMBEDDED = "embedded"  # what messages and lock files call it
+_LICENSE = "Apache-2.0"  # tunehub's: its packages from before 0.2.0 are part of it and state none
+
+
+def license_text(stated: str | None, address: str) -> str:
+    """The licence of a package in the registry at ``address``, for people."""
+    if stated:
+        return stated
+    return f"not stated in the package; as all of tunehub {_LICENSE}" if address == EMBEDDED else "not stated"
 
 
 def embedded_registry() -> Path:

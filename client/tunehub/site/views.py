@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from tunehub.registries.embedded import EMBEDDED
+from tunehub.registries.embedded import EMBEDDED, license_text
 from tunehub.registries.successors import successor_text
 from tunehub.site.attested import AttestationsView, attestations_view
 from tunehub.site.beside import Beside
@@ -205,7 +205,7 @@ def package_view(
     problem: str = "",
 ) -> PackageView:
     """The page of a name; `path` is its folder in the site."""
-    current = _version(line.current)
+    current = _version(line.current, line.registry.address)
     signed = bool(getattr(line.registry, "signed", False))
     names = contents.names if contents else {}
     stated = releases_of(tvm for _, tvm in current.sets)
@@ -218,7 +218,7 @@ def package_view(
         trust=_trust(line.registry.address, signed),
         publisher=publisher,
         current=current,
-        older=tuple(_version(entry) for entry in line.versions if entry is not line.current),
+        older=tuple(_version(entry, line.registry.address) for entry in line.versions if entry is not line.current),
         lock=lock_command(line.name, line.current.version, line.registry.address),
         contents=None if contents is None else contents_view(contents, beside.compat),
         problem=plain(problem),
@@ -275,7 +275,7 @@ def _trust(address: str, signed: bool) -> str:
     return "comes with tunehub itself" if address == EMBEDDED else "unsigned: who can write to the registry decides"
 
 
-def _version(entry: ShardEntry) -> VersionView:
+def _version(entry: ShardEntry, address: str) -> VersionView:
     return VersionView(
         version=entry.version,
         published=entry.published,
@@ -283,7 +283,7 @@ def _version(entry: ShardEntry) -> VersionView:
         sha256=entry.sha256,
         sets=tuple(dict.fromkeys((item.tuner, item.tvm) for item in entry.record_sets)),
         yanked=None if entry.yanked is None else plain(entry.yanked) or "no reason given",
-        license=plain(_set(entry.license) or ""),
+        license=plain(license_text(_set(entry.license) or None, address)),
         successor=plain(successor_text(entry) or ""),
         successor_name=entry.successor.name if entry.successor else "",
         documents=tuple(document.kind for document in entry.documents or ()),

@@ -11,6 +11,7 @@ from tunehub.cli import doctor as doctor_module
 from tunehub.cli.doctor import examine
 from tunehub.cuda import headers
 from tunehub.options import read_options
+from tunehub.registries.embedded import EMBEDDED, license_text
 from tunehub_registry.index import encode_index, yank_version
 from tunehub_registry.lock import parse_lock
 from tunehub_registry.manifest import NetworkEntry
@@ -78,6 +79,8 @@ def test_licences_are_shown_where_packages_state_them(run: Any, registry: Regist
     assert [row["license"] for row in rows] == ["CC0-1.0 OR MIT", None]
     assert "licence: CC0-1.0 OR MIT\n" in run("show", "llvm-znver5", *place).out
     assert "licence: not stated\n" in run("show", "llvm-znver5==0.1.0", *place).out
+    assert license_text(None, EMBEDDED) == "not stated in the package; as all of tunehub Apache-2.0"
+    assert license_text("MIT", EMBEDDED) == "MIT"
     lock = tmp_path / "tunehub.lock"
     for version, stated in (("0.1.0", None), ("0.2.0", "CC0-1.0 OR MIT")):
         assert run("lock", f"llvm-znver5=={version}", "--tvm", "0.27.0", *place, "-o", lock).code == 0

@@ -206,7 +206,8 @@ def test_a_page_says_what_is_known_beside_a_package(full: Path, tmp_path: Path) 
     page = package_page(tmp_path / "site")
     for said in (
         "Measured by 2 machines, gain 2.25× (median; 1.5× to 3×)", "unknown key", "it found 1 faults, the first",
-        "2 workloads; those that gained most", "4× ", "1 work (1 with other text) , 1 failed", "Stated, and not replayed: TVM 0.25",
+        "2 workloads; those that gained most", "4× ", "1 work (1 with other text) , 1 failed",
+        "Stated, and not replayed: TVM 0.25",
         "Licence Apache-2.0", "0.26 ( 1 failed )",
     ):  # fmt: skip
         assert said in page, (said, page)
