@@ -45,11 +45,21 @@ class SubmittedFile(msgspec.Struct, frozen=True, kw_only=True):
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
 
 
+class SubmittedBase(msgspec.Struct, frozen=True, kw_only=True):
+    """A published version of the same name, all of which is in the submitted package, too."""
+
+    version: str
+    sha256: _fields.Sha256
+
+    def __post_init__(self) -> None:
+        _fields.check_version("version", self.version)
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """`submission.json`. `provenance` is that of the package: command, versions, machine, dates.
 
     `license` is an SPDX expression, `sign_off` is "Name <mail>". A review refuses a submission that lacks one of them;
-    here they may be missing, so that it can say so. `seed` is that of the inputs behind `outputs.jsonl`.
+    here they may be missing, so that it can say so. What the `base` holds needs no backing but that it is published.
     """
 
     format_version: str = FORMAT_VERSION
@@ -59,6 +69,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     sign_off: _fields.Text | None = None
     written_by: _fields.Label
     provenance: Provenance
+    base: SubmittedBase | None = None
     files: Annotated[dict[_fields.Label, SubmittedFile], Meta(max_length=len(LINES) + 1)]
 
     def __post_init__(self) -> None:
@@ -180,9 +191,11 @@ class ArrayDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputDigest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record computed on random `inputs` of a kind, which their seed and their SHA-256 name."""
+    """What a record computed on random `inputs` of a kind, which their seed and their SHA-256 name; of a symbolic
+    workload where its symbols have the values `at`."""
 
     exact: _fields.Key
+    at: Values = ()
     candidate: Digest
     kind: Literal["signed", "negative", "positive"]
     inputs: _fields.Sha256

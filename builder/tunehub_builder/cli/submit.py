@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FOLDER, resources_of, threads_option
+from tunehub_builder.cli.options import FILE, FOLDER, resources_of, threads_option
 
 
 @click.command()
@@ -23,6 +23,7 @@ from tunehub_builder.cli.options import FOLDER, resources_of, threads_option
     show_default=True,
     help="SPDX expression: CC0-1.0, Apache-2.0.",
 )
+@click.option("--with", "base", type=FILE, help="A published package of the same target: all that it holds goes along.")
 @click.option("--sign-off", required=True, metavar="'NAME <MAIL>'",
               help="Who gives it, and certifies https://developercertificate.org.")  # fmt: skip
 @threads_option
@@ -32,6 +33,7 @@ def submit(
     version: str,
     output: Path,
     license: str,
+    base: Path | None,
     sign_off: str,
     threads: int | None,
     as_json: bool,
@@ -48,8 +50,9 @@ def submit(
 
         with WorkDirectory(directory).locked() as work:
             written = write_submission(
-                work, output, version=version, license=license, sign_off=sign_off, resources=resources_of(threads, 1)
-            )
+                work, output, version=version, license=license, sign_off=sign_off, resources=resources_of(threads, 1),
+                base=base,
+            )  # fmt: skip
     if as_json:
         click.echo(json.dumps({"path": str(written.path), "package": written.package, "bytes": dict(written.sizes)}))
         return

@@ -37,8 +37,8 @@ def with_base(contents: Contents, path: Path, *, base_license: str | None = None
     if both:
         reason = f"already holds {both[0]}, which this directory would replace"
         raise PackingError(f"{path}: {reason}; give a version from before that, or pack without it")
-    known = tuple(_with_provenance(manifest, entry) for entry in manifest.record_sets)
-    new = tuple(_with_provenance(contents, entry) for entry in contents.record_sets)
+    known = tuple(with_provenance(manifest, entry) for entry in manifest.record_sets)
+    new = tuple(with_provenance(contents, entry) for entry in contents.record_sets)
     return Contents(
         target=_merged_target(manifest.target, contents.target, path),
         record_sets=(*known, *new),
@@ -58,7 +58,8 @@ def _license_of(base: Manifest, given: str | None, path: Path) -> str | None:
     return base.license or given
 
 
-def _with_provenance(whole: Manifest | Contents, entry: RecordSet) -> RecordSet:
+def with_provenance(whole: Manifest | Contents, entry: RecordSet) -> RecordSet:
+    """A record set that says how it was made, as it is in a package with others."""
     return msgspec.structs.replace(entry, provenance=entry.provenance or whole.provenance)
 
 

@@ -107,7 +107,7 @@ def replay_record(
     """What comes of one record on its workload; with a ``runner`` it is run beside TVM's default."""
     try:
         with target:
-            scheduled = _scheduled(record, mod, target)
+            scheduled = scheduled_by_record(record, mod, target)
             text = workload_key(scheduled)
     except Exception as error:  # TVM raises many kinds
         return failure(tuner, record.exact, error)
@@ -139,7 +139,9 @@ def _runner(described: TargetDescriptor) -> Iterator[ScheduleVerifier | None]:
         runner.close()
 
 
-def _scheduled(record: Record, mod: Any, target: Any) -> Any:
+def scheduled_by_record(record: Record, mod: Any, target: Any) -> Any:
+    """The workload ``mod`` as a record schedules it, by the rules of a compile. Raises TraceError for a trace outside
+    the allow-list, and what schedules and guards raise where it does not fit."""
     if isinstance(record, LadderRecord):
         for step in record.ladder:
             if step.trace is not None:

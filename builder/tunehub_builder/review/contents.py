@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tunehub_builder.exceptions import SubmissionError
-from tunehub_builder.submission.writing import records_in
+from tunehub_builder.submission.base import BasePackage, check_taken_along, records_in
 from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.evidence import Evidence, read_evidence
 from tunehub_registry.exceptions import RegistryError
@@ -34,6 +35,7 @@ from tunehub_registry.submission import (
     Submission,
     SubmittedTrial,
     SubmittedWorkload,
+    Values,
     parse_submission,
     parse_submitted_line,
 )
@@ -41,23 +43,25 @@ from tunehub_registry.template_record import BadLine
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
 _MOST_LINES = 1_000_000
+K = TypeVar("K", bound=Hashable)
 LIMITS = PackageLimits(max_package=MAX_FILE_BYTES, max_total=MAX_FILE_BYTES, max_member=256 << 20)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedContents:
-    """What a submission holds. ``records`` and ``evidence`` are those of the package."""
+    """What a submission holds. ``records`` and ``evidence`` are new in the package, beside those of ``base``."""
 
     submission: Submission
     manifest: Manifest
     profile: MachineProfile | None
     package_sha256: str
+    base: BasePackage | None
     records: tuple[AnyRecord | LadderRecord, ...]
     evidence: tuple[Evidence, ...]
     workloads: Mapping[str, SubmittedWorkload]
     trials: tuple[SubmittedTrial, ...]
     comparisons: tuple[Comparison, ...]
-    outputs: Mapping[str, OutputDigest]
+    outputs: Mapping[tuple[str, Values], OutputDigest]
 
 
 def read_folder(path: Path) -> dict[str, bytes]:
@@ -94,20 +98,23 @@ def file_findings(files: Mapping[str, bytes], submission: Submission) -> list[Re
     return found
 
 
-def parse_contents(files: Mapping[str, bytes], submission: Submission) -> SubmittedContents:
-    """All that the files hold. Raises SubmissionError for a line or a package that is not right, naming it, and for a
-    package with a file that no check reads."""
+def parse_contents(
+    files: Mapping[str, bytes], submission: Submission, base: BasePackage | None = None
+) -> SubmittedContents:
+    """All that the files hold; ``base`` is the published package that the submission names. Raises SubmissionError for
+    a line or a package that is not right, naming it, and for a package with a file that no check reads."""
     data = files[submission.package]
-    found = read_records(data, submission.package)
+    found = read_records(data, submission.package, base)
     if found.unread:
         raise SubmissionError(f"{submission.package}: has {found.unread[0][:200]!r}, which is no part of a package")
-    _check_stated(found.manifest, submission, len(found.records))
+    _check_stated(found.manifest, submission, len(found.records), base.files if base else ())
     lines = {name: _lines(name, files[name]) for name in LINES}
     return SubmittedContents(
         submission=submission, manifest=found.manifest, profile=found.profile,
-        package_sha256=hashlib.sha256(data).hexdigest(), records=found.records, evidence=found.evidence,
-        workloads=_by_key(WORKLOADS, lines[WORKLOADS]), trials=tuple(lines[TRIALS]),
-        comparisons=tuple(lines[COMPARISONS]), outputs=_by_key(OUTPUTS, lines[OUTPUTS]),
+        package_sha256=hashlib.sha256(data).hexdigest(), base=base, records=found.records, evidence=found.evidence,
+        workloads=_by_key(WORKLOADS, lines[WORKLOADS], lambda line: line.exact), trials=tuple(lines[TRIALS]),
+        comparisons=tuple(lines[COMPARISONS]),
+        outputs=_by_key(OUTPUTS, lines[OUTPUTS], lambda line: (line.exact, line.at)),
     )  # fmt: skip
 
 
@@ -122,10 +129,13 @@ class PackageLines:
     unread: tuple[str, ...]
 
 
-def read_records(data: bytes, source: str) -> PackageLines:
-    """The lines of a package. Raises SubmissionError for one that is damaged or not within limits."""
+def read_records(data: bytes, source: str, base: BasePackage | None = None) -> PackageLines:
+    """The lines of a package for current TVM, without those of ``base``. Raises SubmissionError for one that is
+    damaged, not within limits, or lacks something of ``base``."""
     try:
         with open_package(data, source=source, limits=LIMITS) as package:
+            if base is not None:
+                check_taken_along(package, base)
             stated = profile_in(package)
             profile = None if stated is None else parse_profile(stated, source)
             curves_in(package)
@@ -133,9 +143,9 @@ def read_records(data: bytes, source: str) -> PackageLines:
             unread = tuple(name for name in package.names if name not in known)
             evidence = []
             if EVIDENCE in package.names:
-                with package.open(EVIDENCE) as stream:
-                    evidence = list(read_evidence(stream, EVIDENCE))
-        records = [record for each in records_in(data, source).values() for record in each]
+                own = package.read(EVIDENCE)[len(base.evidence) if base else 0 :]
+                evidence = list(read_evidence(BytesIO(own), EVIDENCE))
+        records = records_in(data, source, base.files if base else ())
     except RegistryError as error:
         raise SubmissionError(str(error)) from error
     bad = next((line for line in (*records, *evidence) if isinstance(line, BadLine)), None)
@@ -148,12 +158,12 @@ def read_records(data: bytes, source: str) -> PackageLines:
     )  # fmt: skip
 
 
-def _check_stated(manifest: Manifest, submission: Submission, records: int) -> None:
+def _check_stated(manifest: Manifest, submission: Submission, records: int, known: Container[str]) -> None:
     if (manifest.name, manifest.version) != (submission.name, submission.version):
         raise SubmissionError(f"the package is {manifest.name} {manifest.version}, not what {SUBMISSION} says")
     if manifest.provenance != submission.provenance:
         raise SubmissionError(f"the package's provenance is not that of {SUBMISSION}")
-    if not records or records != sum(entry.count for entry in manifest.record_sets):
+    if not records or records != sum(entry.count for entry in manifest.record_sets if entry.file not in known):
         raise SubmissionError(f"the package has {records} records, its manifest says another number, or none")
 
 
@@ -167,8 +177,8 @@ def _lines(name: str, data: bytes) -> list[Any]:
         raise SubmissionError(str(error)) from error
 
 
-def _by_key(name: str, lines: list[Any]) -> dict[str, Any]:
-    found = {line.exact: line for line in lines}
+def _by_key(name: str, lines: list[Any], key: Callable[[Any], K]) -> dict[K, Any]:
+    found = {key(line): line for line in lines}
     if len(found) != len(lines):
         raise SubmissionError(f"{name}: a workload stands twice")
     return found

@@ -20,6 +20,7 @@ from tunehub_builder.review.contents import (
 )
 from tunehub_builder.review.releases import OtherReleases, release_notes
 from tunehub_builder.review.running import run_checks
+from tunehub_builder.submission.base import BasePackage, read_base
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_registry.compat import Compat
 from tunehub_registry.exceptions import RegistryError
@@ -57,7 +58,7 @@ def review_submission(
     """Review the submission in a folder, on the installed TVM and ``others``. What is wrong with it is in the review;
     raises what reading the registry raises, BuilderError without an environment for another release, and OSError when
     no process can be started."""
-    read = _read(path)
+    read = _read(path, place)
     checks, tvm = list(read.checks), [tvm_versions()[0]]
     if read.contents is not None:
         checks += [_check(name, rule(read.contents), good) for name, (rule, good) in _STATIC.items()]
@@ -81,7 +82,7 @@ class _ReadSubmission:
     contents: SubmittedContents | None = None
 
 
-def _read(path: Path) -> _ReadSubmission:
+def _read(path: Path, place: ReviewedFor | None) -> _ReadSubmission:
     """Read a folder as far as it is right."""
     files: dict[str, bytes] = {}
     stated: Submission | None = None
@@ -91,7 +92,7 @@ def _read(path: Path) -> _ReadSubmission:
         complete = _check("files", file_findings(files, stated), "all files have the stated bytes")
         if complete.verdict != "passed":
             return _ReadSubmission(checks=(complete,), files=files, stated=stated)
-        contents = parse_contents(files, stated)
+        contents = parse_contents(files, stated, _base(stated, place))
     except (SubmissionError, RegistryError) as error:
         name = "files" if stated is None else "formats"
         refused = ReviewCheck(name=name, verdict="refused", reason=str(error)[:4000])
@@ -174,10 +175,28 @@ def _version(contents: SubmittedContents, source: SignedSource | UnsignedSource)
 
 
 def _published(source: SignedSource | UnsignedSource, entry: ShardEntry) -> rules.PublishedRecords:
-    with tempfile.TemporaryDirectory() as folder:
-        path = fetch_package(source.store, entry, Path(folder))
-        found = read_records(path.read_bytes(), entry.file)
+    found = read_records(_fetched(source, entry), entry.file)
     return rules.PublishedRecords(digests=rules.digests_of(found.records), times=rules.times_of(found.evidence))
+
+
+def _base(stated: Submission, place: ReviewedFor | None) -> BasePackage | None:
+    """The published package that a submission takes along. Raises SubmissionError when it is not published."""
+    if stated.base is None:
+        return None
+    label = f"{stated.name} {stated.base.version}, which it takes along,"
+    if place is None:
+        raise SubmissionError(f"{label} is published somewhere: give that --registry")
+    state = place.source.state(stated.name)
+    versions = state.shard.versions if state else ()
+    entry = next((each for each in versions if each.sha256 == stated.base.sha256 and each.yanked is None), None)
+    if entry is None:
+        raise SubmissionError(f"{label} is not published in {place.source.store.address} with these bytes, or yanked")
+    return read_base(_fetched(place.source, entry), entry.file)
+
+
+def _fetched(source: SignedSource | UnsignedSource, entry: ShardEntry) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return fetch_package(source.store, entry, Path(folder)).read_bytes()
 
 
 def _delegation(contents: SubmittedContents, place: ReviewedFor) -> ReviewCheck:

@@ -20,7 +20,7 @@ from tunehub_registry.evidence import Evidence, NetworkEvidence, RecordEvidence
 from tunehub_registry.exceptions import LicenseError
 from tunehub_registry.index import Shard
 from tunehub_registry.ladder_record import LadderRecord
-from tunehub_registry.licenses import canonical_license
+from tunehub_registry.licenses import canonical_license, license_of_both
 from tunehub_registry.review import ReviewFinding
 from tunehub_registry.submission import NetworkTimes, SizesComparison, WorkloadComparison, sign_off_problem
 
@@ -54,8 +54,10 @@ def license_findings(contents: SubmittedContents) -> Iterator[ReviewFinding]:
     if not known:
         reason = f"{stated[:80]!r} is not taken here; {' or '.join(LICENSES)}"
         yield ReviewFinding(where="license", reason=reason)
-    elif contents.manifest.license != stated:
-        yield ReviewFinding(where="license", reason=f"the package's is {contents.manifest.license}, not {stated}")
+        return
+    expected = stated if contents.base is None else license_of_both(contents.base.manifest.license, stated)
+    if contents.manifest.license != expected:
+        yield ReviewFinding(where="license", reason=f"the package's is {contents.manifest.license}, not {expected}")
 
 
 def trace_findings(contents: SubmittedContents) -> Iterator[ReviewFinding]:
@@ -122,7 +124,8 @@ def replayed_findings(
 
 def notes_beside(contents: SubmittedContents, version: str, published: PublishedRecords) -> Iterator[ReviewFinding]:
     """What a registry loses by replacing a published version: records that are gone, and times that are longer."""
-    gone = published.digests.keys() - {record.exact for record in contents.records}
+    taken_along = contents.base.keys if contents.base else frozenset[str]()
+    gone = published.digests.keys() - taken_along - {record.exact for record in contents.records}
     if gone:
         yield ReviewFinding(where=version, reason=f"{len(gone)} of its {len(published.digests)} records are left out")
     own = times_of(contents.evidence)

@@ -17,12 +17,19 @@ from tunehub_builder.backends.relax.target import find_relax_target
 from tunehub_builder.exceptions import TuningError
 from tunehub_builder.review.contents import SubmittedContents
 from tunehub_builder.review.roofline import ceiling_of
-from tunehub_builder.submission.session import ComputedOutputs, SubmissionSession, WorkloadFacts, samples_apart
+from tunehub_builder.submission.session import (
+    ComputedOutputs,
+    SubmissionSession,
+    WorkloadFacts,
+    record_line,
+    samples_apart,
+    sizes_to_run,
+)
 from tunehub_builder.tuning.target import HOST
-from tunehub_registry.any_record import AnyRecord, encode_any_record
+from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.review import ReviewFinding
-from tunehub_registry.submission import NetworkTimes, OutputDigest, WorkloadComparison
+from tunehub_registry.submission import NetworkTimes, OutputDigest, Values, WorkloadComparison
 
 _LIMIT_S = 240.0
 _MOST_OPERATIONS = 2e10  # of plain loops, which do about 1e9 a second
@@ -87,16 +94,28 @@ class _RecordCheck:
         key = self._ask(found.workloads, "open", workload.function)
         if key != record.exact:
             raise _FindingError(found.workloads, f"the function's key is {key}")
-        if isinstance(record, LadderRecord):
-            for times in record.times:
-                self._check_time(self._ask(found.workloads, "facts", times.at), times.run_s, None)
-            return
-        facts = self._ask(found.workloads, "facts")
-        floors[record.exact] = self._check_time(facts, min(record.run_s), record)
+        facts = self._checked_facts(floors)
         target = _target_of(self._contents)
         if target is not None:
-            self._ask(found.replay, "replay", target, encode_any_record(record))
-        self._check_outputs(facts, record, target)
+            self._ask(found.replay, "replay", target, record_line(record))
+        for at in sizes_to_run(record):
+            self._check_outputs(facts[at], target, at)
+
+    def _checked_facts(self, floors: dict[str, float]) -> dict[Values, WorkloadFacts]:
+        """Of a static workload, or of a symbolic one at each size that its ladder was measured at. Raises _FindingError
+        for a time that is too short, and for another workload than the ladder names."""
+        record, found = self._record, self._found
+        if not isinstance(record, LadderRecord):
+            facts = self._ask(found.workloads, "facts")
+            floors[record.exact] = self._check_time(facts, min(record.run_s), record)
+            return {(): facts}
+        sized: dict[Values, WorkloadFacts] = {}
+        for times in record.times:
+            facts = sized[times.at] = self._ask(found.workloads, "facts", times.at)
+            if times.exact not in (None, facts.exact):
+                raise _FindingError(found.workloads, f"at {times.at} the function's key is {facts.exact}")
+            self._check_time(facts, times.run_s, None)
+        return sized
 
     def _check_time(self, facts: WorkloadFacts, run_s: float, record: AnyRecord | None) -> float:
         """The least seconds of the workload. Raises _FindingError for a time below it."""
@@ -115,12 +134,13 @@ class _RecordCheck:
             raise _FindingError(self._found.roofline, reason)
         return least_s
 
-    def _check_outputs(self, facts: WorkloadFacts, record: AnyRecord, target: Any) -> None:
-        stated, found = self._contents.outputs.get(record.exact), self._found
+    def _check_outputs(self, facts: WorkloadFacts, target: Any, at: Values) -> None:
+        record, found = self._record, self._found
+        stated = self._contents.outputs.get((record.exact, at))
         if stated is None:
-            raise _FindingError(found.outputs, "there are no outputs of it")
+            raise _FindingError(found.outputs, f"there are no outputs of it{f' at {at}' if at else ''}")
         if target is not None:
-            computed = self._computed(target, encode_any_record(record), stated)
+            computed = self._computed(target, record_line(record), stated)
             self._compare(computed, stated, facts, "the record gives here")
             found.by_record += 1
         if facts.operations <= _MOST_OPERATIONS:
@@ -129,7 +149,7 @@ class _RecordCheck:
         found.compared += target is not None or facts.operations <= _MOST_OPERATIONS
 
     def _computed(self, target: Any, line: bytes | None, stated: OutputDigest) -> ComputedOutputs:
-        computed: ComputedOutputs = self._ask(self._found.outputs, "outputs", target, line, stated.kind)
+        computed: ComputedOutputs = self._ask(self._found.outputs, "outputs", target, line, stated.at, stated.kind)
         if computed.inputs != stated.inputs:
             raise _FindingError(self._found.outputs, "its inputs are not those of the seed")
         return computed

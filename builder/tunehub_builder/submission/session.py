@@ -14,10 +14,14 @@ from typing import Any
 
 from tunehub.measure.difference import tolerance
 from tunehub.measure.session import CandidateSession
+from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import buffer_shapes, main_module
 from tunehub.relax.symbols import instance, is_symbolic
 from tunehub.verify.inputs import Kind, arrays_for, comparable, longest_sum, unwritten
-from tunehub_registry.submission import ArrayDigest
+from tunehub_builder.replay.records import scheduled_by_record
+from tunehub_registry.any_record import AnyRecord, encode_any_record
+from tunehub_registry.ladder_record import LadderRecord, encode_ladder_record, parse_ladder_record
+from tunehub_registry.submission import ArrayDigest, Values
 
 _KINDS: tuple[Kind, ...] = ("signed", "positive")
 _MOST_BYTES = 2 << 30  # of all parameters of a workload that is run
@@ -26,9 +30,11 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadFacts:
-    """What a function does at least: arithmetic ``operations`` (0 where TVM cannot count them) and bytes of its
-    parameters. ``types``: of these; ``tolerance``: the most that outputs of two right schedules differ, relative."""
+    """What a function with the key ``exact`` does at least: arithmetic ``operations`` (0 where TVM cannot count them)
+    and bytes of its parameters. ``types``: of these; ``tolerance``: the most that outputs of two right schedules
+    differ, relative."""
 
+    exact: str
     operations: float
     moved: int
     types: tuple[str, ...]
@@ -53,7 +59,6 @@ class SubmissionSession(CandidateSession):
 
         Raises WorkloadTextError.
         """
-        from tunehub.relax.keys import workload_key
         from tunehub.relax.workload import workload_of
 
         self._modules[exact] = workload_of(function)
@@ -67,6 +72,7 @@ class SubmissionSession(CandidateSession):
         shapes = buffer_shapes(function)
         types = tuple(sorted({dtype for _, dtype in shapes}))
         return WorkloadFacts(
+            exact=workload_key(main_module(function)),
             operations=operations(main_module(function)),
             moved=_bytes_of(shapes),
             types=types,
@@ -75,18 +81,21 @@ class SubmissionSession(CandidateSession):
 
     def replay(self, exact: str, target: Any, line: bytes) -> str:
         """Apply a record as a client does; returns the SHA-256 of the scheduled function's text. Raises ValueError with
-        the client's reason when it would skip the record."""
-        scheduled = self.scheduled_by(exact, target, line).mod["main"]
+        the client's reason when it would skip the record, and what a step of a ladder raises that does not fit."""
+        scheduled = self._scheduled(exact, target, line)["main"]
         return hashlib.sha256(scheduled.script(show_meta=False).encode()).hexdigest()
 
-    def outputs(self, exact: str, target: Any, line: bytes | None, kind: Kind | None = None) -> ComputedOutputs:
-        """Run a static workload, by a record or by TVM's default, on inputs of a ``kind``; None: of the first kind that
-        gives numbers. Raises ValueError for a workload that is too large, or gives none."""
-        function = self._at(exact, ())
+    def outputs(
+        self, exact: str, target: Any, line: bytes | None, values: Values = (), kind: Kind | None = None
+    ) -> ComputedOutputs:
+        """Run a workload, where its symbols have ``values``, by a record or by TVM's default, on inputs of a ``kind``;
+        None: of the first kind that gives numbers. Raises ValueError for a workload that is too large, or gives none.
+        """
+        function = self._at(exact, values)
         if _bytes_of(buffer_shapes(function)) > _MOST_BYTES:
             raise ValueError(f"its parameters have more than {_MOST_BYTES} bytes")
-        mod = self._modules[exact] if line is None else self.scheduled_by(exact, target, line).mod
-        library = self._compiled(mod, target)
+        mod = self._modules[exact] if line is None else self._scheduled(exact, target, line)
+        library = self._compiled(main_module(instance(mod["main"], values)) if values else mod, target)
         for each in _KINDS if kind is None else (kind,):
             arrays = arrays_for(function, each)
             found = self._run_on(library, arrays, buffer_shapes(function), target)
@@ -94,6 +103,15 @@ class SubmissionSession(CandidateSession):
                 given = [array for array in arrays if array is not None]
                 return ComputedOutputs(kind=each, inputs=_sha256(given), outputs=tuple(map(array_digest, found)))
         raise ValueError("it gives no numbers on random inputs")
+
+    def _scheduled(self, exact: str, target: Any, line: bytes) -> Any:
+        import tvm
+
+        mod = self._modules[exact]
+        if not is_symbolic(mod["main"]):
+            return self.scheduled_by(exact, target, line).mod
+        with tvm.target.Target(target) as context:
+            return scheduled_by_record(parse_ladder_record(line.rstrip(b"\n"), "candidate"), mod, context)
 
     def _at(self, exact: str, values: Sequence[int]) -> Any:
         function = self._modules[exact]["main"]
@@ -110,6 +128,20 @@ class SubmissionSession(CandidateSession):
         tensors = [tvm.runtime.tensor(array, device) for array in given]
         library["main"](*tensors)
         return [tensor.numpy() for tensor, array in zip(tensors, arrays, strict=True) if array is None]
+
+
+def sizes_to_run(record: AnyRecord | LadderRecord) -> tuple[Values, ...]:
+    """The values of the symbols where outputs are computed: for each step of a ladder the smallest and the largest that
+    were measured, as far as they are there; those of no symbols for a static workload."""
+    if not isinstance(record, LadderRecord):
+        return ((),)
+    measured = [sorted((times.size, times.at) for times in step.times) for step in record.ladder if step.times]
+    return tuple(dict.fromkeys(at for sizes in measured for _, at in (sizes[0], sizes[-1])))
+
+
+def record_line(record: AnyRecord | LadderRecord) -> bytes:
+    """The record as a line, as the requests take it."""
+    return encode_ladder_record(record) if isinstance(record, LadderRecord) else encode_any_record(record)
 
 
 def array_digest(array: Any) -> ArrayDigest:

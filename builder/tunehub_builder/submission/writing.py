@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from tunehub_builder.gate.finalists import distill
 from tunehub_builder.gate.journal import latest
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import BuiltPackage
+from tunehub_builder.submission.base import read_base, records_in
 from tunehub_builder.submission.candidates import candidate_digest
 from tunehub_builder.submission.names import names_of_this_machine, told_names
-from tunehub_builder.submission.session import ComputedOutputs, SubmissionSession
+from tunehub_builder.submission.session import ComputedOutputs, SubmissionSession, record_line, sizes_to_run
 from tunehub_builder.tuning.journal import Journal
 from tunehub_builder.tuning.run import Resources
 from tunehub_builder.tuning.trial_record import candidate_of
 from tunehub_builder.tuning.work_directory import WorkDirectory
-from tunehub_registry.any_record import AnyRecord, encode_any_record, read_any_records
+from tunehub_registry.any_record import AnyRecord
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.licenses import canonical_license
 from tunehub_registry.package import open_package
@@ -67,9 +68,17 @@ class WrittenSubmission:
 
 
 def write_submission(
-    directory: WorkDirectory, output: Path, *, version: str, license: str, sign_off: str, resources: Resources
+    directory: WorkDirectory,
+    output: Path,
+    *,
+    version: str,
+    license: str,
+    sign_off: str,
+    resources: Resources,
+    base: Path | None = None,
 ) -> WrittenSubmission:
     """Write the submission of a checked work directory, which the caller holds locked, into the new folder ``output``.
+    All that ``base`` holds, a published package of the same target, goes along.
 
     Outputs are computed here, by the records. Raises SubmissionError: the folder is there, a sign-off that is
     none, trials of TVM <= 0.19, a record that does not run, or a file that names this machine; PackingError,
@@ -83,11 +92,14 @@ def write_submission(
         raise SubmissionError(f"{directory.path}: submissions are for TVM 0.25 and newer; publish its package")
     if output.exists():
         raise SubmissionError(f"{output}: exists; give a new folder")
-    built = pack_directory(directory, version, license=license)
-    files = _files(directory, built, resources)
+    built = pack_directory(directory, version, license=license, base=base)
+    known = None if base is None else read_base(base.read_bytes(), str(base))
+    if known is not None and known.manifest.license is None:
+        raise SubmissionError(f"{base}: states no licence; submit without it, or ask its publisher to state one")
+    files = _files(directory, built, resources, known.files if known else ())
     submission = Submission(
         name=built.manifest.name, version=built.manifest.version, license=license, sign_off=sign_off,
-        written_by=f"tunehub {__version__}", provenance=built.manifest.provenance,
+        written_by=f"tunehub {__version__}", provenance=built.manifest.provenance, base=known.stated if known else None,
         files={name: SubmittedFile(sha256=hashlib.sha256(d).hexdigest(), size=len(d)) for name, d in files.items()},
     )  # fmt: skip
     _refuse_names(files, submission)
@@ -96,19 +108,11 @@ def write_submission(
     return WrittenSubmission(path=output, package=submission.package, sizes=sizes)
 
 
-def records_in(data: bytes, source: str) -> dict[str, list[AnyRecord | LadderRecord | BadLine]]:
-    """The records of a package by the file that they are in. Raises PackageError, FormatError."""
-    with open_package(data, source=source) as package:
-        found = {}
-        for entry in package.manifest.record_sets:
-            with package.open(entry.file) as stream:
-                found[entry.file] = list(read_any_records(stream, f"{source}!{entry.file}"))
-        return found
-
-
-def _files(directory: WorkDirectory, built: BuiltPackage, resources: Resources) -> dict[str, bytes]:
-    """The files of a submission by name, without its manifest."""
-    found = [r for records in records_in(built.data, "package").values() for r in records]
+def _files(
+    directory: WorkDirectory, built: BuiltPackage, resources: Resources, known: Container[str]
+) -> dict[str, bytes]:
+    """The files of a submission by name, without its manifest; ``known``: files of the package that others back."""
+    found = records_in(built.data, "package", known)
     records = {record.exact: record for record in found if not isinstance(record, BadLine)}
     workloads = [
         SubmittedWorkload(exact=t.exact, name=t.name, counts=t.counts, function=t.module, points=t.points)
@@ -119,8 +123,7 @@ def _files(directory: WorkDirectory, built: BuiltPackage, resources: Resources) 
         SubmittedTrial(exact=t.task, source=t.source, candidate=candidate_digest(t.candidate), run_s=t.run_s)
         for t in Journal(directory.path).trials()
     )
-    static = {exact: record for exact, record in records.items() if not isinstance(record, LadderRecord)}
-    outputs = _outputs(workloads, static, directory.existing_run().target, resources)
+    outputs = _outputs(workloads, records, directory.existing_run().target, resources)
     name = f"{built.manifest.name}-{built.manifest.version}.tunepkg"
     return {
         name: built.data,
@@ -164,31 +167,37 @@ def _comparisons(directory: WorkDirectory) -> Iterator[Comparison]:
 
 
 def _outputs(
-    workloads: Sequence[SubmittedWorkload], records: Mapping[str, AnyRecord], target: Any, resources: Resources
+    workloads: Sequence[SubmittedWorkload],
+    records: Mapping[str, AnyRecord | LadderRecord],
+    target: Any,
+    resources: Resources,
 ) -> list[OutputDigest]:
-    """What the records of static workloads compute here. Raises SubmissionError for one that does not run."""
+    """What the records compute here. Raises SubmissionError for one that does not run."""
     found: list[OutputDigest] = []
     worker = WorkerProcess(SubmissionSession, threads=resources.threads, log=os.devnull, without=SLOW_OPTIONAL_MODULES)
     try:
         for workload in workloads:
-            record = records.get(workload.exact)
-            if record is None:
-                continue
-            kind, said = worker.ask(("open", workload.exact, workload.function), _LIMIT_S)
-            if kind == "ok":
-                request = ("outputs", workload.exact, target, encode_any_record(record))
-                kind, said = worker.ask(request, _LIMIT_S)
-            if not isinstance(said, ComputedOutputs):
-                raise SubmissionError(f"{workload.name}: its record does not run here: {said}")
-            found.append(
-                OutputDigest(
-                    exact=workload.exact, candidate=candidate_digest(candidate_of(record)), kind=said.kind,
-                    inputs=said.inputs, outputs=said.outputs,
-                )
-            )  # fmt: skip
+            record = records[workload.exact]
+            digest = candidate_digest(record.ladder if isinstance(record, LadderRecord) else candidate_of(record))
+            _said(worker, workload, "open", workload.function)
+            for at in sizes_to_run(record):
+                said: ComputedOutputs = _said(worker, workload, "outputs", target, record_line(record), at)
+                found.append(
+                    OutputDigest(
+                        exact=workload.exact, at=at, candidate=digest, kind=said.kind, inputs=said.inputs,
+                        outputs=said.outputs,
+                    )
+                )  # fmt: skip
     finally:
         worker.stop()
     return found
+
+
+def _said(worker: WorkerProcess, workload: SubmittedWorkload, request: str, *arguments: Any) -> Any:
+    kind, said = worker.ask((request, workload.exact, *arguments), _LIMIT_S)
+    if kind != "ok":
+        raise SubmissionError(f"{workload.name}: its record does not run here: {said}")
+    return said
 
 
 def _refuse_names(files: Mapping[str, bytes], submission: Submission) -> None:

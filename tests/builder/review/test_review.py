@@ -21,10 +21,10 @@ from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.replay.releases import installed_release
 from tunehub_builder.review.releases import OtherReleases, release_notes
 from tunehub_builder.submission.names import names_of_this_machine, told_names
-from tunehub_builder.tuning.journal import Journal
+from tunehub_builder.tuning.journal import Journal, Trial
 from tunehub_builder.tuning.target import tvm_versions
 from tunehub_builder.tuning.work_directory import RunFile, TaskEntry, TuningRun, WorkDirectory
-from tunehub_registry.manifest import NetworkEntry
+from tunehub_registry.manifest import Manifest, NetworkEntry, Provenance, RecordSet
 from tunehub_registry.package import open_package, pack
 from tunehub_registry.review import CHECKS, parse_review
 from tunehub_registry.submission import COMPARISONS, OUTPUTS, SUBMISSION, TRIALS, WORKLOADS
@@ -42,14 +42,9 @@ def run(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
-@pytest.fixture(scope="module")
-def work(
-    tmp_path_factory: pytest.TempPathFactory, target: dict[str, Any], task: TaskEntry, good_traces: list[Any]
-) -> Path:
-    """A work directory with two good candidates for one workload, judged by the gate."""
-    from tunehub_builder.tuning.journal import Trial
-
-    directory = WorkDirectory(tmp_path_factory.mktemp("made") / "work")
+def tuned_in(path: Path, target: dict[str, Any], task: TaskEntry) -> WorkDirectory:
+    """A work directory of one workload, without a trial yet."""
+    directory = WorkDirectory(path)
     directory.path.mkdir()
     version, ffi = tvm_versions()
     made = TuningRun(
@@ -64,6 +59,15 @@ def work(
         )
     )
     directory.save_tasks([task])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def work(
+    tmp_path_factory: pytest.TempPathFactory, target: dict[str, Any], task: TaskEntry, good_traces: list[Any]
+) -> Path:
+    """A work directory with two good candidates for one workload, judged by the gate."""
+    directory = tuned_in(tmp_path_factory.mktemp("made") / "work", target, task)
     trials = tuple(Trial(task=task.exact, trace=t, source="test", run_s=(1e-3,)) for t in good_traces[:2])
     for trial in Distilled(task=task, best=trials, trials=2).best:
         Journal(directory.path).append(trial)
@@ -354,3 +358,66 @@ def test_a_quarantined_submission_is_not_published(registry: Path, copy: Path) -
     assert "workloads" in refusals(copy)
     said = run("publish", registry, next(copy.glob("*.tunepkg")), "--review", "review.json", code=1)
     assert "quarantined" in said
+
+
+@pytest.fixture
+def beside(good: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """An unsigned registry with a package for TVM 0.19, which is no JSON of today's records, and that package."""
+    with open_package(next(good.glob("*.tunepkg"))) as package:
+        target = package.manifest.target
+    entry = RecordSet(tuner="autotvm", file="records/autotvm.log", tvm=">=0.8,<0.20", key_scheme="autotvm", count=1)
+    manifest = Manifest(
+        name=target.name, version="0.1.0", target=target, record_sets=(entry,), license="Apache-2.0",
+        provenance=Provenance(
+            machine={}, tvm_version="0.19.0", tvm_ffi_version="0.1", tuner_options={}, trials=1, seed=0, command="test",
+            started="2026-01-01T00:00:00Z", finished="2026-01-01T00:00:00Z", threads=1,
+        ),
+    )  # fmt: skip
+    path = tmp_path / f"{target.name}-0.1.0.tunepkg"
+    path.write_bytes(pack(manifest, {entry.file: b'{"input": ["llvm"], "v": 0.2}\n', "evidence.jsonl": b""}))
+    run("init", tmp_path / "unsigned", "--unsigned")
+    run("publish", tmp_path / "unsigned", path, "--unsigned")
+    return tmp_path / "unsigned", path
+
+
+def test_what_is_taken_along_of_a_published_version_needs_no_other_backing(
+    work: Path, beside: tuple[Path, Path], tmp_path: Path
+) -> None:
+    place, base = beside
+    folder = tmp_path / "both"
+    own = ("--version", "0.2.0", "-o", folder, "--sign-off", SIGNED_OFF, "--threads", 1)
+    run("submit", work, *own, "--with", base)
+    with open_package(next(folder.glob("*.tunepkg"))) as package:
+        assert [each.tuner for each in package.manifest.record_sets] == ["autotvm", "meta_schedule"]
+        assert package.manifest.license == "Apache-2.0 AND CC0-1.0"
+    assert "give that --registry" in refusals(folder)["formats"]
+    found = reviewed(folder, "--registry", place, code=0)
+    assert found["version"].reason == "newer than 0.1.0"
+
+    both = next(folder.glob("*.tunepkg"))
+    with open_package(both.read_bytes()) as package:
+        files = {name: package.read(name) for name in package.names if name != "manifest.json"}
+        other = pack(package.manifest, {**files, "records/autotvm.log": b'{"input": ["cuda"], "v": 0.2}\n'})
+    both.write_bytes(other)
+    resealed(folder)
+    assert "records/autotvm.log is not that of" in refusals(folder, "--registry", place)["formats"]
+    run(
+        "yank",
+        place,
+        f"{base.name.removesuffix('.tunepkg').rpartition('-')[0]}==0.1.0",
+        "--reason",
+        "wrong",
+        "--unsigned",
+    )
+    assert "with these bytes, or yanked" in refusals(folder, "--registry", place)["formats"]
+
+
+def test_a_base_that_is_not_stated_is_reviewed_like_the_rest(
+    work: Path, beside: tuple[Path, Path], tmp_path: Path
+) -> None:
+    place, base = beside
+    folder = tmp_path / "hidden"
+    own = ("--version", "0.2.0", "-o", folder, "--sign-off", SIGNED_OFF, "--threads", 1)
+    run("submit", work, *own, "--with", base)
+    resealed(folder, base=None)
+    assert "its manifest says another number" in refusals(folder, "--registry", place)["formats"]

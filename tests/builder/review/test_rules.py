@@ -23,7 +23,8 @@ def record(key: str, run_s: float = 1e-3) -> TemplateRecord:
 
 def submitted(*records: TemplateRecord, tuned_s: float = 1.0) -> SubmittedContents:
     line = NetworkEvidence(network="net", default_s=2.0, tuned_s=tuned_s, repeats=3, threads=1, output_max_rel_diff=0.0)
-    given: dict[str, Any] = {"records": records, "evidence": (line,), "manifest": SimpleNamespace(version="0.3.0")}
+    manifest = SimpleNamespace(version="0.3.0")
+    given: dict[str, Any] = {"records": records, "evidence": (line,), "manifest": manifest, "base": None}
     return cast(SubmittedContents, SimpleNamespace(**given))
 
 
