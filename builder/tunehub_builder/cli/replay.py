@@ -110,6 +110,9 @@ def _print(compat: Compat) -> None:
     for release in compat.releases:
         for item in [item for item in release.records if item.outcome == "failed"][:_SHOWN]:
             click.echo(f"TVM {release.tvm}: {item.tuner} {item.key}: {item.reason}")
+        untried = Counter(item.reason for item in release.records if item.outcome == "not_run")
+        for reason, count in untried.most_common(_SHOWN):
+            click.echo(f"TVM {release.tvm}: {count} not tried: {reason}")
         if release.sample is not None:
             click.echo(f"TVM {release.tvm}: {_said(release.sample)}")
 

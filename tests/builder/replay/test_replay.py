@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 
+from tunehub.cli.group import cli
 from tunehub.report.misses import Miss
 from tunehub.target.tvm_releases import RELEASES
 from tunehub_builder import networks
@@ -21,7 +23,7 @@ from tunehub_builder.replay.run import compared, replay
 from tunehub_builder.replay.workloads import WorkloadFiles, sources
 from tunehub_builder.tuning.tasks import extract_tasks
 from tunehub_registry.any_record import AnyRecord, read_any_records
-from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, ReleaseReplay
+from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, ReleaseReplay, parse_compat
 from tunehub_registry.evidence import BadLine
 from tunehub_registry.ladder_record import LadderRecord
 from tunehub_registry.package import Package, open_package, pack
@@ -116,8 +118,12 @@ def test_a_worker_that_cannot_start_is_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_a_published_package_on_the_tvm_here() -> None:
-    found = replay(PACKAGE, [installed_release()], lambda _: Path(sys.executable), lambda _: None)
+def test_a_published_package_on_the_tvm_here(tmp_path: Path) -> None:
+    document = tmp_path / "compat.json"
+    done = CliRunner().invoke(cli, ["replay", str(PACKAGE), "--here", "-o", str(document)])
+    assert done.exit_code == 0, done.output
+    assert ": 3 not tried: " in done.output and ": squeezenet compiled" in done.output
+    found = parse_compat(document.read_bytes(), str(document))
     outcomes = {(item.tuner, item.outcome) for item in found.releases[0].records}
     assert ("template", "ok") in outcomes
     assert ("ladder", "ok") in outcomes
