@@ -131,11 +131,11 @@ def _draw(figure: Figure, groups: Sequence[Group], series: Sequence[str], height
 
 
 def _write_numbers(axis: Any) -> None:
-    """Numbers in full instead of powers of ten; between these only where there is less than one."""
+    """Numbers in full instead of powers of ten; where there are few of these, twice and five times of them, too."""
 
     def between(value: float, _: int) -> str:
         low, high = axis.get_view_interval()
-        return _number(value) if high < 10 * low else ""
+        return _number(value) if high < 50 * low and f"{value:e}"[0] in "25" else ""
 
     axis.set_major_formatter(lambda value, _: _number(value))
     axis.set_minor_formatter(between)
