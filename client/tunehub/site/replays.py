@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tunehub.site.contents import PackageContents, RecordName
 from tunehub.site.releases import releases_of
-from tunehub_registry.compat import Compat, RecordReplay, release_of
+from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, release_of
 from tunehub_registry.manifest import RecordSet
 from tunehub_registry.printable import plain
 
@@ -62,6 +62,21 @@ class ReplayReason:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SampleView:
+    """A whole network that was compiled with the package's records, which served so many of its workloads.
+
+    `ran`: its outputs were compared with those of TVM's default. `failed` says why it did not work; empty if it did.
+    """
+
+    release: str
+    network: str
+    workloads: int
+    by_record: int
+    ran: bool
+    failed: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplaysView:
     """The matrix; `releases` are pairs of a release and the whole version, oldest first, `sums` the last row.
 
@@ -76,6 +91,7 @@ class ReplaysView:
     sums: tuple[ReplayCounts, ...]
     reasons: tuple[ReplayReason, ...]
     more_reasons: int
+    samples: tuple[SampleView, ...]
     missing: tuple[str, ...]
 
     @property
@@ -121,6 +137,7 @@ def replays_view(compat: Compat, names: Mapping[str, RecordName], stated: Sequen
         sums=tuple(_counts(record.outcome for record in item.records) for item in found),
         reasons=tuple(reasons[:MOST_REASONS]),
         more_reasons=max(0, len(reasons) - MOST_REASONS),
+        samples=tuple(_sample(_release(item.tvm), item.sample) for item in found if item.sample is not None),
         missing=tuple(release for release in stated if release not in dict(releases)),
     )
 
@@ -170,6 +187,17 @@ def _outcomes_of(some: _SetKeys, known: Mapping[tuple[str, str], str]) -> Iterab
     if some.keys is None:
         return [outcome for (other, _), outcome in known.items() if other == tuner]
     return [known.get((tuner, key), "not_run") for key in some.keys]
+
+
+def _sample(release: str, found: NetworkSample) -> SampleView:
+    return SampleView(
+        release=release,
+        network=plain(found.network),
+        workloads=found.workloads,
+        by_record=found.by_record,
+        ran=found.ran,
+        failed=plain(found.reason) if found.outcome == "failed" else "",
+    )
 
 
 def _release(version: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,7 +23,7 @@ from tunehub.site.contents import PackageContents, RecordName, SetNetworks
 from tunehub.site.curves import curve_views
 from tunehub.site.replays import MOST_REASONS, MOST_TUNERS, ReplayCounts, network_coverages, replays_view
 from tunehub_registry.attestation import PackageSubject
-from tunehub_registry.compat import Compat, RecordReplay, ReleaseReplay, encode_compat
+from tunehub_registry.compat import Compat, NetworkSample, RecordReplay, ReleaseReplay, encode_compat
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import open_package
 from tunehub_registry.publishing.packages import attach
@@ -44,8 +45,14 @@ def replay(number: int, outcome: Any, tuner: str = "meta_schedule", reason: str 
     return RecordReplay(tuner=tuner, key=key(number), outcome=outcome, reason=(reason or "why") if needs else "")
 
 
-def compat_of(sha256: str, *releases: tuple[str, Sequence[RecordReplay]], by: str = "test") -> Compat:
-    found = tuple(ReleaseReplay(tvm=tvm, records=tuple(records)) for tvm, records in releases)
+def compat_of(
+    sha256: str,
+    *releases: tuple[str, Sequence[RecordReplay]],
+    by: str = "test",
+    samples: Mapping[str, NetworkSample] = MappingProxyType({}),
+) -> Compat:
+    """`samples` are by TVM's version."""
+    found = tuple(ReleaseReplay(tvm=tvm, records=tuple(records), sample=samples.get(tvm)) for tvm, records in releases)
     return Compat(
         name=ZNVER5.name, version="0.1.0", package=sha256, created_by=by, created="2026-11-23", releases=found
     )
@@ -183,7 +190,12 @@ def full(registry: RegistryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     on_26 = [replay(1, "failed", reason=f"Error: {HOSTILE}"), replay(2, "differs")]
     releases = (("0.27.0.post1", [replay(1, "ok"), replay(2, "ok")]), ("0.26.0", on_26))
-    put_beside(registry, file, "compat", encode_compat(compat_of(sha256_of(file), *releases, by=HOSTILE)))
+    samples = {
+        "0.27.0.post1": NetworkSample(network="resnet50", outcome="ok", workloads=5, by_record=2, ran=True),
+        "0.26.0": NetworkSample(network=HOSTILE, outcome="failed", reason=HOSTILE),
+    }
+    compat = compat_of(sha256_of(file), *releases, by=HOSTILE, samples=samples)
+    put_beside(registry, file, "compat", encode_compat(compat))
     subject = PackageSubject.of(ZNVER5.name, "0.1.0", sha256_of(file))
     records = (a_record(1, times=some_times(3.0)),)
     words = [
@@ -208,7 +220,7 @@ def test_a_page_says_what_is_known_beside_a_package(full: Path, tmp_path: Path) 
         "Measured by 2 machines, gain 2.25× (median; 1.5× to 3×)", "unknown key", "it found 1 faults, the first",
         "2 workloads; those that gained most", "4× ", "1 work (1 with other text) , 1 failed",
         "Stated, and not replayed: TVM 0.25",
-        "Licence Apache-2.0", "0.26 ( 1 failed )",
+        "0.27 resnet50 works 2 of 5 run, with the outputs of TVM's default", "Licence Apache-2.0", "0.26 ( 1 failed )",
     ):  # fmt: skip
         assert said in page, (said, page)
     assert "900" not in page  # what is not verified is not shown
