@@ -65,8 +65,8 @@ def metaschedule(
     """Write a MetaSchedule database for MODEL into DIR, which a TVM without tunehub applies.
 
     DIR is a work directory of MetaSchedule (docs/import-export.md) for one release of TVM; for another than is
-    installed here, the command runs in an environment with that, which it makes in the cache. Exits with 1 when nothing
-    could be exported.
+    installed here, the command runs in an environment with that, which it makes in the cache. Exits with 1, and
+    writes nothing, when nothing could be exported.
     """
     from tunehub.relax.database_export import check_folder
 
@@ -168,10 +168,14 @@ def _print(done: DatabaseExport, report: Report) -> None:
 
     counts = Counter((item.rung, item.package or "", item.template or "") for item in done.exported)
     rows = [(rung, package, template or "-", str(count)) for (rung, package, template), count in sorted(counts.items())]
-    print_table(("RUNG", "PACKAGE", "TEMPLATE", "FUNCTIONS"), rows, empty="nothing could be exported")
+    print_table(
+        ("RUNG", "PACKAGE", "TEMPLATE", "FUNCTIONS"), rows, empty="nothing could be exported, and nothing was written"
+    )
     for item in done.left_out[:_SHOWN]:
         click.echo(f"left out: {item.name}: {item.reason}")
     if len(done.left_out) > _SHOWN:
         click.echo(f"left out: {len(done.left_out) - _SHOWN} more, --json has them all")
+    if not done.exported:
+        return
     what = f"apply it to {done.module}" if done.module else "apply it"
     click.echo(f"{what} with TVM {tvm.__version__}: relax.transform.MetaScheduleApplyDatabase('{done.folder}')")

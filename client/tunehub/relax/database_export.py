@@ -77,7 +77,8 @@ class _Traced:
 
 
 def export_database(mod: Any, folder: Path, target: Any, hub: Hub, *, prepare: Prepare = "tunehub") -> DatabaseExport:
-    """Write the schedules of the functions of the Relax module ``mod`` into ``folder``, which is new or empty.
+    """Write the schedules of the functions of the Relax module ``mod`` into ``folder``, which is new or empty; nothing
+    where there are none.
 
     ``prepare`` says who makes the functions. ``tunehub``: as a compile with tunehub; the module is written, too.
     ``tvm``: as TVM's pipeline ``static_shape_tuning`` (CPUs: with ``cpu_weight_prepack``). ``none``: ``mod`` has them.
@@ -88,24 +89,31 @@ def export_database(mod: Any, folder: Path, target: Any, hub: Hub, *, prepare: P
     exported: list[ExportedWorkload] = []
     left_out: list[LeftOutWorkload] = []
     found: dict[str, _Traced] = {}
+    for name, scheduling in schedulings(prepared, target, hub).items():
+        traced = _traced(scheduling, own_module=prepare == "tunehub")
+        served = scheduling.served
+        if isinstance(traced, str) or served is None:
+            left_out.append(_left_out(name, scheduling, str(traced)))
+        else:
+            found[name] = traced
+            exported.append(_exported(name, scheduling, served))
+    own = prepare == "tunehub" and bool(exported)
+    if exported:
+        text = _module_text(prepared, found) if own else None
+        _write_folder(folder, [(item, found[item.name]) for item in exported], text, target)
+    module = folder / MODULE if own else None
+    return DatabaseExport(folder=folder, exported=tuple(exported), left_out=tuple(left_out), module=module)
+
+
+def _write_folder(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], module: str | None, target: Any) -> None:
+    """Put the folder in place in one step."""
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.tmp-", dir=folder.resolve().parent) as temporary:
         aside = Path(temporary, "database")
         aside.mkdir()
-        for name, scheduling in schedulings(prepared, target, hub).items():
-            traced = _traced(scheduling, own_module=prepare == "tunehub")
-            served = scheduling.served
-            if isinstance(traced, str) or served is None:
-                left_out.append(_left_out(name, scheduling, str(traced)))
-            else:
-                found[name] = traced
-                exported.append(_exported(name, scheduling, served))
-        _write_tables(aside, [(item, found[item.name]) for item in exported], target)
-        if prepare == "tunehub":
-            (aside / MODULE).write_text(_module_text(prepared, found), encoding="utf-8")
-        aside.chmod(0o755)
+        _write_tables(aside, found, target)
+        if module is not None:
+            (aside / MODULE).write_text(module, encoding="utf-8")
         aside.replace(folder)
-    module = folder / MODULE if prepare == "tunehub" else None
-    return DatabaseExport(folder=folder, exported=tuple(exported), left_out=tuple(left_out), module=module)
 
 
 def check_folder(folder: Path) -> None:
@@ -227,7 +235,7 @@ def _write_tables(folder: Path, found: list[tuple[ExportedWorkload, _Traced]], t
         times = [NOT_MEASURED_S if item.seconds is None else item.seconds]
         arguments = ms.arg_info.ArgInfo.from_prim_func(traced.workload["main"])
         database.commit_tuning_record(ms.database.TuningRecord(traced.trace, workload, times, target, arguments))
-    written = ms.database.JSONDatabase(str(folder / WORKLOADS), str(folder / RECORDS), allow_missing=not found)
+    written = ms.database.JSONDatabase(str(folder / WORKLOADS), str(folder / RECORDS), allow_missing=False)
     for item, traced in found:
         record = written.query_tuning_record(traced.workload, target, item.name)
         if record is None or not _same(_apply(traced.workload, record.trace), traced.scheduled):

@@ -15,6 +15,7 @@ from tunehub.cli import export_metaschedule
 from tunehub.cli.group import cli
 
 from ...tiny_networks import tiny_mobilenet
+from ...versions.test_portability import made
 
 onnx = pytest.importorskip("onnx")
 tvm = pytest.importorskip("tvm")
@@ -48,7 +49,7 @@ def _plain(program: str) -> str:
 
 
 def test_the_documents_programs_compile_the_model_without_tunehub(run: Any, here: Path) -> None:
-    by_module, by_tvm = _documented()
+    by_module, _ = _documented()
     done = run("export", "metaschedule", "database", "--model", "model.onnx", "--target", "llvm-znver5", "--json").json
     names = {"database_workload.json", "database_tuning_record.json", "module.json"}
     assert {path.name for path in (here / "database").iterdir()} == names
@@ -59,17 +60,20 @@ def test_the_documents_programs_compile_the_model_without_tunehub(run: Any, here
     assert all(each["seconds"] is None for each in done["records"] if each["rung"] in ("template", "transfer"))
     assert int(_plain(by_module + NO_TUNEHUB + COUNT)) == len(done["records"])
 
-    (here / "database").rename("first")
-    done = run(
-        "export", "metaschedule", "database", "--model", "model.onnx", "--target", "llvm-znver5", "--prepare", "tvm"
-    )
-    assert "left out: " in done.out and "MetaScheduleApplyDatabase('database')" in done.out
+
+def test_the_documents_program_for_tvms_own_pipeline_finds_the_records(run: Any, here: Path) -> None:
+    _, by_tvm = _documented()
+    (here / "model.json").write_text(tvm.ir.save_json(made.Nets().matmul_bias()))
+    asked = ("--target", "llvm-x86-64-v2", "--registry", made.DATA, "--prepare", "tvm")
+    done = run("export", "metaschedule", "database", "--model", "model.json", *asked)
+    assert done.code == 0 and "MetaScheduleApplyDatabase('database')" in done.out, done.err
     assert not (here / "database" / "module.json").exists()
-    imported = "import onnx, tvm\nfrom tvm import relax\nfrom tvm.relax.frontend.onnx import from_onnx\n"
-    mod = "mod = from_onnx(onnx.load('model.onnx'), keep_params_in_input=False)\n"
-    written = (here / "database" / "database_tuning_record.json").read_bytes()
-    _plain(imported + mod + by_tvm + NO_TUNEHUB)
-    assert (here / "database" / "database_tuning_record.json").read_bytes() == written
+    (table,) = (here / "database").glob("*record.json")
+    written = table.read_bytes()
+    before = "import tvm\nfrom tvm import relax\nwith open('model.json') as file: mod = tvm.ir.load_json(file.read())\n"
+    counted = COUNT.replace("mod.functions", "pipeline(mod).functions")
+    assert int(_plain(before + by_tvm + NO_TUNEHUB + counted)) == 2  # the product, and what packs its weights
+    assert written.count(b"\n") == 1 and table.read_bytes() == written
 
 
 def test_what_cannot_be_written_leaves_nothing_behind(run: Any, here: Path) -> None:
@@ -82,6 +86,8 @@ def test_what_cannot_be_written_leaves_nothing_behind(run: Any, here: Path) -> N
     ):
         done = run("export", "metaschedule", folder, "--model", model, "--target", "llvm-znver5")
         assert done.code != 0 and said in done.err and "Traceback" not in done.err
+    done = run("export", "metaschedule", "new", "--model", "model.onnx", "--target", "llvm-znver5", "--prepare", "none")
+    assert done.code == 1 and done.out.startswith("nothing could be exported, and nothing was written")
     done = run("export", "metaschedule", "new", "--model", "model.onnx", "--tvm", "0.19")
     assert done.code == 2 and "give one release from 0.25 on" in done.err
     done = run("export", "metaschedule", "new", "--model", "model.onnx", "--tvm", "0.24")
