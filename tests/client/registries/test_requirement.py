@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from tunehub.exceptions import RequirementError
 from tunehub.registries.requirement import MOST_ATTESTED, Requirement, parse_requirement, parse_versions
+from tunehub_registry.trust.attestations import MAX_ATTESTATIONS
 
 pytestmark = pytest.mark.fast
 
@@ -105,6 +106,10 @@ def test_another_condition_on_attestations_is_refused_by_name(clause: str) -> No
     message = str(caught.value)
     assert repr(clause[:40]) in message and "N from 1 to 256" in message
     assert message.startswith("TUNEHUB_REQUIRE") and "'attested>=2'" in message
+
+
+def test_no_more_can_be_asked_for_than_are_read() -> None:
+    assert MOST_ATTESTED == MAX_ATTESTATIONS
 
 
 def test_what_does_not_look_at_attestations_refuses_them() -> None:
