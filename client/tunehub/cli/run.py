@@ -34,8 +34,9 @@ def run(
 
     Loading a library runs its code: load only your own.
     """
-    from tunehub.cli.compile import check_output, step_display
+    from tunehub.cli.compile import check_output, ending_cleanly, step_display
     from tunehub.deploy.arrays import write_arrays
+    from tunehub.interrupts import raise_if_asked
     from tunehub.target.threads import size_pool
 
     sizes = named_sizes(dims)
@@ -45,9 +46,10 @@ def run(
         check_output(outputs, "--outputs")
     require_relax_for("run")
     size_pool()
-    with step_display(per_second=1) as show:
+    with ending_cleanly(), step_display(per_second=1) as show:
         show("loading")
         loaded, given = _loaded(library, inputs, sizes, seed)
+        raise_if_asked()  # what imports TVM, or runs in it, may have swallowed it
         show("running")
         found, times = _timed(loaded, given, repeat)
     if outputs is not None:

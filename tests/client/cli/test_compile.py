@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,18 @@ def test_run_refuses_what_it_cannot_feed_or_write(run: Any, product: Path, here:
         assert (ended.code, ended.out) == (code, ""), ended
         assert expected in ended.err
     assert not list(here.glob("y.npz*"))
+
+
+def test_ctrl_c_that_tvm_swallows_ends_a_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swallowing(*_: Any) -> tuple[None, None]:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return None, None
+
+    monkeypatch.setattr("tunehub.cli.run._loaded", swallowing)
+    monkeypatch.setattr("tunehub.cli.run._timed", lambda *_: pytest.fail("it went on"))
+    ended = run("run", "model.so")
+    assert (ended.code, ended.out) == (1, "") and "Aborted!" in ended.err
 
 
 def test_tvm_with_relay_is_said_to_be_too_old(run: Any, product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
