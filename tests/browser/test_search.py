@@ -75,3 +75,11 @@ def test_what_a_publisher_wrote_stays_text(pages: Pages) -> None:
     page.locator("main a", has_text="llvm-skylake").first.click()
     assert HOSTILE in page.locator("main").inner_text()
     assert page.locator("main script, img").count() == 0
+
+
+def test_what_was_typed_before_the_scripts_came_is_answered(pages: Pages) -> None:
+    page = pages.open()
+    page.route("**/static/search.js", lambda route: (page.locator("#query").fill("toynet"), route.continue_()))
+    page.goto(f"{pages.address}trust.html", wait_until="commit")
+    page.locator("#found [role=option]").first.wait_for()
+    assert page.locator("#found [role=option] .name").all_inner_texts() == ["toynet-3"]

@@ -109,4 +109,5 @@ const MOST_FOUND = 12;
   document.addEventListener("pointerdown", (event) => { if (!box.contains(event.target)) close(); });
   box.addEventListener("focusout", (event) => { if (!box.contains(event.relatedTarget)) close(); });
   box.hidden = false;
+  if (document.activeElement === query) answer(); // for what was typed before this script was there
 }
