@@ -189,12 +189,21 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def replay(session: nox.Session) -> None:
-    """The packages named, or the newest of this repository, on every supported TVM: some minutes each."""
+    """The packages named, or the newest of this repository, on every supported TVM: some minutes each. Other words are
+    options of `tunehub replay`. The documents to attach lie in the session's temporary folder."""
     session.install("-e", ".[builder]", "ml_dtypes>=0.4", "uv>=0.5")
     newest = {
         path.name.rpartition("-")[0]: path for path in sorted(Path("packages").glob("*.tunepkg"), key=_version_of)
     }
-    session.run("tunehub", "replay", *(session.posargs or map(str, newest.values())), success_codes=[0, 1])  # 1: masked
+    named = [word for word in session.posargs if word.endswith(".tunepkg")]
+    options = [word for word in session.posargs if word not in named]
+    for package in map(Path, named or newest.values()):
+        document = Path(session.create_tmp()).resolve() / f"{package.stem}.json"
+        document.unlink(missing_ok=True)
+        session.run("tunehub", "replay", str(package), *options, "-o", str(document), success_codes=[0, 1])  # 1: masked
+        if not document.exists():
+            session.error(f"{package} was not replayed")
+        session.log(f"{document}: publish it with `tunehub attach . {document} --unsigned`")
 
 
 def _version_of(package: Path) -> list[int]:

@@ -39,7 +39,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     result: RecordReplay
 
 
-class SampleEnded(msgspec.Struct, frozen=True, kw_only=True, tag="Sampled"):
+class SampleEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What came of a whole network."""
 
     sample: NetworkSample
