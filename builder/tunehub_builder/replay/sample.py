@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,13 +32,14 @@ _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "resnet-18", "mobilenet", 
 _BY_RECORD = ("user", "exact", "anchor", "transfer")  # a file of records is the user's
 
 
-def compile_sample(manifest: Manifest, records: Iterable[AnyRecord], on_begin: OnBegin) -> NetworkSample | None:
+def compile_sample(manifest: Manifest, records: Sequence[AnyRecord], on_begin: OnBegin) -> NetworkSample | None:
     """What comes of the package's smallest known network with the ``records`` that are of it; None without any."""
-    names = {entry.name for entry in manifest.networks if networks.OPEN not in entry.source}
-    name = next((each for each in _SMALL if each in names), None)
-    own = [record for record in records if name in record.networks]
-    if name is None or not own:
+    static = {entry.name for entry in manifest.networks if networks.OPEN not in entry.source}
+    served = static & {name for record in records for name in record.networks}
+    name = next((each for each in _SMALL if each in served), None)
+    if name is None:
         return None
+    own = [record for record in records if name in record.networks]
     on_begin("", name)
     try:
         return _compiled(name, manifest.target, own)
