@@ -1,15 +1,16 @@
-"""``python -m benchmarks.precision NETWORK… [--seconds S] [--inputs N] [--precision bf16]``: networks on this CPU with
-operands in a lower precision beside float32, in turns: medians, how far outputs are apart, and whether the largest
-output is the same on random inputs (for encoders of tokens: of all tokens). A line of JSON for each network.
+"""``python -m benchmarks.precision NETWORK… [--precision bf16] [--inputs N]``: networks on this CPU in float32, in a
+lower precision, and in OpenVINO in that precision where it is installed. Each has its own process; they take turns.
+
+A line of JSON for each network: milliseconds (medians and least), ratios, and of N random inputs how far the outputs
+are from float32's and for how many the largest output is the same (for encoders of tokens: of all tokens).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import click
@@ -17,11 +18,13 @@ import numpy as np
 
 import tunehub
 from tunehub.measure.difference import difference
+from tunehub.measure.protocol import MeasuringPlan
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
+from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
+from tunehub_builder.bench.runtimes import OpenVino, Runtime, Tunehub
 from tunehub_builder.networks.network import Network
 
-_RUNS = 3  # in a turn
 _TOKENS = 1000
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array]], Array]
@@ -29,37 +32,50 @@ Runner = Callable[[Sequence[Array]], Array]
 
 @click.command(help=__doc__)
 @click.argument("names", nargs=-1, required=True)
-@click.option("--seconds", default=8.0, show_default=True)
-@click.option("--inputs", default=64, show_default=True)
 @click.option("--precision", default="bf16", show_default=True)
-def main(names: tuple[str, ...], seconds: float, inputs: int, precision: str) -> None:
+@click.option("--inputs", default=64, show_default=True)
+def main(names: tuple[str, ...], precision: str, inputs: int) -> None:
     os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
     for name in names:
-        click.echo(json.dumps(compared(networks.get(name), precision, seconds, inputs)))
+        network = networks.get(name)
+        timed = times(measured_in(network, precision), precision)
+        click.echo(json.dumps({**timed, **(agreement(network, precision, inputs) if inputs else {})}))
 
 
-def compared(network: Network, precision: str, seconds: float, inputs: int) -> dict[str, Any]:
-    """What a network takes in float32 and in ``precision``, measured in turns for ``seconds``, and how far the outputs
-    are apart, relative to the largest, at most, on ``inputs`` random inputs."""
+def measured_in(network: Network, precision: str, plan: MeasuringPlan = PLAN) -> NetworkComparison:
+    """``network`` in float32, in ``precision`` and in OpenVINO, if it is installed, side by side. Raises OSError."""
+    runtimes: list[Runtime] = [Tunehub(name="float32"), Tunehub(name=precision, options={"precision": precision})]
+    if importlib.util.find_spec("openvino"):
+        runtimes.append(OpenVino(precision=precision))
+    with runtime_processes(runtimes, threads=physical_cores()) as workers:
+        return compare(network, workers, plan)
+
+
+def times(found: NetworkComparison, precision: str) -> dict[str, Any]:
+    """What was measured, for a line of JSON; ``ratio``: of medians, the time in ``precision`` over the others'."""
+    others = [name for name in found.samples_s if name != precision]
+    return {
+        "network": found.name,
+        "threads": physical_cores(),
+        "ms": {name: round(found.ms(name), 3) for name in found.samples_s},
+        "least_ms": {name: round(1e3 * min(samples), 3) for name, samples in found.samples_s.items()},
+        "ratio": {name: round(found.ratio(precision, name), 3) for name in others if precision in found.samples_s},
+        "errors": dict(found.errors),
+    }
+
+
+def agreement(network: Network, precision: str, inputs: int) -> dict[str, Any]:
+    """How far the outputs in ``precision`` are from float32's, relative to the largest, at most, on ``inputs`` random
+    inputs, and for how many the largest output is the same."""
     wide, narrow = (_compiled(network, each) for each in ("float32", precision))
     samples = [np.asarray(array) for array in network.sample_inputs().values()]
-    times: tuple[list[float], list[float]] = ([], [])
-    until = time.monotonic() + seconds
-    while not times[0] or time.monotonic() < until:
-        for runner, own in zip((wide, narrow), times, strict=True):
-            runner(samples)
-            own += [_taken(runner, samples) for _ in range(_RUNS)]
     apart, same = 0.0, 0
     for seed in range(inputs):
         data = [_random(array, seed) for array in samples]
         expected, found = wide(data), narrow(data)
         apart = max(apart, difference([found], [expected]))
         same += bool((expected.argmax(-1) == found.argmax(-1)).all())
-    float32_ms, narrow_ms = (1e3 * median(own) for own in times)
-    return {
-        "network": network.name, "float32_ms": round(float32_ms, 3), f"{precision}_ms": round(narrow_ms, 3),
-        "faster": round(float32_ms / narrow_ms, 3), "apart": apart, "same_top": same, "inputs": inputs,
-    }  # fmt: skip
+    return {"apart": apart, "same_top": same, "inputs": inputs}
 
 
 def _compiled(network: Network, precision: Any) -> Runner:
@@ -74,12 +90,6 @@ def _compiled(network: Network, precision: Any) -> Runner:
         return np.asarray(first.numpy())
 
     return run
-
-
-def _taken(runner: Runner, arrays: Sequence[Array]) -> float:
-    began = time.perf_counter()
-    runner(arrays)
-    return time.perf_counter() - began
 
 
 def _random(like: Array, seed: int) -> Array:
