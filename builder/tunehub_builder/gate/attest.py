@@ -70,29 +70,15 @@ def attest_package(path: Path, request: SampleRequest, resources: Resources, str
     NetworkError, PackageError and FormatError.
     """
     started = date_text(utc_now())
-    try:
-        sha256 = sha256_of(path)
-        with open_package(path, source=str(path)) as package:
-            manifest = package.manifest
-            _check_served(manifest)
-            records = list(_records(package))
-    except OSError as error:
-        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
+    subject, manifest, records = _read(path)
     target = find_relax_target(HOST)
-    layout: Layout = "auto" if any(tuner == TEMPLATE for tuner, _ in records) else "keep"  # as a client decides
-    tasks = {task.exact: task for task in _tasks(_networks(manifest.networks, request), target, layout)}
-    found = [
-        _Drawn(tuner=tuner, record=record, task=tasks[record.exact])
-        for tuner, record in records
-        if record.exact in tasks
-    ]
+    found = _measurable(records, _networks(manifest.networks, request), target)
     if not found:
         reason = "has no record for a workload of these networks on this machine"
         raise BuilderError(f"{path}: {reason}; name networks that it was made of with --network or --model")
-    sample = _sample(found, request)
-    measured = tuple(_measured(sample, target, resources, stream))
+    measured = tuple(_measured(_sample(found, request), target, resources, stream))
     return Attestation(
-        subject=(PackageSubject.of(manifest.name, manifest.version, sha256),),
+        subject=(subject,),
         predicate=Measurement(
             machine=host_descriptor(),
             tvm_version=tvm_versions()[0],
@@ -104,6 +90,18 @@ def attest_package(path: Path, request: SampleRequest, resources: Resources, str
             records=measured,
         ),
     )
+
+
+def _read(path: Path) -> tuple[PackageSubject, Manifest, list[tuple[str, AnyRecord]]]:
+    """What an attestation is about, and the records for fixed shapes and current TVM, with their tuners."""
+    try:
+        sha256 = sha256_of(path)
+        with open_package(path, source=str(path)) as package:
+            manifest = package.manifest
+            _check_served(manifest)
+            return PackageSubject.of(manifest.name, manifest.version, sha256), manifest, list(_records(package))
+    except OSError as error:
+        raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
 
 
 def _check_served(manifest: Manifest) -> None:
@@ -136,6 +134,19 @@ def _networks(entries: Iterable[NetworkEntry], request: SampleRequest) -> list[N
     if not found:
         raise BuilderError("the package was made of no network that tunehub knows: give its model with --model FILE")
     return found
+
+
+def _measurable(
+    records: Sequence[tuple[str, AnyRecord]], found: Iterable[Network], target: TuningTarget
+) -> list[_Drawn]:
+    """The records of these networks' workloads."""
+    layout: Layout = "auto" if any(tuner == TEMPLATE for tuner, _ in records) else "keep"  # as a client decides
+    tasks = {task.exact: task for task in _tasks(found, target, layout)}
+    return [
+        _Drawn(tuner=tuner, record=record, task=tasks[record.exact])
+        for tuner, record in records
+        if record.exact in tasks
+    ]
 
 
 def _tasks(found: Iterable[Network], target: TuningTarget, layout: Layout) -> Iterator[TaskEntry]:

@@ -55,6 +55,7 @@ def _write(
 
     check_installed("tunehub catalogue")
     from tunehub.site.catalogue import write_catalogue
+    from tunehub.site.folder import replaced_folder
 
     def note(problem: HubError) -> None:
         problems.setdefault(str(problem), problem)
@@ -62,10 +63,10 @@ def _write(
     options = read_options(registry=places or None)
     registries = configured_registries(options, on_problem=note)
     try:
-        with DelayedBar("packages") as bar:
+        with DelayedBar("packages") as bar, replaced_folder(output) as new:
             return write_catalogue(
                 registries,
-                output,
+                new,
                 cache=BlobCache(options.cache),
                 trust=trust_store(options),
                 metadata_only=metadata_only,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from tunehub_registry.machine_profile import MachineProfile
 
 if TYPE_CHECKING:
     from tunehub.relax.layout.grouped import Groups
+    from tunehub.templates.base import Machine
 
 _ROUNDS, _LEAST_MS = 50, 3  # of each kernel, milliseconds of a round
 _DISTURBED = 1.3  # times the best round that the median is, from which on something else ran
@@ -45,45 +46,17 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
     parallel region by its median: in networks, too, threads wait for one another. With TVM 0.25 and newer. Raises
     MeasureError where the machine is busy, and what TVM raises.
     """
-    from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8
-    from tunehub.templates import amx, pairs
-    from tunehub.templates.base import Machine, machine_of
+    from tunehub.templates.base import machine_of
 
-    found = machine_of(target)
-    machine = Machine(vector=found.vector, registers=found.registers, cores=1)  # choices do not depend on a profile
-    instructions = {
-        name: groups
-        for name, groups, doubt in (
-            ("pairs", PAIRS, pairs.doubt(target)),
-            ("tiles", TILES, amx.doubt(target, "bfloat16")),
-            ("byte_tiles", TILES_INT8, amx.doubt(target, "uint8")),
-        )
-        if doubt is None
-    }
-    kernels = {
-        "multiply_add": _product(target, machine, _SMALL, best=True),
-        "dependent": _product(target, machine, _LONG, best=False),
-        "memory": _product(target, machine, _LARGE, best=True),
-        **{
-            name: _product(target, machine, _TILED if each.steps > 1 else _SMALL, best=True, groups=each)
-            for name, each in instructions.items()
-        },
-        "region": _empty(target, found.cores),
-        "serial": _empty(target, 1),
-    }
-    times: dict[str, list[float]] = {name: [] for name in kernels}
-    with clear_of_the_pool():
-        for _ in range(_ROUNDS):
-            for name, kernel in kernels.items():
-                times[name].append(kernel.seconds())
-            show(1)
+    machine = machine_of(target)
+    kernels = _kernels(target, machine)
+    times = _times(kernels, show)
     _check(times["multiply_add"])
-    taken = {name: min(each) for name, each in times.items()}
-    per = {name: taken[name] / kernel.work for name, kernel in kernels.items()}
+    per = {name: min(times[name]) / kernel.work for name, kernel in kernels.items()}
     return MachineProfile(
         cpu=str(target.attrs.get("mcpu", "")),
         mattr=tuple(str(each) for each in target.attrs.get("mattr", ())),
-        cores=found.cores,
+        cores=machine.cores,
         measured=datetime.date.today().isoformat(),
         multiply_add_s=per["multiply_add"],
         dependent_s=per["dependent"],
@@ -96,6 +69,48 @@ def calibrate(target: Any, show: Callable[[int], None] = lambda _: None) -> Mach
 
 
 STEPS = _ROUNDS  # that `show` is told of
+
+
+def _kernels(target: Any, found: Machine) -> dict[str, Kernel]:
+    """What is measured: products on one core, by each instruction that ``target`` has, and parallel regions."""
+    from tunehub.templates.base import Machine
+
+    machine = Machine(vector=found.vector, registers=found.registers, cores=1)  # choices do not depend on a profile
+    return {
+        "multiply_add": _product(target, machine, _SMALL, best=True),
+        "dependent": _product(target, machine, _LONG, best=False),
+        "memory": _product(target, machine, _LARGE, best=True),
+        **{
+            name: _product(target, machine, _TILED if groups.steps > 1 else _SMALL, best=True, groups=groups)
+            for name, groups in _instructions(target).items()
+        },
+        "region": _empty(target, found.cores),
+        "serial": _empty(target, 1),
+    }
+
+
+def _instructions(target: Any) -> dict[str, Groups]:
+    """Those for groups of numbers that ``target`` has."""
+    from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8
+    from tunehub.templates import amx, pairs
+
+    doubts = (
+        ("pairs", PAIRS, pairs.doubt(target)),
+        ("tiles", TILES, amx.doubt(target, "bfloat16")),
+        ("byte_tiles", TILES_INT8, amx.doubt(target, "uint8")),
+    )
+    return {name: groups for name, groups, doubt in doubts if doubt is None}
+
+
+def _times(kernels: Mapping[str, Kernel], show: Callable[[int], None]) -> dict[str, list[float]]:
+    """Seconds of each kernel in each round."""
+    times: dict[str, list[float]] = {name: [] for name in kernels}
+    with clear_of_the_pool():
+        for _ in range(_ROUNDS):
+            for name, kernel in kernels.items():
+                times[name].append(kernel.seconds())
+            show(1)
+    return times
 
 
 def _check(times: Sequence[float]) -> None:

@@ -13,7 +13,6 @@ from tunehub.registries.port import OnProblem
 from tunehub.registries.trust_store import TrustStore
 from tunehub.site.beside import Beside, read_beside
 from tunehub.site.contents import PackageContents, VersionLine, read_contents, version_lines
-from tunehub.site.folder import replaced_folder
 from tunehub.site.overview import Overview
 from tunehub.site.pages import Pages
 from tunehub.site.sections import write_overviews, write_package
@@ -45,28 +44,7 @@ def write_catalogue(
     on_problem: OnProblem,
     on_package: Callable[[str], None],
 ) -> CatalogueReport:
-    """Write the site to `folder`, in place of an older one; the rest as `fill_site`.
-
-    Raises SettingError for a folder that is no catalogue, OSError when it cannot be written.
-    """
-    with replaced_folder(folder) as new:
-        return fill_site(
-            registries, new, cache=cache, trust=trust, metadata_only=metadata_only, on_problem=on_problem,
-            on_package=on_package,
-        )  # fmt: skip
-
-
-def fill_site(
-    registries: Registries,
-    folder: Path,
-    *,
-    cache: BlobCache,
-    trust: TrustStore,
-    metadata_only: bool | None,
-    on_problem: OnProblem,
-    on_package: Callable[[str], None],
-) -> CatalogueReport:
-    """Write the site to an empty folder.
+    """Write the site to an empty folder: `replaced_folder` puts it in place of an older one.
 
     `metadata_only`: read no package, only indexes; None decides by the size of all current packages. `trust` says whose
     attestations count. `on_package` gets each name before it is read, `on_problem` what cannot be read.

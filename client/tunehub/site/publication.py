@@ -11,7 +11,7 @@ from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.ordered import Registries
 from tunehub.registries.port import OnProblem, Registry
 from tunehub.registries.trust_store import TrustStore
-from tunehub.site.catalogue import CatalogueReport, fill_site
+from tunehub.site.catalogue import CatalogueReport, write_catalogue
 from tunehub_registry.publishing.site import PublishedSite, publish_site
 from tunehub_registry.stores.port import OnBytes, WritableStore
 
@@ -45,7 +45,7 @@ def publish_catalogue(
 
     def write(folder: Path) -> None:
         registries = Registries([open_registry()], _raise)
-        report = fill_site(
+        report = write_catalogue(
             registries, folder, cache=cache, trust=trust, metadata_only=None, on_problem=on_problem,
             on_package=on_package,
         )  # fmt: skip

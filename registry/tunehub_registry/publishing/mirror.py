@@ -9,7 +9,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -100,36 +101,45 @@ def republish(
     found = list(_select(source, wanted))
     ledger.begin()
     present = ledger.read({state.shard.name for state, _ in found}).names if found else {}
-    own = new_transaction()
-    versions: list[NewVersion] = []
-    packages: list[tuple[PackageFile, ShardEntry]] = []
-    documents: list[tuple[Document, bytes]] = []
+    new = _Fetched()
     with tempfile.TemporaryDirectory(prefix="tunehub-mirror-") as folder:
         for state, entry in found:
             known = _twin(present[state.shard.name], entry)
             lacking = set(entry.documents or ()) - set((known and known.documents) or ())
-            documents += [(document, fetch_document(source.store, document)) for document in lacking]
-            if known is not None:
-                versions.append(NewVersion(target=state.target, entry=entry))
-                continue
-            file = _fetch_verified(source, state.shard.name, entry, Path(folder), on_bytes)
-            version = file.version(
-                transaction=own, published=entry.published, yanked=entry.yanked, documents=entry.documents,
-                successor=entry.successor,
-            )  # fmt: skip
-            versions.append(version)
-            packages.append((file, version.entry))
-        uploads = Uploads(ledger.store)
+            new.documents.extend((document, fetch_document(source.store, document)) for document in lacking)
+            if known is None:
+                new.add(_fetch_verified(source, state.shard.name, entry, Path(folder), on_bytes), entry)
+            else:
+                new.versions.append(NewVersion(target=state.target, entry=entry))
+        if new.versions:
+            change = AddVersions(versions=tuple(new.versions), follow=True)
+            transact(ledger, change, retry=retry, upload=partial(new.upload, Uploads(ledger.store)))
+    return Mirrored(copied=len(new.packages), total=len(found), size=sum(file.size for file, _ in new.packages))
 
-        def upload() -> None:
-            for file, entry in packages:
-                uploads.ensure(entry.file, file.data, sha256=entry.sha256, size=entry.size)
-            for document, data in documents:
-                uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
 
-        if versions:
-            transact(ledger, AddVersions(versions=tuple(versions), follow=True), retry=retry, upload=upload)
-    return Mirrored(copied=len(packages), total=len(found), size=sum(file.size for file, _ in packages))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fetched:
+    """What a republication writes: versions, and the packages and documents that the destination lacks."""
+
+    transaction: str = field(default_factory=new_transaction)
+    versions: list[NewVersion] = field(default_factory=list)
+    packages: list[tuple[PackageFile, ShardEntry]] = field(default_factory=list)
+    documents: list[tuple[Document, bytes]] = field(default_factory=list)
+
+    def add(self, file: PackageFile, entry: ShardEntry) -> None:
+        """A package, published as its source's `entry` says."""
+        version = file.version(
+            transaction=self.transaction, published=entry.published, yanked=entry.yanked, documents=entry.documents,
+            successor=entry.successor,
+        )  # fmt: skip
+        self.versions.append(version)
+        self.packages.append((file, version.entry))
+
+    def upload(self, uploads: Uploads) -> None:
+        for file, entry in self.packages:
+            uploads.ensure(entry.file, file.data, sha256=entry.sha256, size=entry.size)
+        for document, data in self.documents:
+            uploads.ensure(document.file, data, sha256=document.sha256, size=document.size)
 
 
 def _select(source: Source, wanted: Mapping[str, SpecifierSet] | None) -> Iterator[tuple[NameState, ShardEntry]]:

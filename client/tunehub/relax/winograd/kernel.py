@@ -16,6 +16,7 @@ Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,54 +103,100 @@ def conv2d_winograd(data: Any, weight: Any) -> Any:
     ``weight``: as :func:`transform_weight` or :func:`transform_integers` writes it, which says the tile, too. Where
     tiles go over the end of the image there is one block more, ``tunehub_winograd_border``, that adds zeros.
     """
-    whole = len(weight.shape) == 7
-    batch, inner, height, width, block = data.shape
-    extent, lanes = int(weight.shape[0]), weight.shape[5]
-    tile = extent - KERNEL + 1
-    rows, columns = height - (KERNEL - 1), width - (KERNEL - 1)
+    tile = int(weight.shape[0]) - KERNEL + 1
+    rows, columns = (extent - (KERNEL - 1) for extent in data.shape[2:4])
     down, across = (-(-int(plain_extent(size)) // tile) for size in (rows, columns))
     more = [count * tile - int(plain_extent(size)) for count, size in ((down, rows), (across, columns))]
     if any(more):
         data = topi.nn.pad(data, [0] * 5, [0, 0, *more, 0], name=BORDER)
-    index = element_type(weight.shape[0])
-    a, m, th, tw = (tirx.IntImm(index, each) for each in (extent, tile, down, across))
+    index, whole = element_type(weight.shape[0]), len(weight.shape) == 7
+    tiling = _Tiling(tile=tile, down=down, across=across, index=index, whole=whole)
+    products = _products(_transformed_image(data, tiling), weight)
+    return _results(_row_sums(products, tiling), (rows, columns), tiling)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tiling:
+    """Results in tiles of ``tile`` × ``tile``, so many ``down`` and ``across``. Extents are of the type ``index``;
+    ``whole``: everything is integers."""
+
+    tile: int
+    down: int
+    across: int
+    index: str
+    whole: bool
+
+    @property
+    def read(self) -> int:
+        """Rows and columns of the image that a tile takes."""
+        return self.tile + KERNEL - 1
+
+    def extents(self, *values: int) -> list[Any]:
+        return [tirx.IntImm(self.index, each) for each in values]
+
+
+def _transformed_image(data: Any, tiling: _Tiling) -> Any:
+    """``Bᵀ d B`` of each tile, ``[m+2, m+2, N, down, across, I/i, i]``; rows first."""
+    batch, inner, _, _, block = data.shape
+    a, th, tw = tiling.extents(tiling.read, tiling.down, tiling.across)
+    size, read = tiling.tile, range(tiling.read)
 
     def of_rows(n: Any, c: Any, y: Any, x: Any, i: Any, j: Any, ci: Any) -> Any:
-        elements = [data[n, c, y * tile + k, x * tile + j, ci] for k in range(extent)]
-        return picked(i, of_image([each.astype("int16") for each in elements] if whole else elements))
+        elements = [data[n, c, y * size + k, x * size + j, ci] for k in read]
+        return picked(i, of_image([each.astype("int16") for each in elements] if tiling.whole else elements))
 
     def of_tile(i: Any, j: Any, n: Any, y: Any, x: Any, c: Any, ci: Any) -> Any:
-        return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in range(extent)]))
+        return picked(j, of_image([in_rows[n, c, y, x, i, k, ci] for k in read]))
+
+    in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
+    return te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
+
+
+def _products(tiles: Any, weight: Any) -> Any:
+    """Of tiles and channels in each place, ``[m+2, m+2, O/o, N, down, across, o]``; of integers by pairs."""
+    a, b, batch, th, tw, inner, _ = tiles.shape
+    outer, lanes, pairs = weight.shape[2], weight.shape[5], weight.shape[6:]
+    c, ci = te.reduce_axis((0, inner), "ic"), te.reduce_axis((0, weight.shape[4]), "ii")
+    ii = te.reduce_axis((0, PAIR), "pair")
 
     def product(i: Any, j: Any, o: Any, n: Any, y: Any, x: Any, oi: Any) -> Any:
-        if not whole:
+        if not pairs:
             return te.sum(tiles[i, j, n, y, x, c, ci] * weight[i, j, o, c, ci, oi], axis=[c, ci])
         element, factor = tiles[i, j, n, y, x, c, ci * PAIR + ii], weight[i, j, o, c, ci, oi, ii]
         return te.sum(element.astype("int32") * factor.astype("int32"), axis=[c, ci, ii])
 
-    def of_sums(n: Any, o: Any, y: Any, x: Any, i: Any, j: Any, oi: Any) -> Any:
-        found = [products[k, j, o, n, y, x, oi] for k in range(extent)]
-        if not whole:
+    return te.compute((a, b, outer, batch, th, tw, lanes), product, name=PRODUCT)
+
+
+def _row_sums(products: Any, tiling: _Tiling) -> Any:
+    """``Aᵀ M``, ``[N, O/o, down, across, m, m+2, o]``."""
+    a, _, outer, batch, th, tw, lanes = products.shape
+    (m,) = tiling.extents(tiling.tile)
+
+    def of_row(n: Any, o: Any, y: Any, x: Any, i: Any, j: Any, oi: Any) -> Any:
+        found = [products[k, j, o, n, y, x, oi] for k in range(tiling.read)]
+        if not tiling.whole:
             return picked(i, of_products(found))
         value = picked(i, _of_whole_products([each.astype(_WRAPPING) for each in found]))
         return value.astype(_UNSIGNED).astype("int32")  # without signs, which nobody reads
 
+    return te.compute((batch, outer, th, tw, m, a, lanes), of_row, name=SUMS)
+
+
+def _results(sums: Any, extents: tuple[Any, Any], tiling: _Tiling) -> Any:
+    """``Aᵀ M A`` without what goes over the end, ``[N, O/o, R, S, o]``."""
+    batch, outer, *_, lanes = sums.shape
+    tile = tiling.tile
+
     def result(n: Any, o: Any, h: Any, w: Any, oi: Any) -> Any:
         y, x, i = h // tile, w // tile, h % tile
-        found = [sums[n, o, y, x, i, k, oi] for k in range(extent)]
-        if not whole:
+        found = [sums[n, o, y, x, i, k, oi] for k in range(tiling.read)]
+        if not tiling.whole:
             return picked(w % tile, of_products(found))
         value = picked(w % tile, _of_whole_products([each.astype(_WRAPPING) for each in found]))
         return ((value * tirx.const(_INVERSE_OF_9, _WRAPPING)) >> tirx.const(_SHIFT, _WRAPPING)).astype("int32")
 
-    in_rows = te.compute((batch, inner, th, tw, a, a, block), of_rows, name=ROWS)
-    tiles = te.compute((a, a, batch, th, tw, inner, block), of_tile, name=DATA)
-    c, ci = te.reduce_axis((0, inner), "ic"), te.reduce_axis((0, weight.shape[4]), "ii")
-    ii = te.reduce_axis((0, PAIR), "pair")
-    outer = weight.shape[2]
-    products = te.compute((a, a, outer, batch, th, tw, lanes), product, name=PRODUCT)
-    sums = te.compute((batch, outer, th, tw, m, a, lanes), of_sums, name=SUMS)
-    return te.compute((batch, outer, rows, columns, lanes), result, name=RESULT)
+    return te.compute((batch, outer, *extents, lanes), result, name=RESULT)
 
 
 def of_image(d: Sequence[Any]) -> list[Any]:
