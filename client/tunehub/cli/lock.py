@@ -149,7 +149,7 @@ def _report(path: Path, before: Lock | None, after: Lock, locker: Locker, *, wri
     expiries = [item.url_expires for item in after.packages if item.url_expires is not None]
     until = min(expiries).isoformat() if expiries else None
     for hole in locker.holes:
-        click.echo(f"Error: {hole} ({path} is not written)", err=True)
+        click.echo(f"Error: {hole} ({path} is not written; {hole.remedy})", err=True)
     for note in dict.fromkeys(locker.notes):
         click.echo(f"Note: {note}", err=True)
     if as_json:
@@ -178,7 +178,7 @@ def _as_json(
         "packages": [] if locker.holes else document["packages"],
         "changes": [asdict(change) for change in changes],
         "notes": list(dict.fromkeys(locker.notes)),
-        "holes": [asdict(hole) for hole in locker.holes],
+        "holes": [{**asdict(hole), "remedy": hole.remedy} for hole in locker.holes],
         "presigned_until": until,
     }
 

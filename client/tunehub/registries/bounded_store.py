@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, Generic, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from tunehub_registry.stores.address import normalise_address
 from tunehub_registry.stores.open import open_store
 from tunehub_registry.stores.port import Content, Deadline, OnBytes, Store, UnreachableError
+from tunehub_registry.stores.waiting import run_until
 
 T = TypeVar("T")
 Opener = Callable[[str], Store]
@@ -95,42 +96,6 @@ class BoundedStore:
         except UnreachableError as error:
             self._failed = error
             raise
-
-
-def run_until(deadline: Deadline, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Raises TimeoutError when the deadline passes first; `work` may then go on."""
-    left = deadline.remaining()
-    if left is None:
-        return work()
-    if left == 0.0:
-        raise TimeoutError
-    task = _BackgroundCall(work)
-    threading.Thread(target=task.run, name="tunehub-network", daemon=True).start()
-    return task.result(left)
-
-
-class _BackgroundCall(Generic[T]):
-    """Work of another thread, and what came of it."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._done = threading.Event()
-        self._result: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._result.append(self._work())
-        except BaseException as error:  # it is raised in the thread that waits
-            self._error = error
-        self._done.set()
-
-    def result(self, seconds: float) -> T:
-        if not self._done.wait(min(seconds, threading.TIMEOUT_MAX)):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
 
 
 class _Gate:

@@ -50,6 +50,12 @@ class Hole:
     def __str__(self) -> str:
         return f"no package for {self.wanted}{f' with TVM {self.tvm}' if self.tvm else ''}: {self.reason}"
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        tvm = f"; or lock without TVM {self.tvm}: name the others with --tvm" if self.tvm else ""
+        return f"`tunehub list` shows what there is, --registry names another registry{tvm}"
+
 
 def parse_demands(words: Iterable[str]) -> Demands:
     """Sort words: `llvm-znver5>=1.2,<2` is a package, `>=0.1` and `attested>=2` are for whatever there is, anything
@@ -108,9 +114,13 @@ class Locker:
         for host in hosts:
             for version in self._versions:
                 self._pin_target(host, demands.whatever, version)
-        for name in dict.fromkeys((*demands.packages, *(self._before.names if self._before else ()))):
-            for version in self._versions:
-                self._pin_name(name, version, asked=name in demands.packages)
+        asked = demands.packages
+        names = dict.fromkeys((*asked, *(self._before.names if self._before else ())))
+        missing = [(name, tvm) for name in names for tvm in self._versions if not self._keep_name(name, tvm)]
+        found = [(each, self._pin_name(*each, asked=each[0] in asked)) for each in missing]
+        for (name, tvm), hole in found:  # after everything has its pins: those of another name may serve its target
+            if hole is not None and (name in asked or not self._served(name, tvm)):
+                self.holes.append(hole)
         return Lock(created_by=f"tunehub {__version__}", tvm=self._tvm, packages=self._merged())
 
     def published(self) -> Mapping[str, TargetDescriptor]:
@@ -135,24 +145,26 @@ class Locker:
         self._require(found.name, require)
         self._pins.append(found)
 
-    def _pin_name(self, name: str, tvm: str | None, *, asked: bool) -> None:
-        """Pin a package by its name: what is pinned already if it fits, else the newest that does."""
+    def _keep_name(self, name: str, tvm: str | None) -> bool:
+        """Pin what a package has pinned already, if that serves; whether it does."""
         kept = self._keep(name, tvm)
         if kept is not None:
             self._pins.append(kept)
-            return
+        return kept is not None
+
+    def _pin_name(self, name: str, tvm: str | None, *, asked: bool) -> Hole | None:
+        """Pin the newest version of a package that fits, unless what it serves is served; the hole if none does."""
         if not asked and name in self._kept and self._served(name, tvm):
-            return
+            return None
         target, require = self.published().get(name), self._required(name)
         if target is None:
-            self.holes.append(Hole(wanted=str(require), tvm=tvm, reason="no registry has it"))
-            return
+            return Hole(wanted=str(require), tvm=tvm, reason="no registry has it")
         resolution = self._registries.resolve(target, require, tvm)
-        if resolution.chosen is not None:
-            self._pins.append(self._pin(resolution.chosen))
-        elif asked or not self._served(name, tvm):
+        if resolution.chosen is None:
             trace = [item for item in resolution.trace if item.name == name]
-            self.holes.append(Hole(wanted=str(require), tvm=tvm, reason=_reasons(trace)))
+            return Hole(wanted=str(require), tvm=tvm, reason=_reasons(trace))
+        self._pins.append(self._pin(resolution.chosen))
+        return None
 
     def _exact(self, host: TargetDescriptor, require: Requirement, tvm: str | None) -> LockedPackage | None:
         """A pin made for this very model: nothing can be nearer, so that no registry need be asked."""
@@ -181,11 +193,12 @@ class Locker:
         return self._pin(chosen) if chosen is not None and chosen.entry.sha256 == pin.sha256 else None
 
     def _served(self, name: str, tvm: str | None) -> bool:
-        """Whether the target of a pinned name is served by another pin that stays."""
-        target = self._before.names[name] if self._before else None
-        others = [other for other in self._kept if other != name and self._keep(other, tvm)]
+        """Whether a pin of another name serves the target of a pinned one."""
+        target = self._before.names.get(name) if self._before else None
         return target is not None and any(
-            isinstance(match(self._kept[other][-1].target, target), Accepted) for other in others
+            version_problem(pin.entry(), _ANY, tvm) is None and isinstance(match(pin.target, target), Accepted)
+            for pin in self._pins
+            if pin.name != name
         )
 
     def _required(self, name: str) -> Requirement:

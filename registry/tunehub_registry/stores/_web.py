@@ -1,18 +1,16 @@
 """Reading files over HTTP(S): what the stores of web sites and of buckets share.
 
-Everything is bounded: answers by their size while they stream, time by the deadline, redirects and retries by number.
-Only these waits cannot be cut from within the thread that waits: the resolving of a host's name, connecting to the
-second and later addresses of a host, and a server that trickles its header lines. Who must not wait for them calls
-from another thread.
+Everything is bounded: answers by their size while they stream, and by a least speed besides the caller's deadline;
+redirects and retries by number.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import IncompleteRead
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
@@ -29,6 +27,7 @@ from tunehub_registry.stores.port import (
     UnreachableError,
     UnsoundAnswerError,
 )
+from tunehub_registry.stores.waiting import LeastSpeed, Pace, cut_off_at, run_until
 
 if TYPE_CHECKING:
     import requests
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 READ_S = 10.0  # without one byte
-GET_S = 60.0  # for a whole small file, where the caller sets no deadline
 MAX_REDIRECTS = 5
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_S = 60.0  # where the caller sets no deadline
@@ -76,18 +74,20 @@ class WebReader:
         *,
         open_session: Callable[[], requests.Session] | None = None,
         remedies: Remedies | None = None,
+        least: LeastSpeed | None = None,
     ) -> None:
         """Opens nothing yet. Proxies and CA certificates are those of the environment, as `requests` has them."""
         self._address = address
         self._locate = locate
         self._open_session = open_session or _new_session
         self._remedies = remedies or Remedies()
+        self._least = least or LeastSpeed()
         self._kept_session: requests.Session | None = None
 
     def get(self, path: str, *, max_bytes: int, etag: str | None, deadline: Deadline | None) -> Content | None:
         """As the port says."""
-        limit = deadline or Deadline(GET_S)
-        return self._repeat(limit, lambda: self._get_once(path, max_bytes, etag, limit))
+        limit = deadline or Deadline(None)
+        return self._repeat(limit, lambda: self._get_once(path, max_bytes, etag, Pace(self._least, limit)))
 
     def download(
         self,
@@ -105,7 +105,7 @@ class WebReader:
 
         def once() -> None:
             nonlocal done
-            with closing(self._rest(path, size, done, limit)) as chunks:
+            with closing(self._rest(path, size, done, Pace(self._least, limit))) as chunks:
                 for chunk in chunks:
                     stream.write(chunk)
                     done += len(chunk)
@@ -117,25 +117,25 @@ class WebReader:
         if done != size:
             raise self._wrong_size(path, done, size)
 
-    def _get_once(self, path: str, max_bytes: int, etag: str | None, deadline: Deadline) -> Content | None:
+    def _get_once(self, path: str, max_bytes: int, etag: str | None, pace: Pace) -> Content | None:
         headers = {"If-None-Match": etag} if etag else {}
-        with self._answer(path, headers, deadline, {200, 304} if etag else {200}) as response:
+        with self._answer(path, headers, pace, {200, 304} if etag else {200}) as response:
             if response.status_code == 304:
-                _drain(response, deadline)
+                _drain(response, pace)
                 return None
             if (response.raw.length_remaining or 0) > max_bytes:
                 raise self._too_large(path, max_bytes)
             data = bytearray()
-            for chunk in self._body(path, response, deadline):
+            for chunk in self._body(path, response, pace):
                 data += chunk
                 if len(data) > max_bytes:
                     raise self._too_large(path, max_bytes)
         return Content(data=bytes(data), etag=response.headers.get("ETag", ""))
 
-    def _rest(self, path: str, size: int, offset: int, deadline: Deadline) -> Generator[bytes, None, None]:
+    def _rest(self, path: str, size: int, offset: int, pace: Pace) -> Generator[bytes, None, None]:
         """The bytes from `offset` on. Raises UnsoundAnswerError before the first one if the size is another."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
-        with self._answer(path, headers, deadline, {200, 206} if offset else {200}) as response:
+        with self._answer(path, headers, pace, {200, 206} if offset else {200}) as response:
             skipped = 0
             if response.status_code == 206:
                 self._check_range(path, response, size, offset)
@@ -145,7 +145,7 @@ class WebReader:
                 raise self._wrong_size(path, length + skipped, size)
             to_skip = offset - skipped
             left = size - offset
-            for chunk in self._body(path, response, deadline):
+            for chunk in self._body(path, response, pace):
                 kept = chunk[to_skip:]
                 to_skip -= len(chunk) - len(kept)
                 left -= len(kept)
@@ -167,20 +167,20 @@ class WebReader:
 
     @contextmanager
     def _answer(
-        self, path: str, headers: Mapping[str, str], deadline: Deadline, accepted: set[int]
+        self, path: str, headers: Mapping[str, str], pace: Pace, accepted: set[int]
     ) -> Iterator[requests.Response]:
-        response = self._follow(path, headers, deadline)
-        with closing(response), _cut_off_at(deadline, response.raw):
+        response = self._follow(path, headers, pace)
+        with closing(response), cut_off_at(pace, response.raw):
             if response.status_code not in accepted:
-                raise self._refusal(path, response, _drain(response, deadline))
+                raise self._refusal(path, response, _drain(response, pace))
             if response.status_code != 304:
                 self._check_form(path, response)
             yield response
 
-    def _follow(self, path: str, headers: Mapping[str, str], deadline: Deadline) -> requests.Response:
+    def _follow(self, path: str, headers: Mapping[str, str], pace: Pace) -> requests.Response:
         target = self._locate(path)
         for _ in range(MAX_REDIRECTS + 1):
-            response = self._send(path, target, headers, deadline)
+            response = self._send(path, target, headers, pace)
             location = self._session().get_redirect_target(response)
             if location is None:
                 return response
@@ -193,46 +193,52 @@ class WebReader:
         reason = f"it redirects more than {MAX_REDIRECTS} times"
         raise self._error(UnsoundAnswerError, reason, path, "correct the address: use the one that it ends at")
 
-    def _send(self, path: str, target: str, headers: Mapping[str, str], deadline: Deadline) -> requests.Response:
+    def _send(self, path: str, target: str, headers: Mapping[str, str], pace: Pace) -> requests.Response:
         import requests
         import urllib3
 
-        left = deadline.remaining()
+        left = pace.remaining()
         if left == 0.0:
-            raise self._late(path)
-        limits = (min(CONNECT_S, left or CONNECT_S), min(READ_S, left or READ_S))
+            raise self._late(path, pace)
+        limits = (min(CONNECT_S, left), min(READ_S, left))
         sent = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "tunehub", **headers}
         session = self._session()
         try:
             request = session.prepare_request(requests.Request("GET", target, headers=sent))
             settings = session.merge_environment_settings(request.url, {}, True, None, None)
             # Not by session.send(): of an answer that redirects it reads the whole body, however long that is.
-            return session.get_adapter(request.url or target).send(
-                request, stream=True, timeout=limits, verify=settings["verify"] is None or settings["verify"],
-                cert=settings["cert"], proxies=settings["proxies"],
+            adapter = session.get_adapter(request.url or target)
+            send = partial(
+                adapter.send, request, stream=True, timeout=limits, cert=settings["cert"], proxies=settings["proxies"],
+                verify=settings["verify"] is None or settings["verify"],
             )  # fmt: skip
+            return run_until(pace, send)  # its headers may come byte by byte, too
+        except TimeoutError:
+            self._kept_session = None  # a thread may still use it
+            raise self._late(path, pace) from None
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             # `from None`: their messages hold the whole URL, with what is secret in it.
-            raise self._explain(error, path, deadline) from None
+            raise self._explain(error, path, pace) from None
 
-    def _body(self, path: str, response: requests.Response, deadline: Deadline) -> Iterator[bytes]:
+    def _body(self, path: str, response: requests.Response, pace: Pace) -> Iterator[bytes]:
         """What arrives, as it arrives: a read of many bytes could be fed one byte a second, past every time-out."""
         import urllib3
 
         expected, received = response.raw.length_remaining, 0
         while True:
-            if deadline.over:
-                raise self._late(path)
+            if pace.over:
+                raise self._late(path, pace)
             try:
                 chunk = response.raw.read1(_CHUNK, decode_content=False)
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                raise self._explain(error, path, deadline) from None
+                raise self._explain(error, path, pace) from None
             if not chunk:
                 break
             received += len(chunk)
+            pace.received(len(chunk))
             yield chunk
-        if deadline.over and expected != received:  # its end may be ours
-            raise self._late(path)
+        if pace.over and expected != received:  # its end may be ours
+            raise self._late(path, pace)
         if expected is not None and received != expected:
             reason = f"it was cut off after {received} of {expected} bytes"
             raise self._error(UnsoundAnswerError, reason, path, _TRY_LATER)
@@ -274,13 +280,13 @@ class WebReader:
         remedy = f"the bucket is in another region: write ?region={region}" if region else "check the address"
         return self._error(UnsoundAnswerError, reason, path, remedy)
 
-    def _explain(self, error: Exception, path: str, deadline: Deadline) -> StoreError:
+    def _explain(self, error: Exception, path: str, pace: Pace) -> StoreError:
         """An error of the connection, in words of our own."""
         from urllib3 import exceptions as u3
 
         chain = list(_chain(error))
-        if deadline.over:
-            return self._late(path)
+        if pace.over:
+            return self._late(path, pace)
         if _has(chain, IncompleteRead, u3.IncompleteRead, u3.InvalidChunkLength):
             return self._error(UnsoundAnswerError, "it was cut off", path, _TRY_LATER)
         if _has(chain, u3.SSLError):
@@ -311,8 +317,8 @@ class WebReader:
         remedy = "it was cut off or is another file: fetch it again, or publish it again"
         return self._error(UnsoundAnswerError, f"it has {found} bytes instead of {size}", path, remedy)
 
-    def _late(self, path: str) -> StoreError:
-        return self._error(UnreachableError, "it did not come within the time that there was", path, _TRY_LATER)
+    def _late(self, path: str, pace: Pace) -> StoreError:
+        return self._error(UnreachableError, pace.reason, path, _TRY_LATER)
 
     def _error(self, kind: type[StoreError], reason: str, path: str, remedy: str) -> StoreError:
         return kind(reason, address=self._address, path=path, remedy=remedy)
@@ -351,39 +357,18 @@ def _retry_after(response: requests.Response) -> float | None:
         return None
 
 
-def _drain(response: requests.Response, deadline: Deadline) -> bytes:
+def _drain(response: requests.Response, pace: Pace) -> bytes:
     """A short body, so that the connection can be used again; what is wrong with it does not matter."""
     import urllib3
 
     body = b""
     with suppress(urllib3.exceptions.HTTPError, OSError, ValueError):
-        while len(body) < _MAX_ERROR_BYTES and not deadline.over:
+        while len(body) < _MAX_ERROR_BYTES and not pace.over:
             chunk = response.raw.read1(_MAX_ERROR_BYTES, decode_content=False)
             if not chunk:
                 break
             body += chunk
     return body
-
-
-@contextmanager
-def _cut_off_at(deadline: Deadline, raw: object) -> Iterator[None]:
-    """End the reading of a body when the deadline passes: a time-out of the socket counts from each byte anew."""
-    left = deadline.remaining()
-    if left is None:
-        yield
-        return
-    timer = threading.Timer(left, _shut_down, (raw,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _shut_down(raw: object) -> None:
-    with suppress(ValueError, RuntimeError, OSError):  # all of it was read in this moment
-        raw.shutdown()  # type: ignore[attr-defined]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -9,6 +9,7 @@ from tunehub_registry.stores._paths import check_path
 from tunehub_registry.stores._web import WebReader
 from tunehub_registry.stores.address import UnsupportedAddressError, WebAddress, parse_address
 from tunehub_registry.stores.port import Content, Deadline, OnBytes
+from tunehub_registry.stores.waiting import LeastSpeed
 
 if TYPE_CHECKING:
     import requests
@@ -20,14 +21,19 @@ class HttpStore:
     A presigned URL of one file is read so: `HttpStore("https://host/folder?signature").get("file", ...)`.
     """
 
-    def __init__(self, url: str, session: requests.Session | None = None) -> None:
-        """Connects to nothing yet. Raises UnsupportedAddressError when `url` is no URL of a web site."""
+    def __init__(self, url: str, session: requests.Session | None = None, *, least: LeastSpeed | None = None) -> None:
+        """Connects to nothing yet; `least` is the speed that the site has to keep up with.
+
+        Raises UnsupportedAddressError when `url` is no URL of a web site.
+        """
         parsed = parse_address(url)
         if not isinstance(parsed, WebAddress):
             raise UnsupportedAddressError("it is no web site", address=parsed.text)
         self._address = parsed.text
         self._asked = urlsplit(parsed.url)
-        self._reader = WebReader(self._address, self._locate, open_session=None if session is None else lambda: session)
+        self._reader = WebReader(
+            self._address, self._locate, open_session=None if session is None else lambda: session, least=least
+        )
 
     @property
     def address(self) -> str:

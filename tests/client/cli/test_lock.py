@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tunehub.registries.trust_store import TrustStore
-from tunehub_registry.index import RecordSetSummary
+from tunehub_registry.index import RecordSetSummary, encode_index
 from tunehub_registry.lock import Lock, LockedPackage, parse_lock
 
 from ..conftest import A76, SKYLAKE, ZNVER5, RegistryFolder, lines, make_record
@@ -152,6 +152,27 @@ def test_several_versions_of_tvm(run: Any, registry: RegistryFolder) -> None:
     result = run("lock", "--tvm", "0.27.0", *arguments)
     assert "llvm-znver5 0.1.0, 0.2.0 -> 0.2.0" in result.out
     assert pins() == ["llvm-znver5 0.2.0"]
+
+
+def test_each_version_of_tvm_has_a_package_of_its_own_also_after_upgrades(run: Any, registry: RegistryFolder) -> None:
+    """The nearest package has no records for TVM 0.19, and is looked at first."""
+    near, far = ZNVER5, SKYLAKE
+    registry.publish(near)
+    registry.publish(far, tuner="autotvm", tvm=">=0.8,<0.20")
+    arguments = ("--registry", registry.root)
+    both = [f"{item.name} 0.1.0" for item in (far, near)]
+    assert run("lock", near.name, *TVM, "--tvm", "0.19.0", *arguments).code == 0
+    assert pins() == both
+    for again in ((), ("--upgrade-all",), ("--upgrade", near.name), ("--upgrade", far.name)):
+        result = run("lock", *again, *arguments)
+        assert (result.code, pins()) == (0, both), (again, result.err)
+    index = registry.index()
+    del index.names[far.name]
+    (registry.root / "index.json").write_bytes(encode_index(index))
+    result = run("lock", "--upgrade-all", *arguments)
+    assert result.code == 1 and pins() == both
+    for said in (f"no package for {near.name} with TVM 0.19.0", "tunehub.lock is not written", "without TVM 0.19.0"):
+        assert said in result.err
 
 
 def test_a_lock_never_holds_a_hole(run: Any, registry: RegistryFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from io import BytesIO
@@ -24,6 +25,7 @@ from tunehub_registry.stores.port import (
     UnreachableError,
     UnsoundAnswerError,
 )
+from tunehub_registry.stores.waiting import LeastSpeed
 
 from ...seaweed import Seaweed
 from .web_server import Handler, Script, Serve, answering, status
@@ -247,6 +249,41 @@ class TestTime:
         store = HttpStore(serve(self._silence).url)
         with pytest.raises(UnreachableError, match="does not answer in time"):
             store.download("f", BytesIO(), size=1000)
+
+    @staticmethod
+    def _trickle_header(handler: Handler) -> None:
+        handler.send(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        for _ in range(1000):
+            handler.send(b"x")
+            handler.wait(0.02)
+
+    @pytest.mark.parametrize("name", ["_trickle", "_trickle_chunk_line", "_trickle_header"])
+    def test_a_byte_now_and_then_is_too_slow_without_a_deadline(self, serve: Serve, name: str) -> None:
+        """As commands read that set no deadline: every byte comes long before the time-out of the socket."""
+        least = LeastSpeed(grace_s=LIMIT_S, bytes_per_s=100_000)
+        store = HttpStore(serve(getattr(self, name)).url, least=least)
+        for attempt in (
+            lambda: store.get("f.json", max_bytes=1 << 30, deadline=Deadline(None)),
+            lambda: store.download("f.json", BytesIO(), size=1000),
+        ):
+            with pytest.raises(UnreachableError) as error:
+                attempt()
+            assert re.search(
+                rf"{store.address}: f.json: it comes too slowly: \d+ bytes in [\d.]+ s; the limit is 0.4 s and "
+                "one more for every 100000 bytes",
+                str(error.value),
+            )
+
+    def test_of_a_slow_answer_moves_on_with_its_bytes(self, serve: Serve) -> None:
+        def script(handler: Handler) -> None:
+            handler.head(200, Content_Length="20")
+            for _ in range(20):
+                handler.send(b"x")
+                handler.wait(0.02)
+
+        store, stream = HttpStore(serve(script).url, least=LeastSpeed(grace_s=0.2, bytes_per_s=0.1)), BytesIO()
+        store.download("f", stream, size=20)
+        assert len(stream.getvalue()) == 20
 
     def test_is_over_before_it_begins(self, serve: Serve) -> None:
         server = serve(FINE)
