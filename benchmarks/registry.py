@@ -115,8 +115,9 @@ def _counters(address: str) -> dict[str, int]:
 
 def _client(question: str) -> dict[str, float]:
     """In the client's process: what resolving costs, then what opening the package costs on top."""
-    from tunehub.hub import Policy, open_hub, resolve_host
+    from tunehub.hub import open_hub, resolve_host
     from tunehub.options import read_options
+    from tunehub.policy import Policy
 
     target = msgspec.json.decode(question, type=TargetDescriptor)
     address = os.environ["TUNEHUB_REGISTRY"]

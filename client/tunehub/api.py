@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tunehub.hub import Hub, Policy, check_options, describe_target, open_hub, resolve_host
+from tunehub.hub import Hub, check_options, describe_target, open_hub, resolve_host
 from tunehub.options import HubOptions, read_options
+from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.report.report import Report
 from tunehub.target.descriptors import as_tvm_target

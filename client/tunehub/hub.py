@@ -1,19 +1,15 @@
-"""The hub: one target's records, the policy for failures, and the report."""
+"""The hub: one target's records and the report; how it is opened."""
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tunehub.exceptions import (
     CompileStepError,
     HubError,
-    HubWarning,
-    PackageUnusableError,
     ProfileError,
     RegistryUnreadableError,
     ScheduleRefusedError,
@@ -23,21 +19,27 @@ from tunehub.exceptions import (
 )
 from tunehub.interrupts import raise_if_asked
 from tunehub.options import HubOptions, Layout, Options, Precision, read_options
-from tunehub.records.key_scheme import META_SCHEDULE
-from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LayeredLogs, LogLookup
-from tunehub.records.lookup import EmptyLookup, IndexLookup, LayeredLookup, RecordLookup
-from tunehub.records.package_records import open_package_logs, open_package_records, open_user_logs, open_user_records
+from tunehub.policy import Policy
+from tunehub.records.layers import (
+    Layer,
+    LayerRequest,
+    RecordLayers,
+    open_layer_behind,
+    open_nearest_layer,
+    open_user_layer,
+)
+from tunehub.records.log_lookup import EmptyLogs, IndexLogs, LogLookup
+from tunehub.records.lookup import EmptyLookup, IndexLookup, RecordLookup
 from tunehub.registries.blob_cache import BlobCache
 from tunehub.registries.configured import configured_registries
 from tunehub.registries.ordered import Registries
 from tunehub.registries.requirement import Requirement, parse_requirement
 from tunehub.registries.resolution import Chosen, Resolution
-from tunehub.registries.successors import deprecation, first_time
 from tunehub.report.model import Profile, WorkloadReport, WrongOperator
 from tunehub.report.report import Report
 from tunehub.target.descriptors import descriptor_of, missing_mcpu
 from tunehub.target.host import small_pool
-from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
+from tunehub.target.tvm_generation import find_tvm, require_relax
 from tunehub_registry.exceptions import RegistryError
 from tunehub_registry.stores.port import Deadline
 from tunehub_registry.target import TargetDescriptor
@@ -51,52 +53,6 @@ if TYPE_CHECKING:
     from tunehub.target.machine_profile import PublishedProfile
     from tunehub.verify.verification import Verification
     from tunehub_registry.trust.attestations import AttestationSummary
-
-
-class Policy:
-    """Strict: the first problem is raised. Default: warn once per cause, and remember it for the report."""
-
-    def __init__(self, *, strict: bool) -> None:
-        """`strict` decides for good."""
-        self.strict = strict
-        self.notes: list[str] = []
-        self.raised: HubError | None = None
-        self._seen: set[str] = set()
-        self._held: list[str] | None = None
-        self._lock = threading.Lock()
-
-    def problem(self, error: HubError) -> None:
-        """Raise `error` in strict mode, warn otherwise."""
-        if self.strict:
-            self.raised = error
-            raise error
-        self.warn(str(error), error.cause)
-
-    def warn(self, text: str, cause: str | None = None) -> None:
-        """Warn in any mode, once per cause."""
-        with self._lock:
-            if (cause or text) in self._seen:
-                return
-            self._seen.add(cause or text)
-            self.notes.append(text)
-            if self._held is not None:
-                self._held.append(text)
-                return
-        _warn(text)
-
-    def note(self, text: str) -> None:
-        """Put a remark into the report, without a warning."""
-        self.notes.append(text)
-
-    def hold(self) -> None:
-        """Keep warnings back until `release`: what goes wrong in one opening is one warning."""
-        self._held = []
-
-    def release(self) -> None:
-        """Give the warnings kept back as one."""
-        held, self._held = self._held, None
-        if held:
-            _warn("; ".join(held))
 
 
 class Hub:
@@ -347,6 +303,17 @@ def _open_registries(options: Options, policy: Policy, deadline: Deadline | None
     return configured_registries(options, on_problem=policy.problem, on_warning=policy.warn, deadline=deadline)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """What registries and the user's files give, as far as opening got."""
+
+    resolution: Resolution
+    layers: RecordLayers
+    profile: PublishedProfile | None = None
+    read_tuning: Callable[[], PackageEvidence] | None = None
+    attestations: AttestationSummary | None = None
+
+
 def _open(
     target: Any,
     host: TargetDescriptor,
@@ -355,42 +322,55 @@ def _open(
     tvm_version: str | None,
     policy: Policy,
 ) -> Hub:
+    _remark(target, host, policy)
+    deadline = Deadline(options.budget)
+    request = LayerRequest(
+        host=host, options=options, requirement=requirement, tvm_version=tvm_version,
+        cache=BlobCache(options.cache, deadline), policy=policy,
+    )  # fmt: skip
+    layers = RecordLayers(relay=request.relay)
+    found = _Found(resolution=Resolution(host=host, chosen=None), layers=layers)
+    measuring = _measuring(options, host, policy, request.relay)
+    try:
+        _find(found, request, deadline)
+    except TunehubError:
+        raise
+    except Exception as error:  # a bug of ours must not break a compile
+        policy.problem(_unexpected(error))
+    return Hub(
+        target=target, host=host, resolution=found.resolution, policy=policy, lookup=layers.lookup(measuring),
+        logs=layers.logs(), layout=options.layout or layers.layout(), precision=options.precision, measuring=measuring,
+        read_tuning=found.read_tuning, verification=_verification(request, found.resolution.chosen),
+        winograd=options.winograd, published_profile=found.profile, attestations=found.attestations,
+    )  # fmt: skip
+
+
+def _remark(target: Any, host: TargetDescriptor, policy: Policy) -> None:
+    """Say what makes compiled code slower than it needs to be."""
     slow = missing_mcpu(target)
     if slow is not None:
         policy.warn(slow)
     pool = small_pool() if host.kind == "llvm" else None
     if pool is not None:
         policy.note(pool)
-    deadline = Deadline(options.budget)
-    cache = BlobCache(options.cache, deadline)
-    opened = _Layers(relay=is_relay(tvm_version))
-    resolution, profile = Resolution(host=host, chosen=None), None
-    measuring = _measuring(options, host, policy, opened.relay)
-    read_tuning, attestations = None, None
-    try:
-        opened.add(_open_user(options, cache, host, policy, opened.relay))
-        registries = _open_registries(options, policy, deadline)
-        resolution, package = _open_nearest(registries, host, requirement, tvm_version, cache, policy)
-        opened.add(package)
-        profile = _published_profile(resolution, package)
-        opened.add(_open_behind(resolution, registries, options, requirement, tvm_version, cache, policy))
-        if resolution.chosen is not None:
-            chosen, registry = resolution.chosen, registries.sources[resolution.chosen.position]
-            read_tuning = partial(_package_evidence, chosen, registry, cache)
-            attestations = _attestations(chosen, registries, policy)
-    except TunehubError:
-        raise
-    except Exception as error:  # a bug of ours must not break a compile
-        policy.problem(_unexpected(error))
-    return Hub(
-        target=target, host=host, resolution=resolution, policy=policy, lookup=opened.lookup(measuring),
-        logs=opened.logs(), layout=options.layout or opened.layout(), precision=options.precision, measuring=measuring,
-        read_tuning=read_tuning, verification=_verification(options, host, resolution.chosen, policy, opened.relay),
-        winograd=options.winograd, published_profile=profile, attestations=attestations,
-    )  # fmt: skip
 
 
-def _published_profile(resolution: Resolution, package: IndexLookup | IndexLogs | None) -> PublishedProfile | None:
+def _find(found: _Found, request: LayerRequest, deadline: Deadline) -> None:
+    """Open the layers, the user's first, and learn what the package says besides."""
+    found.layers.add(open_user_layer(request))
+    registries = _open_registries(request.options, request.policy, deadline)
+    found.resolution, package = open_nearest_layer(request, registries)
+    found.layers.add(package)
+    found.profile = _published_profile(found.resolution, package)
+    found.layers.add(open_layer_behind(request, registries, found.resolution))
+    chosen = found.resolution.chosen
+    if chosen is not None:
+        registry = registries.sources[chosen.position]
+        found.read_tuning = partial(_package_evidence, chosen, registry, request.cache)
+        found.attestations = _attestations(chosen, registries, request.policy)
+
+
+def _published_profile(resolution: Resolution, package: Layer | None) -> PublishedProfile | None:
     """What the package for this very CPU says of its speed."""
     chosen = resolution.chosen
     if chosen is None or chosen.match.fit != "exact" or not isinstance(package, IndexLookup):
@@ -408,10 +388,9 @@ def _measuring(options: Options, host: TargetDescriptor, policy: Policy, relay: 
     return MeasuredRecords(options.measure, records_file(options.records, host.name))
 
 
-def _verification(
-    options: Options, host: TargetDescriptor, chosen: Chosen | None, policy: Policy, relay: bool
-) -> Verification | None:
-    if relay:
+def _verification(request: LayerRequest, chosen: Chosen | None) -> Verification | None:
+    options, policy = request.options, request.policy
+    if request.relay:
         if options.verify == "always":
             policy.warn("nothing is verified: that needs TVM 0.25 or newer", "verifying")
         return None
@@ -420,7 +399,7 @@ def _verification(
     measured_here = chosen is not None and chosen.match.fit == "exact"
     return Verification(
         options.verify,
-        host=host,
+        host=request.host,
         cache=options.cache,
         measured_package=chosen.label if chosen is not None and measured_here else None,
         on_problem=policy.problem,
@@ -441,116 +420,9 @@ def _attestations(chosen: Chosen, registries: Registries, policy: Policy) -> Att
         return None
 
 
-class _Layers:
-    """The opened layers of records, the user's first; of one generation of TVM."""
-
-    def __init__(self, *, relay: bool) -> None:
-        self.relay = relay
-        self._layers: list[Any] = []
-
-    def add(self, layer: IndexLookup | IndexLogs | None) -> None:
-        self._layers += [layer] if layer else []
-
-    def layout(self) -> Layout:
-        """The layouts that the records are for: traces are for those that modules have, all others for chosen ones.
-
-        The first layer that has records decides. Without any, templates with default knobs serve chosen layouts best.
-        """
-        tuners = next((layer.tuners for layer in self._layers if isinstance(layer, IndexLookup) and layer.tuners), None)
-        return "keep" if tuners == frozenset({META_SCHEDULE}) else "auto"
-
-    def lookup(self, first: MeasuredRecords | None) -> RecordLookup | None:
-        layers = self._layers if first is None else [first, *self._layers]
-        return LayeredLookup(layers) if layers and not self.relay else None
-
-    def logs(self) -> LogLookup | None:
-        return LayeredLogs(self._layers) if self._layers and self.relay else None
-
-
-def _open_user(
-    options: Options, cache: BlobCache, host: TargetDescriptor, policy: Policy, relay: bool
-) -> IndexLookup | IndexLogs | None:
-    opener = open_user_logs if relay else open_user_records
-    try:
-        # What is to be measured needs no file yet.
-        given = options.records_given and not options.measure
-        return opener(options.records, cache, host=host, given=given, on_problem=policy.problem)
-    except HubError as error:
-        policy.problem(error)
-        return None
-
-
-def _open_nearest(
-    registries: Registries,
-    host: TargetDescriptor,
-    requirement: Requirement,
-    tvm_version: str | None,
-    cache: BlobCache,
-    policy: Policy,
-) -> tuple[Resolution, IndexLookup | IndexLogs | None]:
-    """Open the nearest package; one that cannot be opened is a problem, and the next is tried."""
-    opener = open_package_logs if is_relay(tvm_version) else open_package_records
-    unusable: dict[tuple[str, str, str], str] = {}
-    while True:
-        resolution = registries.resolve(host, requirement, tvm_version, unusable)
-        chosen = resolution.chosen
-        if chosen is None:
-            policy.problem(registries.nothing_found(resolution, requirement, tvm_version, unusable))
-            return resolution, None
-        registry = registries.sources[chosen.position]
-        try:
-            package = opener(chosen, registry, cache, host=host, tvm_version=tvm_version, on_problem=policy.problem)
-            for remark in (registries.bind(chosen), package.mask):
-                if remark is not None:
-                    policy.note(str(remark))
-            old = deprecation(chosen.label, chosen.entry)
-            if old is not None:
-                (policy.warn if first_time(old) else policy.note)(old)
-            return resolution, package
-        except (PackageUnusableError, RegistryUnreadableError) as error:
-            policy.problem(error)
-            unusable[chosen.registry, chosen.name, chosen.entry.version] = error.reason
-
-
-def _open_behind(
-    resolution: Resolution,
-    registries: Registries,
-    options: Options,
-    requirement: Requirement,
-    tvm_version: str | None,
-    cache: BlobCache,
-    policy: Policy,
-) -> IndexLookup | IndexLogs | None:
-    """Behind a package for this very model, which may have few networks, the next nearest one of another name: what it
-    has for other models serves as it would without the first. None where the user asks for one by name or lock file."""
-    chosen = resolution.chosen
-    wanted = requirement.name is None and options.lock is None and not is_relay(tvm_version)
-    if chosen is None or chosen.match.fit != "exact" or not wanted:
-        return None
-    behind = registries.resolve(resolution.host, requirement, tvm_version, besides=chosen.name).chosen
-    if behind is None:
-        return None
-    registry = registries.sources[behind.position]
-    try:
-        package = open_package_records(
-            behind, registry, cache, host=resolution.host, tvm_version=tvm_version, on_problem=policy.problem
-        )
-        if package.mask is not None:
-            policy.note(str(package.mask))
-        return package
-    except (PackageUnusableError, RegistryUnreadableError) as error:
-        policy.note(f"{behind.label}, behind {chosen.label}, cannot be opened: {error.reason}")
-        return None
-
-
 def _unexpected(error: Exception) -> HubError:
     problem = CompileStepError(
         f"opening the hub failed: {type(error).__name__}: {error}", remedy="compiling without records; please report it"
     )
     problem.__cause__ = error
     return problem
-
-
-def _warn(text: str) -> None:
-    # Warnings made errors by the user (`-W error`) stay what they are: that is asked for.
-    warnings.warn(text, HubWarning, stacklevel=4)

@@ -503,7 +503,7 @@ def test_unexpected_errors_do_not_break_a_compile(registry: RegistryFolder, monk
     def bug(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("tunehub.hub._open_nearest", bug)
+    monkeypatch.setattr("tunehub.hub.open_nearest_layer", bug)
     _, text = open_with_one_warning(registry.root)
     assert "ZeroDivisionError: a bug" in text
 

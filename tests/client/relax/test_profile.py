@@ -11,7 +11,8 @@ from tvm import relax
 
 import tunehub
 from tunehub.exceptions import ProfileError
-from tunehub.hub import Hub, Policy
+from tunehub.hub import Hub
+from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax import profile as relax_profile
 from tunehub.relax.profile import time_calls

@@ -152,7 +152,8 @@ class _Judged(EmptyLookup):
 
 def _plain(target: Any, network: Network) -> Hub:
     """A hub without records, in the layouts that it then chooses; strict, so that falling back to TVM is an error."""
-    from tunehub.hub import Hub, Policy
+    from tunehub.hub import Hub
+    from tunehub.policy import Policy
     from tunehub.registries.resolution import Resolution
     from tunehub.target.descriptors import descriptor_of
 

@@ -10,8 +10,9 @@ import pytest
 import tvm
 from tvm import relax, te
 
-from tunehub.hub import Hub, Policy
+from tunehub.hub import Hub
 from tunehub.measure.difference import tolerance
+from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax.layout.grouped import conv2d_grouped
 from tunehub.relax.nodes import buffer_kind, main_module, parameters, tensor_class

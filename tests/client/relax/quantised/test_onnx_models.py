@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import tunehub
-from tunehub.hub import Hub, Policy
+from tunehub.hub import Hub
+from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax.pipeline import compile_module
 from tunehub.target.descriptors import descriptor_of
