@@ -13,17 +13,19 @@ import click
 from tunehub.cli.model_files import (
     dim_option,
     imported,
+    layout_option,
     named_numbers,
     opened,
     require_relax_for,
     shape_option,
     specialize_option,
+    target_option,
 )
-from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import plain_size, print_json, print_table
 from tunehub.deploy.library import SUFFIX
 from tunehub.interrupts import CTRL_C, heeding
-from tunehub.options import Layout, Precision, Verify
+from tunehub.options import Precision, Verify
 
 if TYPE_CHECKING:
     from tunehub.deploy.compiling import CompiledLibrary, StepClock
@@ -45,18 +47,17 @@ _STEPS = {
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE.so", help="The library.  [the model's name, here]"
 )
-@click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
+@target_option
 @shape_option
 @dim_option
 @specialize_option
 @click.option("--precision", type=click.Choice(get_args(Precision)), help="What float32 may be rounded to.  [float32]")
-@click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
+@layout_option
 @click.option(
     "--verify", type=click.Choice(get_args(Verify)), help="Which schedules are run before they serve.  [auto]"
 )
 @click.option("--measure", type=click.IntRange(min=0), metavar="N", help="Candidates to measure without a record.  [0]")
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1', '>=0.1' or "
-              "'attested>=2'.")  # fmt: skip
+@require_option
 @click.option("--strict", is_flag=True, help="Problems with records are errors.")
 @click.option(
     "--cc", metavar="PROGRAM", help="The C++ compiler that links, for another machine, say.  [the first found]"

@@ -11,13 +11,15 @@ import click
 from tunehub.cli.model_files import (
     dim_option,
     imported,
+    layout_option,
     named_numbers,
     opened,
     require_relax_for,
     shape_option,
     specialize_option,
+    target_option,
 )
-from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import print_json
 from tunehub.options import Layout, Precision, Verify
 
@@ -27,13 +29,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
+@target_option
 @shape_option
 @dim_option
 @specialize_option
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1', '>=0.1' or "
-              "'attested>=2'.")  # fmt: skip
-@click.option("--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]")
+@require_option
+@layout_option
 @click.option("--verify", type=click.Choice(get_args(Verify)), help="Whose remembered verdicts count.  [auto]")
 @click.option("--precision", type=click.Choice(get_args(Precision)), help="What products may round to.  [float32]")
 @click.option("--no-winograd", is_flag=True, help="Convolutions of 3×3 are computed directly.")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunehub.cli.compile import ending_cleanly, started, step_display
-from tunehub.cli.model_files import dim_option, imported, opened, require_relax_for, shape_option
-from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.model_files import dim_option, imported, opened, require_relax_for, shape_option, target_option
+from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _SHOWN = 10  # of what was left out; --json has all
     type=click.Path(dir_okay=False, path_type=Path),
     help="Whose functions to write records for: .onnx, .pt2, or .json.",
 )
-@click.option("--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]")
+@target_option
 @shape_option
 @dim_option
 @click.option(
@@ -44,7 +44,7 @@ _SHOWN = 10  # of what was left out; --json has all
     help="Who makes the functions: tunehub, which writes module.json with them; TVM's pipeline "
     "static_shape_tuning; or nobody, they are in MODEL.",
 )
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1' or '>=0.1'.")
+@require_option
 @click.option("--tvm", metavar="RELEASE", help="The TVM that is to read it, such as 0.26.  [the one installed here]")
 @registry_option
 @json_option

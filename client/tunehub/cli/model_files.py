@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from tunehub.options import Layout
 from tunehub.target.tvm_generation import find_tvm, is_relay, require_relax
 from tunehub.target.tvm_releases import RELAX_RANGE
 
@@ -22,6 +23,9 @@ _RELAX = (
     f"use an environment with TVM {RELAX_RANGE} (pip install 'tunehub[bench]'); docs/relay.md has the way for Relay"
 )
 
+target_option: Callable[[F], F] = click.option(
+    "--target", metavar="TARGET", help="A package name (llvm-znver5), or JSON in TVM's form.  [this CPU]"
+)
 shape_option: Callable[[F], F] = click.option(
     "--input-shape", "shapes", multiple=True, metavar="INPUT:1,3,224,224", help="Fixes an open input; may be repeated."
 )
@@ -30,6 +34,11 @@ dim_option: Callable[[F], F] = click.option(
 )
 specialize_option: Callable[[F], F] = click.option(
     "--specialize", multiple=True, metavar="NAME=1,8", help="Functions for sizes of an open dimension."
+)
+
+
+layout_option: Callable[[F], F] = click.option(
+    "--layout", type=click.Choice(get_args(Layout)), help="Keep layouts, or choose them.  [as the records]"
 )
 
 

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import click
 
 from tunehub import api
-from tunehub.cli.options import json_option, registry_option
+from tunehub.cli.options import json_option, registry_option, require_option
 from tunehub.cli.output import print_json
 
 
 @click.command()
 @click.argument("target", required=False)
 @registry_option
-@click.option("--require", metavar="SPECIFIER", help="Restrict packages: 'llvm-znver5>=0.1,<1', '>=0.1' or "
-              "'attested>=2'.")  # fmt: skip
+@require_option
 @json_option
 def resolve(target: str | None, registry: Sequence[str], require: str | None, as_json: bool) -> None:
     """Say which package serves TARGET, and why each other one does not.
