@@ -9,7 +9,15 @@ from pathlib import Path
 import click
 
 from tunehub_builder.cli.errors import errors
-from tunehub_builder.cli.options import FILE, POSITIVE, resources_of, threads_option, workers_option, writable
+from tunehub_builder.cli.options import (
+    FILE,
+    POSITIVE,
+    fixed_shapes,
+    resources_of,
+    threads_option,
+    workers_option,
+    writable,
+)
 
 
 @click.command()
@@ -19,6 +27,7 @@ from tunehub_builder.cli.options import FILE, POSITIVE, resources_of, threads_op
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which records are drawn.")
 @click.option("--network", "names", multiple=True, metavar="NAME", help="A network that has the records' workloads.")
 @click.option("--model", "models", multiple=True, type=FILE, help="An ONNX file that has the records' workloads.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="INPUT=1,3,224,224", help="Fixes an input of --model.")
 @click.option("-o", "--output", type=FILE, default=Path("attestation.json"), show_default=True, help="The envelope.",
               callback=writable)  # fmt: skip
 @threads_option
@@ -31,6 +40,7 @@ def attest(
     seed: int,
     names: tuple[str, ...],
     models: tuple[Path, ...],
+    shapes: tuple[str, ...],
     output: Path,
     threads: int | None,
     workers: int | None,
@@ -51,7 +61,8 @@ def attest(
 
     with errors():
         signer = private_key(key, "--key")  # before anything is measured
-        request = SampleRequest(count=sample, seed=seed, names=names, models=models)
+        fixed = fixed_shapes(shapes, models, "attest with each of several models by itself")
+        request = SampleRequest(count=sample, seed=seed, names=names, models=models, shapes=fixed)
         said = attest_package(package, request, resources_of(threads, workers), sys.stderr)
         write_atomically(output, [sign_attestation(said, signer)])
     found = said.predicate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +27,15 @@ threads_option: Callable[[F], F] = click.option(
 workers_option: Callable[[F], F] = click.option(
     "--workers", type=POSITIVE, help="Processes that build.  [physical cores]"
 )
+
+
+def fixed_shapes(texts: Sequence[str], models: Sequence[Path], several: str) -> dict[str, tuple[int, ...]]:
+    """What `--input-shape` gives. Raises UsageError unless it goes with one model; ``several`` is the remedy then."""
+    from tunehub.cli.model_files import named_numbers
+
+    if texts and len(models) != 1:
+        raise click.UsageError(f"--input-shape goes with exactly one --model; {several}")
+    return named_numbers("--input-shape", texts, "INPUT=1,3,224,224")
 
 
 def matching(pattern: str, expected: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tunehub.cli.options import registry_option
-from tunehub.deploy.sizes import parse_numbers
 from tunehub_builder.cli.errors import errors
 from tunehub_builder.cli.jobs import run_jobs
 from tunehub_builder.cli.options import (
@@ -19,6 +18,7 @@ from tunehub_builder.cli.options import (
     FOLDER,
     POSITIVE,
     F,
+    fixed_shapes,
     json_list,
     matching,
     resources_of,
@@ -148,7 +148,7 @@ def tune(
     takes TVM's own text, such as 'cuda -model=titanx'.
     """
     with errors():
-        fixed = _shapes(shapes, models)
+        fixed = fixed_shapes(shapes, models, "for several models write a --recipe")
         files = tuple(ModelFile(path=str(path), input_shapes=fixed) for path in models)
         recipe = (read_recipe(recipe_file) if recipe_file else Recipe()).overridden(
             targets=targets,
@@ -173,15 +173,6 @@ def tune(
             f"{summary.target}: {summary.measured_now} trials measured now, {summary.trials} in {summary.directory} "
             f"({_failed(summary)}) for {summary.tasks} workloads. Next: tunehub check {summary.directory}"
         )
-
-
-def _shapes(texts: Sequence[str], models: Sequence[Path]) -> dict[str, tuple[int, ...]]:
-    if texts and len(models) != 1:
-        raise click.UsageError("--input-shape goes with exactly one --model; for several models write a --recipe")
-    try:
-        return dict(map(parse_numbers, texts))
-    except ValueError as error:
-        raise click.UsageError(f"--input-shape: expected INPUT=1,3,224,224, got {error}") from None
 
 
 def _dims(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -48,12 +48,13 @@ _MOST_TEXT = 400
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRequest:
     """How many records to measure, drawn by ``seed``, and of which networks their workloads are; none: the package's
-    own that are known by name."""
+    own that are known by name. ``shapes`` fix the inputs of the models."""
 
     count: int
     seed: int
     names: Sequence[str] = ()
     models: Sequence[Path] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +131,8 @@ def _networks(entries: Iterable[NetworkEntry], request: SampleRequest) -> list[N
     names = request.names
     if not names and not request.models:
         names = [e.name for e in entries if networks.OPEN not in e.source and networks.is_known(e.name)]
-    found = [*(networks.get(name) for name in names), *(networks.from_onnx_file(model) for model in request.models)]
+    found = [networks.get(name) for name in names]
+    found += [networks.from_onnx_file(model, shapes=request.shapes) for model in request.models]
     if not found:
         raise BuilderError("the package was made of no network that tunehub knows: give its model with --model FILE")
     return found

@@ -158,7 +158,7 @@ def _check_static(value: onnx.ValueInfoProto, identifier: str, source: str, *, m
         reason = f"input {value.name!r} has the dynamic shape {_printed(shape)}"
         example = ",".join(str(d) if isinstance(d, int) else "1" for d in shape)
     remedy = f"Fix it, for example with --input-shape {identifier}:{example}"
-    remedy += "" if may_be_open else ", or tune for some of its values with --dim"
+    remedy += "" if may_be_open else ", or tune for some of its values with `tunehub tune --dim`"
     raise OnnxFileError(source, reason, remedy)
 
 

@@ -193,8 +193,11 @@ def _print_networks(description: dict[str, Any]) -> None:
     measured = {label: label.partition(" (")[0] for label in times}
     columns = _ON_GPU if manifest["target"]["kind"] == "cuda" else _ON_CPU
     rows = [(label, types.get(name, ""), *_times(times[label], columns)) for label, name in sorted(measured.items())]
-    rows += [(name, dtype, *_times({}, columns)) for name, dtype in types.items() if name not in measured.values()]
-    print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
+    others = [plain(name) for name in types if name not in measured.values()]
+    if rows or not others:
+        print_table(("NETWORK", "TYPE", *(f"{title} ms" for title in columns)), rows, empty="networks: none")
+    if others:
+        click.echo(f"records of these networks, too, which were not timed as a whole: {', '.join(others)}")
 
 
 _ON_CPU = {"DEFAULT": "default_s", "TUNED": "tuned_s", "ONNXRUNTIME": "onnxruntime_s"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 from tunehub.target.host import host_descriptor
 from tunehub_builder.backends.relax.workload_gate import Verdict
@@ -90,6 +93,27 @@ def test_what_cannot_be_attested_says_why(key: Path, package: Path, options: lis
     done = CliRunner().invoke(attest, [str(package), "--key", str(key), "-o", str(output), *options])
     assert done.exit_code != 0 and expected in done.output and not output.exists()
     assert isinstance(done.exception, SystemExit)
+
+
+def test_what_is_said_of_a_model_with_an_open_input_helps(key: Path, tmp_path: Path) -> None:
+    def ended(*options: str) -> str:
+        arguments = [str(CPU), "--key", str(key), "-o", str(tmp_path / "a.json"), *options]
+        done = CliRunner().invoke(attest, arguments)
+        assert done.exit_code != 0
+        return done.output
+
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["batch", 8])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [value("x")], [value("y")])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "open.onnx")
+    model = ("--model", str(tmp_path / "open.onnx"))
+    with open_package(CPU, source=str(CPU)) as package:
+        if isinstance(match(package.manifest.target, host_descriptor()), Rejected):
+            pytest.skip("this machine cannot run the package")
+    assert "--input-shape x:1,8" in ended(*model)
+    assert "has no record for a workload of these networks" in ended(*model, "--input-shape", "x:1,8")
+    assert "exactly one --model" in ended("--input-shape", "x:1,8")
+    assert "at most 2147483648" in ended(*model, "--input-shape", "x=99999999999,8")
 
 
 def test_a_key_that_cannot_sign_is_found_before_anything_is_measured(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tunehub.cli.doctor import examine
 from tunehub.cuda import headers
 from tunehub.options import read_options
 from tunehub.registries.embedded import EMBEDDED, license_text
+from tunehub_registry.evidence import NetworkEvidence, encode_evidence
 from tunehub_registry.index import encode_index, yank_version
 from tunehub_registry.lock import parse_lock
 from tunehub_registry.manifest import NetworkEntry
@@ -69,6 +70,24 @@ def test_show(run: Any, registry: RegistryFolder) -> None:
     assert run("show", "llvm-nothing", "--registry", registry.root).code == 1
     assert run("show", "znver5 0.1", "--registry", registry.root).code == 2
     assert run("show", ">=0.1", "--registry", registry.root).code == 2
+
+
+def test_networks_that_were_not_timed_have_no_empty_rows(run: Any, registry: RegistryFolder) -> None:
+    networks = tuple(
+        NetworkEntry(name=name, source=source, inputs={"x": (1, 8)}, dtype="float32")
+        for name, source in (
+            ("squeezenet", "onnx"),
+            ("bert_open", "onnx, open: sequence"),
+            ("gpt2_open", "onnx, open: b"),
+        )
+    )
+    timed = NetworkEvidence(
+        network="squeezenet", default_s=0.3, tuned_s=0.004, repeats=7, threads=2, output_max_rel_diff=0.0
+    )
+    registry.publish(networks=networks, evidence=encode_evidence(timed).decode())
+    *_, row, others = run("show", "llvm-znver5", "--registry", registry.root).out.splitlines()
+    assert row.split() == ["squeezenet", "float32", "300", "4"]
+    assert others == "records of these networks, too, which were not timed as a whole: bert_open, gpt2_open"
 
 
 def test_licences_are_shown_where_packages_state_them(run: Any, registry: RegistryFolder, tmp_path: Path) -> None:
