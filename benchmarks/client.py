@@ -176,7 +176,8 @@ def _compile_rows(network: Network, repeats: int) -> list[Row]:
 
     import tunehub
     from tunehub.hub import open_hub
-    from tunehub.relax.pipeline import build_pipeline, prepare
+    from tunehub.relax.pipeline import build_pipeline
+    from tunehub.relax.preparing import prepare
     from tunehub.relax.schedule.ladder import schedule_function
 
     target = tunehub.host_target()

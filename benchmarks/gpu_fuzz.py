@@ -161,7 +161,7 @@ def pairs_of(seed: int, target: Any, lookup: Any, run: Run | None) -> Iterator[P
     from tvm import relax
 
     from tunehub.relax.nodes import main_module
-    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.preparing import prepare
 
     network = random_network(seed)
     for variable, function in prepare(network.mod, target).functions.items():

@@ -25,7 +25,8 @@ from tunehub.cuda.skinny.weights import QUANTISED, WORD_BITS, Format, dequantise
 from tunehub.hub import open_hub
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.nodes import tensor_class
-from tunehub.relax.pipeline import activate, prepare
+from tunehub.relax.pipeline import activate
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 
 PRODUCTS = {  # columns and K of the weights

@@ -10,7 +10,7 @@ from benchmarks import skinny
 from tests.client.cuda.scheduled import H200
 
 from tunehub.records.lookup import EmptyLookup
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 
 pytestmark = pytest.mark.slow

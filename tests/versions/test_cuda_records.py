@@ -86,7 +86,7 @@ def test_ladders_are_lowered_and_found_right_on_both_sides_of_their_bounds() -> 
     from tunehub.cuda.knobs import knob_space
     from tunehub.relax.keys import workload_key
     from tunehub.relax.nodes import main_module
-    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.preparing import prepare
     from tunehub.relax.schedule.size_ladder import by_ladder
     from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 

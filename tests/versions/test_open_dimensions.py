@@ -54,7 +54,7 @@ def compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_symbolic_workloads_have_one_key_in_all_releases() -> None:
     from tunehub.relax.keys import anchor_key, workload_key
     from tunehub.relax.nodes import main_module
-    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.preparing import prepare
 
     def keys(make: Any, *shape: Any) -> tuple[str, str | None]:
         mod = prepare(net(make, shape), tvm.target.Target({"kind": "llvm"}))

@@ -25,7 +25,7 @@ def _computed(mod: Any, *arrays: Any) -> Any:
 @pytest.mark.parametrize("shapes", [((64, 64), (64, 64)), ((3, 4, 5),)])
 def test_the_check_of_gpu_schedules_passes_tvms_own(shapes: tuple[tuple[int, ...], ...]) -> None:
     from tunehub.cuda.check import fault
-    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.preparing import prepare
 
     target = tvm.target.Target(GPU)
     make = (lambda _, x, y: op.matmul(x, y)) if len(shapes) == 2 else (lambda _, x: op.max(x, axis=[1, 2]))

@@ -10,8 +10,9 @@ from typing import Any
 
 from tunehub.options import Layout, Precision
 from tunehub.relax.keys import anchor_key, workload_key
+from tunehub.relax.module_records import call_counts
 from tunehub.relax.nodes import is_static, main_module
-from tunehub.relax.pipeline import call_counts, prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.operator_class import class_fields
 from tunehub.relax.symbols import probes, symbol_name, symbols_of, typical_instance
 from tunehub_builder.tuning.runner.open_sizes import with_points
@@ -54,7 +55,7 @@ def extract_tasks(
     """Return the workloads of ``modules``, pairs of a network's name and its Relax module; shared ones once.
 
     Reshapes are left out: TVM turns them into views. So are symbolic functions without ``dims``, which name the open
-    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.pipeline.prepare`. ``turned``: with
+    dimensions with the values to tune for. ``layout``: see :func:`tunehub.relax.preparing.prepare`. ``turned``: with
     channels last, as clients have modules that this serves. ``precision``, ``note``: as there; what Winograd's
     algorithm makes faster stays in float32, as clients have it unless they say otherwise.
     """

@@ -11,7 +11,8 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
-from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax.module_records import call_counts  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 from tunehub_builder.networks.bert import Bert, BertConfig  # noqa: E402
 from tunehub_builder.networks.network import Network  # noqa: E402
 

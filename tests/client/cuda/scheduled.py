@@ -13,7 +13,7 @@ from tvm.s_tir import dlight
 
 import tunehub
 from tunehub.relax.nodes import is_static, main_module, tensor_class
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 
 H200 = tvm.target.Target(

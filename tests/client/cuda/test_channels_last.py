@@ -18,7 +18,8 @@ from tvm.relax import op
 import tunehub
 from tunehub.cuda.channels_last import channels_last, turns
 from tunehub.relax.nodes import shape_of, tensor_class
-from tunehub.relax.pipeline import _prepare_for, prepare
+from tunehub.relax.pipeline import _prepare_for
+from tunehub.relax.preparing import prepare
 
 from .scheduled import H200, ROOT
 

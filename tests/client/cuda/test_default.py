@@ -16,7 +16,8 @@ from tunehub.cuda import default  # noqa: E402
 from tunehub.cuda.default import checked  # noqa: E402
 from tunehub.cuda.plain import plain_schedule  # noqa: E402
 from tunehub.records.ladder import StepRejected  # noqa: E402
-from tunehub.relax.pipeline import build_pipeline, prepare  # noqa: E402
+from tunehub.relax.pipeline import build_pipeline  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 
 from ...relax_nets import net  # noqa: E402
 from ..relax.conftest import FakeHub  # noqa: E402

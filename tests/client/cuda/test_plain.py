@@ -17,7 +17,7 @@ from tvm.s_tir import dlight
 from tunehub.cuda.default import checked
 from tunehub.cuda.plain import plain_schedule
 from tunehub.relax.nodes import buffer_shapes, is_static, main_module, tensor_class
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.guard import check_function
 
 from ..relax.outputs import difference, one_after_the_other

@@ -12,7 +12,7 @@ relax = pytest.importorskip("tvm.relax")
 
 from tunehub.cuda.wide_sums import wide_sums  # noqa: E402
 from tunehub.relax.nodes import tensor_class  # noqa: E402
-from tunehub.relax.pipeline import prepare  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 
 from .scheduled import H200  # noqa: E402
 

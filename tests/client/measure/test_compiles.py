@@ -27,7 +27,8 @@ from tunehub.measure.protocol import fastest
 from tunehub.measure.session import CandidateSession, unpacked
 from tunehub.measure.worker_process import WorkerProcess
 from tunehub.measure.workload import NONE, CandidateTimes, Limits
-from tunehub.relax.pipeline import compile_module, explain_module, prepare
+from tunehub.relax.pipeline import compile_module, explain_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.templates.base import knob_distance
 from tunehub_registry.any_record import read_any_records

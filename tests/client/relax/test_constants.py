@@ -13,7 +13,7 @@ from tvm import relax
 from tunehub.relax import constants
 from tunehub.relax.constants import evaluate_constants
 from tunehub.relax.nodes import constant_array, is_constant
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.pipeline import compile_module
+from tunehub.relax.preparing import prepare
 
 from .conftest import Nets
 

@@ -14,10 +14,11 @@ relax = pytest.importorskip("tvm.relax")
 from tvm import te  # noqa: E402
 
 from tunehub.relax import fast_math as relax_fast_math  # noqa: E402
-from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
 from tunehub.relax.fast_math import fast_math  # noqa: E402
+from tunehub.relax.finishing import lowering_passes  # noqa: E402
+from tunehub.relax.module_records import call_counts  # noqa: E402
 from tunehub.relax.nodes import calls_in, operator_of  # noqa: E402
-from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +125,7 @@ def test_other_powers_stay(nets: Any, exponent: float) -> None:
 def run(mod: Any, target: Any, data: Array) -> Array:
     """The output of ``mod`` with TVM's default schedules."""
     with target:
-        lowered = tvm.transform.Sequential(relax_pipeline._lowering_passes(target))(prepare(mod, target))
+        lowered = tvm.transform.Sequential(lowering_passes(target))(prepare(mod, target))
     executable = tvm.compile(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
     return np.asarray(relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy())
 

@@ -10,7 +10,8 @@ import tvm
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
 from tunehub.relax.lowering import IS_SCHEDULED, PIPELINE, without_cleaning
-from tunehub.relax.pipeline import activate, compile_module, prepare
+from tunehub.relax.pipeline import activate, compile_module
+from tunehub.relax.preparing import prepare
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tunehub.relax.packing import pack_weights
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.apply import apply_exact
 from tunehub.relax.traces import import_trace
 

@@ -15,7 +15,9 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
 from tunehub.relax import pipeline as relax_pipeline
 from tunehub.relax.lowering import PIPELINE
-from tunehub.relax.pipeline import activate, build_pipeline, call_counts, compile_module, install, prepare, uninstall
+from tunehub.relax.module_records import call_counts
+from tunehub.relax.pipeline import activate, build_pipeline, compile_module, install, uninstall
+from tunehub.relax.preparing import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -191,7 +193,7 @@ def test_a_failing_lowering_step_too(
         raise AttributeError("no such pass")
 
     hub = make_hub()
-    monkeypatch.setattr(relax_pipeline, "_lowering_passes", broken)
+    monkeypatch.setattr("tunehub.relax.finishing.lowering_passes", broken)
     with activate(hub):
         found = run(tvm.compile(net, target), data)
     np.testing.assert_array_equal(found, run(tvm.compile(net, target), data))

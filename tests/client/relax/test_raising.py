@@ -12,7 +12,7 @@ from tvm import relax, topi
 
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import main_module, static_shape
-from tunehub.relax.pipeline import _simplifying_passes, prepare
+from tunehub.relax.preparing import prepare, simplifying_passes
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def operators(mod: Any) -> list[str]:
 
 
 def simplified(mod: Any) -> Any:
-    return tvm.transform.Sequential(_simplifying_passes(mod))(mod)
+    return tvm.transform.Sequential(simplifying_passes(mod))(mod)
 
 
 def importers_clip(b: Any, x: Any, low: float | None, high: float | None) -> Any:

@@ -11,7 +11,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import relax, te, tirx, topi  # noqa: E402
 
-from tunehub.relax.pipeline import compile_module, prepare  # noqa: E402
+from tunehub.relax.pipeline import compile_module  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 from tunehub.relax.reshapes import is_reshape  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tunehub.relax.nodes import constant_array, is_constant
-from tunehub.relax.pipeline import _simplifying_passes, prepare
+from tunehub.relax.preparing import prepare, simplifying_passes
 from tunehub.relax.simplify import simplify
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def same(target: Any, run: Any, nets: Any) -> Any:
 
 
 def simplified(mod: Any) -> Any:
-    return tvm.transform.Sequential(_simplifying_passes(mod))(mod)
+    return tvm.transform.Sequential(simplifying_passes(mod))(mod)
 
 
 def test_batch_norms_vanish_into_convolutions(nets: Any, same: Any) -> None:
@@ -85,7 +85,7 @@ def test_training_mode_is_not_touched(nets: Any) -> None:
         return b.emit(relax.TupleGetItem(b.emit(nets.batch_norm(y, 8, training=True)), 0))
 
     mod = nets.build(make, (1, 8, 8, 8))
-    assert _simplifying_passes(mod) == []
+    assert simplifying_passes(mod) == []
     assert operators(simplify(mod))["relax.nn.batch_norm"] == 1
 
 

@@ -11,7 +11,7 @@ from tvm import relax
 
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.nodes import buffer_shapes, is_static, main_module
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.symbols import (
     instance,
     instances,

@@ -16,7 +16,7 @@ from tvm import relax
 from tunehub.exceptions import WorkloadTextError
 from tunehub.relax import workload as relax_workload
 from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.workload import check_text, workload_of, workload_text
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]) -> Any:
-    """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a GPU, with such functions and their weights.
+    """``mod``, as :func:`tunehub.relax.preparing.prepare` makes it for a GPU, with such functions and their weights.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
     of a guess; one with an open batch keeps a ladder unless that holds at the batches by which it is judged. ``note``

@@ -41,8 +41,8 @@ class _Tuned:
 def with_winograd(
     mod: Any, target: Any, lookup: RecordLookup, note: Callable[[str], None]
 ) -> tuple[Any, dict[str, Scheduling]]:
-    """``mod``, as :func:`tunehub.relax.pipeline.prepare` makes it for a CPU, with such functions and their weights, and
-    how these functions are scheduled, by name.
+    """``mod``, as :func:`tunehub.relax.preparing.prepare` makes it for a CPU, with such functions and their weights;
+    and how these functions are scheduled, by name.
 
     A function for which ``lookup`` has a record keeps it unless the algorithm should be faster than that by the margin
     of a guess; how fast the record is, its evidence says. ``note`` is told how many do not.

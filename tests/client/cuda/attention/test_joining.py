@@ -18,7 +18,7 @@ from tunehub.cuda.attention.joining import join_attention
 from tunehub.cuda.attention.rule import serves
 from tunehub.cuda.attention.spec import attention_of
 from tunehub.relax.nodes import buffer_shapes
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 
 from ....threads_as_loops import UNOPTIMISED
 from .graphs import DEPTH, GRAPHS, HEADS, LENGTH, Graph, inputs, module, run

@@ -19,7 +19,7 @@ from tunehub.cuda.winograd import transforms
 from tunehub.cuda.winograd.module import with_winograd
 from tunehub.records.lookup import EmptyLookup, FoundLadder
 from tunehub.relax.nodes import main_module
-from tunehub.relax.pipeline import prepare
+from tunehub.relax.preparing import prepare
 from tunehub.relax.symbols import is_symbolic
 from tunehub_registry.ladder_record import LadderRecord, LadderStep, TimesAt
 

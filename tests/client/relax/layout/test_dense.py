@@ -11,10 +11,11 @@ tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
 from tunehub import templates  # noqa: E402
-from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
+from tunehub.relax.finishing import lowering_passes  # noqa: E402
 from tunehub.relax.layout.dense import pack_dense  # noqa: E402
+from tunehub.relax.module_records import call_counts  # noqa: E402
 from tunehub.relax.nodes import calls_in, operator_of, static_shape  # noqa: E402
-from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def run(mod: Any, target: Any, *shapes: tuple[int, ...]) -> Any:
     rng = np.random.default_rng(1)
     data = [tvm.runtime.tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes]
     with target:
-        lowered = tvm.transform.Sequential(relax_pipeline._lowering_passes(target))(prepare(mod, target))
+        lowered = tvm.transform.Sequential(lowering_passes(target))(prepare(mod, target))
     executable = tvm.compile(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
     return relax.VirtualMachine(executable, tvm.cpu())["main"](*data).numpy()
 

@@ -16,7 +16,8 @@ import tunehub  # noqa: E402
 from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
 from tunehub.relax.layout.narrowing import Narrowing, doubt  # noqa: E402
 from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
-from tunehub.relax.pipeline import compile_module, prepare  # noqa: E402
+from tunehub.relax.pipeline import compile_module  # noqa: E402
+from tunehub.relax.preparing import prepare  # noqa: E402
 from tunehub.target.machine_profile import PublishedProfile  # noqa: E402
 from tunehub.templates import Machine, pairs  # noqa: E402
 from tunehub.templates.base import Rates  # noqa: E402

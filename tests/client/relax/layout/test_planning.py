@@ -16,9 +16,11 @@ relax = pytest.importorskip("tvm.relax")
 topi = tvm.topi
 
 from tunehub.relax import pipeline as relax_pipeline  # noqa: E402
+from tunehub.relax.finishing import lowering_passes  # noqa: E402
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload, ModelCosts  # noqa: E402
 from tunehub.relax.layout.planning import plan_layouts  # noqa: E402
-from tunehub.relax.pipeline import call_counts, prepare  # noqa: E402
+from tunehub.relax.module_records import call_counts  # noqa: E402
+from tunehub.relax.preparing import prepare, simplifying_passes  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -67,13 +69,13 @@ class BlockedCosts(RandomCosts):
 
 
 def simplified(mod: Any) -> Any:
-    return tvm.transform.Sequential(relax_pipeline._simplifying_passes(mod))(mod)
+    return tvm.transform.Sequential(simplifying_passes(mod))(mod)
 
 
 def run(mod: Any, target: Any, *data: Array) -> list[Array]:
     """The outputs of ``mod`` with TVM's default schedules."""
     with target:
-        lowered = tvm.transform.Sequential(relax_pipeline._lowering_passes(target))(prepare(mod, target))
+        lowered = tvm.transform.Sequential(lowering_passes(target))(prepare(mod, target))
     executable = tvm.compile(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(array) for array in data])
     return [found.numpy()] if hasattr(found, "numpy") else [found[i].numpy() for i in range(len(found))]

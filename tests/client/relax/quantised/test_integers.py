@@ -16,7 +16,8 @@ from tunehub.policy import Policy
 from tunehub.registries.resolution import Resolution
 from tunehub.relax.layout.grouped import conv2d_grouped
 from tunehub.relax.nodes import buffer_kind, main_module, parameters, tensor_class
-from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.pipeline import compile_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.quantised.integers import in_integers
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.target.descriptors import descriptor_of

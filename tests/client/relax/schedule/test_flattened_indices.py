@@ -15,7 +15,8 @@ from tvm import relax
 from tunehub.cuda.check import fault
 from tunehub.cuda.fault import Fault
 from tunehub.relax.nodes import main_module
-from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.pipeline import compile_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.flattened_indices import misread_buffer
 from tunehub.templates.base import blocks_of, open_schedule
 from tunehub.templates.fusion import inline

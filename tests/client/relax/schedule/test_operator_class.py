@@ -87,7 +87,7 @@ def test_numbers_that_follow_from_extents_do_not_matter(tasks_of: Any) -> None:
 def test_what_no_trace_could_serve_has_no_class(make: Any, tasks_of: Any) -> None:
     import tvm
 
-    from tunehub.relax.pipeline import prepare
+    from tunehub.relax.preparing import prepare
 
     prepared = prepare(one(make, 3, 4), tvm.target.Target({"kind": "llvm", "num-cores": 2}))
     functions = [f for f in prepared.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]

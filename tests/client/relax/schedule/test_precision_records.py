@@ -15,7 +15,8 @@ from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.keys import anchor_key, workload_key
 from tunehub.relax.layout.narrowing import doubt
 from tunehub.relax.nodes import main_module
-from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.pipeline import compile_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.schedule.template_fit import TemplateFit, machine_for
 from tunehub.report.text import rejection_text

@@ -18,7 +18,8 @@ from tvm import relax
 from tunehub.hub import Hub, open_hub
 from tunehub.relax import pipeline as relax_pipeline
 from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.pipeline import compile_module, prepare
+from tunehub.relax.pipeline import compile_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.ladder import schedule_function
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub_registry.template_record import TemplateRecord, encode_template_record

@@ -12,7 +12,8 @@ from tvm import relax
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import constant_array, is_constant, main_module, tensor_class
-from tunehub.relax.pipeline import compile_module, explain_module, prepare
+from tunehub.relax.pipeline import compile_module, explain_module
+from tunehub.relax.preparing import prepare
 from tunehub.relax.schedule.template_fit import TemplateFit
 from tunehub.relax.winograd import module as winograd
 from tunehub.relax.winograd.module import with_winograd

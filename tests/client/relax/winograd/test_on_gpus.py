@@ -15,7 +15,8 @@ from tunehub.cuda.winograd.splitting import find_plain
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.keys import workload_key
 from tunehub.relax.nodes import constant_array, is_constant, main_module
-from tunehub.relax.pipeline import explain_module, prepare
+from tunehub.relax.pipeline import explain_module
+from tunehub.relax.preparing import prepare
 from tunehub_registry.record import ScheduleRecord
 
 from ...cuda.scheduled import H200
