@@ -54,6 +54,7 @@ def _split_packing(mod: Any) -> Any:
 
 
 def lowering_passes(target: Any) -> list[Any]:
+    """TVM's own for ``target``, from scheduled functions to what it generates code for."""
     from importlib import import_module
 
     from tvm import relax
