@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tunehub.site.charts import Group, Line, bars, falling
 from tunehub.site.curves import CurveView
@@ -64,27 +65,37 @@ def write_overviews(out: Pages, overview: Overview, trust: Sequence[RegistryTrus
 
 
 def _write_network(out: Pages, row: NetworkRow, entries: Sequence[Entry]) -> None:
-    ranked = sorted(entries, key=lambda entry: (-(entry.network.gain or 0.0), entry.package_path))
-    cut = list(pages(ranked, ROWS))
-    for number, rows in cut:
+    def chart(rows: Sequence[Entry]) -> str:
         timed = [(f"{entry.target} {item.variant}".strip(), item) for entry in rows for item in entry.times]
-        chart = _times_chart(timed, f"{row.name}: times by target, before and after")
-        path = f"{row.path}/{_page_name(number)}"
-        out.write(
-            "network.html", path, network=row, entries=rows, chart=chart, number=number, numbers=[n for n, _ in cut]
-        )
+        return _times_chart(timed, f"{row.name}: times by target, before and after")
+
+    ranked = sorted(entries, key=lambda entry: (-(entry.network.gain or 0.0), entry.package_path))
+    _write_entries(out, "network.html", row.path, ranked, chart, network=row)
 
 
 def _write_target(out: Pages, row: TargetRow) -> None:
-    ranked = sorted(row.entries, key=lambda entry: (entry.network.name, entry.package_path))
-    cut = list(pages(ranked, ROWS))
-    for number, rows in cut:
+    def chart(rows: Sequence[Entry]) -> str:
         timed = [(f"{item.network} {item.variant}".strip(), item) for entry in rows for item in entry.times]
-        chart = _times_chart(timed, f"{row.title}: times by network, before and after")
-        path = f"{row.path}/{_page_name(number)}"
-        out.write(
-            "target.html", path, target=row, entries=rows, chart=chart, number=number, numbers=[n for n, _ in cut]
-        )
+        return _times_chart(timed, f"{row.title}: times by network, before and after")
+
+    ranked = sorted(row.entries, key=lambda entry: (entry.network.name, entry.package_path))
+    _write_entries(out, "target.html", row.path, ranked, chart, target=row)
+
+
+def _write_entries(
+    out: Pages,
+    template: str,
+    folder: str,
+    entries: Sequence[Entry],
+    chart: Callable[[Sequence[Entry]], str],
+    **about: Any,
+) -> None:
+    """The pages of a network or a target, each with a picture of its own entries."""
+    cut = list(pages(entries, ROWS))
+    numbers = [number for number, _ in cut]
+    for number, rows in cut:
+        path = f"{folder}/{'index.html' if number == 1 else f'{number}.html'}"
+        out.write(template, path, entries=rows, chart=chart(rows), number=number, numbers=numbers, **about)
 
 
 def _write_list(out: Pages, kind: str, rows: Sequence[PackageRow] | Sequence[NetworkRow] | Sequence[TargetRow]) -> None:
@@ -92,10 +103,6 @@ def _write_list(out: Pages, kind: str, rows: Sequence[PackageRow] | Sequence[Net
     for number, some in cut:
         path = f"list/{kind}.html" if number == 1 else f"list/{kind}-{number}.html"
         out.write("list.html", path, kind=kind, rows=some, number=number, numbers=[n for n, _ in cut], total=len(rows))
-
-
-def _page_name(number: int) -> str:
-    return "index.html" if number == 1 else f"{number}.html"
 
 
 def _network_chart(networks: Iterable[EndToEndTimes], name: str) -> str:

@@ -107,7 +107,7 @@ class SetYanked:
         return frozenset({self.name})
 
     def apply(self, name: str, present: NameState | None) -> NameState | None:
-        """As the port says. Raises DocumentChangedError."""
+        """As the port says."""
         present = _published(name, present)
         entry = find_version(present.shard, self.version)
         if entry.yanked == self.reason:
