@@ -114,7 +114,7 @@ def test_what_would_move_the_cursor_of_a_terminal_is_not_printed(memory: Any) ->
     kept = memory("a")
     kept.add(KEYS[0], KernelVerdict(check="static", refusal=Refusal(check="static", reason="\x1b[2Jcleared")))
     kept.save()
-    assert memory("a").get(KEYS[0]).refusal.reason == "?[2Jcleared"
+    assert memory("a").get(KEYS[0]).refusal.reason == "\ufffd[2Jcleared"
 
 
 def test_a_cache_that_cannot_be_written_is_a_problem_and_verdicts_hold_until_the_end(
