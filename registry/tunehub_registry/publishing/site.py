@@ -30,6 +30,7 @@ from tunehub_registry.site_manifest import (
 )
 from tunehub_registry.stores.port import (
     AccessDeniedError,
+    ConflictError,
     Content,
     FileMissingError,
     IfAbsent,
@@ -88,22 +89,23 @@ def publish_site(
 
 def check_front_page(store: WritableStore) -> None:
     """Raise PublishError when a front page is there that is not the site's; FormatError for a damaged `site.json`."""
-    _refuse_foreign(store, [FRONT_PAGE])
+    if foreign := _foreign(store, [FRONT_PAGE]):
+        raise _not_the_sites(store, foreign)
 
 
-def _refuse_foreign(store: WritableStore, paths: Iterable[str]) -> None:
-    """Raise PublishError when one of the files is there, and not in `site.json`.
-
-    That names a file before it is written, so it is read after one was found.
-    """
+def _foreign(store: WritableStore, paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of the files that are there, and not in `site.json`. That names a file before it is written, so it is read
+    after one was found."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = [path for path, there in pool.map(lambda path: (path, exists(store, path)), paths) if there]
-    foreign = sorted(set(found) - set(_read_manifest(store)[1])) if found else []
-    if foreign:
-        more = f", and {len(foreign) - 1} more files" if len(foreign) > 1 else ""
-        reason = f"there is a {foreign[0]} that is not the catalogue's{more}"
-        remedy = f"move {foreign[0]} away: `tunehub publish --catalogue` replaces only what it wrote itself"
-        raise PublishError(reason, address=store.address, remedy=remedy)
+    return tuple(sorted(set(found) - set(_read_manifest(store)[1]))) if found else ()
+
+
+def _not_the_sites(store: WritableStore, foreign: tuple[str, ...]) -> PublishError:
+    more = f", and {len(foreign) - 1} more files" if len(foreign) > 1 else ""
+    reason = f"there is a {foreign[0]} that is not the catalogue's{more}"
+    remedy = f"move {foreign[0]} away: `tunehub publish --catalogue` replaces only what it wrote itself"
+    return PublishError(reason, address=store.address, remedy=remedy)
 
 
 def _read_manifest(store: WritableStore) -> tuple[Content | None, Mapping[str, SiteFile]]:
@@ -136,6 +138,7 @@ class _Publication:
         self._write = write
         self._on_bytes = on_bytes
         self._doubtful: frozenset[str] = frozenset()  # what attempts before this one were at
+        self._seen: tuple[tuple[str, ...], str | None] | None = None  # foreign files, and the tag of `site.json` then
 
     def attempt(self) -> PublishedSite:
         check_front_page(self._store)
@@ -147,7 +150,7 @@ class _Publication:
             change = site_change(before, wanted, self._doubtful)
             if not change.paths:
                 return PublishedSite(written=0, unchanged=len(wanted), removed=0, left=0)
-            _refuse_foreign(self._store, wanted.keys() - before.keys())
+            self._refuse_foreign(wanted.keys() - before.keys() - self._doubtful, content)
             etag = self._put_manifest({**before, **dict.fromkeys(change.paths, SiteFile())}, content)
             known = {**before, **dict.fromkeys(self._doubtful & before.keys(), SiteFile())}
             self._doubtful |= set(change.paths)
@@ -158,6 +161,18 @@ class _Publication:
         removed = len(change.stale) - len(left)
         unchanged = len(wanted) - len(written)
         return PublishedSite(written=len(written), unchanged=unchanged, removed=removed, left=len(left))
+
+    def _refuse_foreign(self, paths: Iterable[str], manifest: Content | None) -> None:
+        """Raise PublishError when files that are not the site's are among `paths`. They may be of a publisher that was
+        overtaken, which names them as soon as it goes on: so at first ConflictError, as long as `site.json` changes.
+        """
+        foreign = _foreign(self._store, paths)
+        seen, self._seen = self._seen, (foreign, None if manifest is None else manifest.etag)
+        if foreign and seen == self._seen:
+            raise _not_the_sites(self._store, foreign)
+        if foreign:
+            remedy = "try again after an attempt's time"
+            raise ConflictError("not in site.json", address=self._store.address, path=foreign[0], remedy=remedy)
 
     def _put_manifest(self, files: Mapping[str, SiteFile], over: Content | None) -> str:
         data = encode_site_manifest(SiteManifest(transaction=new_transaction(), files=dict(files)))
