@@ -53,9 +53,13 @@ class _Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # of 5 connections on a busy machine some are dropped, and wait for seconds
+
+
 def serve(folder: Path) -> Iterator[str]:
     """The address of a web server that has nothing but the folder's files."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+    with _Server(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -80,7 +84,7 @@ class Pages:
     def open(self, path: str = "index.html", *, viewport: dict[str, int] | None = None, **options: Any) -> Page:
         """A page in a context of its own. `options` are those of Playwright's `new_context`."""
         page = self.browser.new_context(viewport=viewport or DESKTOP, **options).new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(180_000)  # also on a busy machine
         page.on("console", lambda message: self.problems.append(f"{page.url}: {message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"{page.url}: {error}"))
         page.on("requestfailed", lambda request: self._failed(page, request))
