@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.trust.attestations import sign_attestation
 from tunehub_registry.trust.keys import create_key, load_signer
 
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
 SUBJECT = PackageSubject.of("llvm-znver4", "0.3.0", "ab" * 32)
 KEY = "{:032x}"
 MACHINE = TargetDescriptor(kind="llvm", model="znver4", arch="x86_64", features=("avx2", "avx512f"), num_cores=8)

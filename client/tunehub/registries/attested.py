@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from tunehub.exceptions import RegistryUnreadableError
@@ -39,7 +40,8 @@ def read_attestations(
     subject = PackageSubject.of(name, entry.version, entry.sha256)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NewerFormatWarning)
-        return verify_attestations(data, subject, trust.attesters(), f"attestations of {name} {entry.version}")
+        source, now = f"attestations of {name} {entry.version}", datetime.now(timezone.utc)
+        return verify_attestations(data, subject, trust.attesters(), source, now=now)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

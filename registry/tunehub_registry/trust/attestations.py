@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from io import BytesIO
 from itertools import islice
 from statistics import geometric_mean
@@ -33,6 +34,8 @@ from tunehub_registry.attestation import (
 from tunehub_registry.exceptions import FormatError
 
 MAX_ATTESTATIONS = 256  # in one document: the rest is not read
+_AHEAD = timedelta(days=1)  # clocks differ
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # as attestations have it: sorts as text
 
 
 class _SignatureField(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,26 +124,44 @@ def read_envelope(data: bytes, source: str) -> tuple[str, Attestation]:
 
 
 def verify_attestations(
-    data: bytes, subject: PackageSubject, attesters: Iterable[Key], source: str
+    data: bytes, subject: PackageSubject, attesters: Iterable[Key], source: str, *, now: datetime
 ) -> AttestationSummary:
     """Judge every line of a document: it counts when its key is one of ``attesters``, its signature is right, and it is
     about ``subject`` and found no fault in it.
 
-    Of several by one key only the newest is looked at. Never raises: what is wrong with a line is its reason.
+    Of several by one key only the newest is looked at. One that is dated more than a day after ``now``, the reader's
+    time in UTC, is none of them: it would be the newest for good. Never raises: each line has a reason instead.
     """
     keys = {key.keyid: key for key in attesters}
+    known = _Known(subject=subject, keys=keys, latest=(now + _AHEAD).strftime(_MOMENT))
     with BytesIO(data) as stream:
         lines = list(islice(read_lines(stream, source, lambda line, _: line), MAX_ATTESTATIONS + 1))
-    judged = [_judge(number, line, subject, keys, source) for number, line in enumerate(lines[:MAX_ATTESTATIONS], 1)]
+    judged = [_judge(number, line, known, source) for number, line in enumerate(lines[:MAX_ATTESTATIONS], 1)]
     if len(lines) > MAX_ATTESTATIONS:
         reason = f"there are more than {MAX_ATTESTATIONS} lines: the rest is not read"
         judged.append(JudgedAttestation(line=MAX_ATTESTATIONS + 1, reason=reason))
     return AttestationSummary(judged=_newest_of_each_key(judged))
 
 
-def _judge(
-    number: int, line: bytes | BadLine, subject: PackageSubject, keys: dict[str, Key], source: str
-) -> JudgedAttestation:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """What a line is judged by: the package, whose word counts, and the last moment that it may be dated."""
+
+    subject: PackageSubject
+    keys: Mapping[str, Key]
+    latest: str
+
+    def refusal(self, found: Attestation) -> str | None:
+        """Why what a key says is not about this package, at a time that has been; None when it is."""
+        if found.subject != (self.subject,):
+            about = found.subject[0]
+            return f"it is about another file: {about.name}, sha256 {about.digest.sha256}"
+        if found.predicate.finished > self.latest:
+            return f"it is dated {found.predicate.finished}, more than a day ahead of this machine's clock"
+        return None
+
+
+def _judge(number: int, line: bytes | BadLine, known: _Known, source: str) -> JudgedAttestation:
     if isinstance(line, BadLine):
         return JudgedAttestation(line=number, reason=line.reason)
     try:
@@ -148,20 +169,19 @@ def _judge(
     except FormatError as error:
         return JudgedAttestation(line=number, reason=f"not an attestation: at {error.path}: {error.reason}")
     keyid = next(iter(envelope.signatures))
-    if keyid not in keys:
+    if keyid not in known.keys:
         return JudgedAttestation(line=number, keyid=keyid, reason="unknown key")
     try:
-        envelope.verify([keys[keyid]], 1)
+        envelope.verify([known.keys[keyid]], 1)
         found = parse_attestation(envelope.payload, source)
     except VerificationError:
         return JudgedAttestation(line=number, keyid=keyid, reason="its signature is not that of its key")
     except FormatError as error:
         reason = f"what it says cannot be read: at {error.path}: {error.reason}"
         return JudgedAttestation(line=number, keyid=keyid, reason=reason)
-    if found.subject != (subject,):
-        about = found.subject[0]
-        reason = f"it is about another file: {about.name}, sha256 {about.digest.sha256}"
-        return JudgedAttestation(line=number, keyid=keyid, reason=reason)
+    refusal = known.refusal(found)
+    if refusal is not None:
+        return JudgedAttestation(line=number, keyid=keyid, reason=refusal)
     return JudgedAttestation(line=number, keyid=keyid, measurement=found.predicate, reason=_fault(found.predicate))
 
 

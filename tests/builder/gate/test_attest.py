@@ -20,6 +20,7 @@ from tunehub_registry.package import open_package, sha256_of
 from tunehub_registry.target import Rejected, match
 from tunehub_registry.trust.attestations import verify_attestations
 from tunehub_registry.trust.keys import create_key, load_public_key
+from tunehub_registry.trust.state import utc_now
 
 pytestmark = pytest.mark.slow
 PACKAGES = Path(__file__).parents[3] / "packages"
@@ -73,10 +74,10 @@ def test_two_machines_attest_a_package_and_both_count(key: Path, tmp_path: Path)
         assert "1 of 28 records of llvm-znver4-0.3.0.tunepkg measured, gain " in done.output
     keys = [load_public_key(f"{path}.pub") for path in (key, tmp_path / "b.key")]
     lines = b"".join(file.read_bytes() for file in files)
-    found = verify_attestations(lines, subject, keys, "attestations.jsonl")
+    found = verify_attestations(lines, subject, keys, "attestations.jsonl", now=utc_now())
     assert found.machines == 2 and found.text.startswith("measured by 2 machines, gain ")
     assert found.counted[0].records[0].exact == found.counted[1].records[0].exact  # the same seed draws the same
-    assert verify_attestations(lines, subject, keys[:1], "x").machines == 1
+    assert verify_attestations(lines, subject, keys[:1], "x", now=utc_now()).machines == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.registry.attestations import a_signer, signed
+from tests.registry.attestations import NOW, a_signer, signed
 
 from tunehub_registry.attestation import PackageSubject
 from tunehub_registry.document import ATTESTATIONS
@@ -48,7 +48,7 @@ class Machines:
     def counted(self, document: bytes) -> int:
         """How many of them count by what a document says."""
         keys = [signer.public_key for signer in self.signers]
-        return verify_attestations(document, SUBJECT, keys, "attestations").machines
+        return verify_attestations(document, SUBJECT, keys, "attestations", now=NOW).machines
 
 
 @pytest.fixture(scope="module")

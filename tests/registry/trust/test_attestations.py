@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from securesystemslib.signer import Key, Signer
-from tests.registry.attestations import SUBJECT, a_record, a_signer, an_attestation, signed
+from tests.registry.attestations import NOW, SUBJECT, a_record, a_signer, an_attestation, signed
 
 from tunehub_registry.attestation import PackageSubject
 from tunehub_registry.exceptions import FormatError
@@ -41,7 +41,7 @@ def bob(tmp_path_factory: pytest.TempPathFactory) -> Signer:
 
 
 def judge(data: bytes, *signers: Signer) -> AttestationSummary:
-    return verify_attestations(data, SUBJECT, [signer.public_key for signer in signers], "attestations.jsonl")
+    return verify_attestations(data, SUBJECT, [signer.public_key for signer in signers], "attestations.jsonl", now=NOW)
 
 
 def reasons(summary: AttestationSummary) -> list[str | None]:
@@ -64,6 +64,17 @@ def test_two_keys_count_and_the_summary_says_so(alice: Signer, bob: Signer) -> N
     assert found.text == "measured by 2 machines, gain 1.21 (1.15 to 1.27)"
     assert judge(signed(alice, 1.15), alice).text == "measured by 1 machine, gain 1.15"
     assert judge(b"", alice).text == "measured by no machine that you trust"
+
+
+def test_one_of_the_future_hides_none_of_its_key(alice: Signer) -> None:
+    """A day is allowed for clocks that differ; what lies ahead would be the newest for good."""
+    present, tomorrow = signed(alice, 1.2), signed(alice, 1.3, finished="2026-11-25T00:00:00Z")
+    ahead = signed(alice, 9.0, finished="2026-11-25T00:00:01Z") + signed(alice, 9.0, finished="9999-12-31T23:59:59Z")
+    said = "it is dated {}, more than a day ahead of this machine's clock"
+    found = judge(ahead + present, alice)
+    assert found.gains == pytest.approx((1.2,))
+    assert reasons(found) == [said.format("2026-11-25T00:00:01Z"), said.format("9999-12-31T23:59:59Z"), None]
+    assert judge(ahead + present + tomorrow, alice).gains == pytest.approx((1.3,))
 
 
 def test_an_unknown_key_does_not_count(alice: Signer, bob: Signer) -> None:
