@@ -1,14 +1,19 @@
-"""Publishing on top of a package: what it holds goes into the next version of it, byte for byte.
+"""Publishing on top of a package: what it holds goes into the next version of it.
 
-That is how one package holds the records for several generations of TVM, which never run in one environment.
+That is how one package holds the records for several generations of TVM, which never run in one environment, and those
+of several work directories: records of the same tuner stand in two files, and where both have a workload, the record
+that is on top is the one that stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
 from tunehub_registry.licenses import license_of_both
@@ -21,8 +26,9 @@ from tunehub_registry.tuning_curves import CURVES, curves_in
 def with_base(contents: Contents, path: Path, *, base_license: str | None = None) -> Contents:
     """``contents`` and everything that the package ``path`` holds, under both licences.
 
-    Each record set says how it was made; the package's own provenance is that of ``contents``. ``base_license`` is for
-    a package that states none. Raises PackingError when the two do not go together or ``path`` cannot be read,
+    Each record set says how it was made; the package's own provenance is that of ``contents``. Of workloads that
+    ``contents`` has evidence on, the package's records of the same tuner stay behind. ``base_license`` is for a package
+    that states none. Raises PackingError when the two do not go together or ``path`` cannot be read,
     PackageError and FormatError when it is damaged, LicenseError when the licences make too long an expression.
     """
     try:
@@ -33,23 +39,82 @@ def with_base(contents: Contents, path: Path, *, base_license: str | None = None
             curves = curves_in(package)
     except OSError as error:
         raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
-    both = sorted(files.keys() & contents.files.keys())
-    if both:
-        reason = f"already holds {both[0]}, which this directory would replace"
-        raise PackingError(f"{path}: {reason}; give a version from before that, or pack without it")
-    known = tuple(with_provenance(manifest, entry) for entry in manifest.record_sets)
-    new = tuple(with_provenance(contents, entry) for entry in contents.record_sets)
+    _check_files(contents, manifest, files, path)
+    judged = {(about.tuner, about.exact) for about in map(_about, contents.evidence.splitlines()) if about.exact}
+    sets, files = _without(judged, manifest.record_sets, files)
+    own = _with_free_names(contents, files)
+    known = tuple(with_provenance(manifest, entry) for entry in sets)
+    new = tuple(with_provenance(own, entry) for entry in own.record_sets)
     return Contents(
         target=_merged_target(manifest.target, contents.target, path),
         record_sets=(*known, *new),
         networks=_merged_networks(manifest.networks, contents.networks, path),
         provenance=contents.provenance,
-        files={**files, **contents.files},
-        evidence=evidence + contents.evidence,
-        curves=(*curves, *contents.curves),
-        counts={**contents.counts, "taken_along": sum(entry.count for entry in manifest.record_sets)},
+        files={**files, **own.files},
+        evidence=_lines(evidence, lambda about: (about.tuner, about.exact) not in judged) + own.evidence,
+        curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
+        counts={**own.counts, "taken_along": sum(entry.count for entry in sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What a line of records or of evidence is about; evidence that names no tuner is MetaSchedule's."""
+
+    exact: str | None = None
+    tuner: str = META_SCHEDULE
+
+
+def _about(line: bytes) -> _About:
+    try:
+        return msgspec.json.decode(line, type=_About)
+    except msgspec.DecodeError:  # a line of a tuning log
+        return _About()
+
+
+def _lines(data: bytes, kept: Callable[[_About], bool]) -> bytes:
+    return b"".join(line for line in data.splitlines(keepends=True) if kept(_about(line)))
+
+
+def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes], path: Path) -> None:
+    """Raise PackingError for a file of both that has no records with keys for the same versions of TVM."""
+    held = {entry.file: (entry.tuner, entry.tvm, entry.key_scheme) for entry in base.record_sets}
+    sets = contents.record_sets
+    same = {each.file for each in sets if held.get(each.file) == (each.tuner, each.tvm, each.key_scheme)}
+    for file in sorted(files.keys() & contents.files.keys()):
+        if file not in same or not all(_about(line).exact for line in contents.files[file].splitlines()):
+            reason = f"already holds {file}, which this directory would replace"
+            raise PackingError(f"{path}: {reason}; give a version from before that, or pack without it")
+
+
+def _without(
+    judged: Container[tuple[str, str | None]], sets: Sequence[RecordSet], files: Mapping[str, bytes]
+) -> tuple[list[RecordSet], dict[str, bytes]]:
+    """Record sets and files without the records that were judged anew; a set of which none is left goes, too."""
+    left, kept = dict(files), []
+    for entry in sets:
+        lines = files[entry.file].splitlines(keepends=True)
+        others = [line for line in lines if (entry.tuner, _about(line).exact) not in judged]
+        left[entry.file] = b"".join(others)
+        if number := entry.count - len(lines) + len(others):
+            kept.append(msgspec.structs.replace(entry, count=number))
+        else:
+            del left[entry.file]
+    return kept, left
+
+
+def _with_free_names(contents: Contents, taken: Container[str]) -> Contents:
+    """Record sets in files that nothing else has: ``records/template-2.jsonl`` beside ``records/template.jsonl``."""
+    names = {entry.file: _free_name(entry.file, taken) for entry in contents.record_sets}
+    sets = tuple(msgspec.structs.replace(entry, file=names[entry.file]) for entry in contents.record_sets)
+    files = {names.get(name, name): data for name, data in contents.files.items()}
+    return replace(contents, record_sets=sets, files=files)
+
+
+def _free_name(file: str, taken: Container[str]) -> str:
+    stem, suffix = file.rsplit(".", 1)
+    names = (file, *(f"{stem}-{number}.{suffix}" for number in range(2, 100)))
+    return next(name for name in names if name not in taken)
 
 
 def _license_of(base: Manifest, given: str | None, path: Path) -> str | None:

@@ -24,7 +24,7 @@ from tunehub_registry.exceptions import FormatError, LicenseError, VersionConfli
 from tunehub_registry.index import parse_index, parse_shard
 from tunehub_registry.machine_profile import PROFILE, MachineProfile, parse_profile
 from tunehub_registry.manifest import NetworkEntry
-from tunehub_registry.package import MANIFEST, open_package, pack
+from tunehub_registry.package import EVIDENCE, MANIFEST, open_package, pack
 from tunehub_registry.publishing.packages import read_package
 from tunehub_registry.record import ScheduleRecord, read_records
 from tunehub_registry.template_record import TemplateRecord, read_template_records
@@ -136,6 +136,35 @@ def _on_top_of(base: Path) -> Contents:
         counts={},
     )  # fmt: skip
     return with_base(empty, base)
+
+
+def test_workloads_judged_again_replace_those_of_the_package_beneath(
+    directory: WorkDirectory, task: TaskEntry, tmp_path: Path
+) -> None:
+    built = pack_directory(directory, "0.1.0")
+    base, file, other = tmp_path / "base.tunepkg", "records/meta_schedule.jsonl", "0" * 32
+    base.write_bytes(built.data)
+    files = _files(base)
+    for name in (file, EVIDENCE):
+        files[name] += files[name].replace(task.exact.encode(), other.encode())
+    two = (msgspec.structs.replace(built.manifest.record_sets[0], count=2),)
+    base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=two), files))
+    on_top = pack_directory(directory, "0.2.0", base=base)
+    with open_package(on_top.data) as package:
+        kept, own = package.manifest.record_sets
+        assert (kept.file, kept.count, own.file, own.count) == (file, 1, "records/meta_schedule-2.jsonl", 1)
+        assert other.encode() in package.read(file) and task.exact.encode() not in package.read(file)
+        assert task.exact.encode() in package.read(own.file)
+        assert package.read(EVIDENCE).count(task.exact.encode()) == 1
+        assert [curve.exact for curve in curves_in(package)] == [task.exact]
+    assert on_top.counts["taken_along"] == 1
+    base.write_bytes(built.data)
+    with open_package(pack_directory(directory, "0.2.0", base=base).data) as package:
+        assert [entry.file for entry in package.manifest.record_sets] == [file], "nothing of the base is left"
+    older = msgspec.structs.replace(built.manifest.record_sets[0], tvm=">=0.25,<0.26")
+    base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=(older,)), _files(base)))
+    with pytest.raises(PackingError, match="already holds records/meta_schedule"):
+        pack_directory(directory, "0.2.0", base=base)
 
 
 def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> None:
