@@ -7,7 +7,7 @@ that is on top is the one that stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,11 +51,14 @@ def with_base(contents: Contents, path: Path, *, base_license: str | None = None
         networks=_merged_networks(manifest.networks, contents.networks, path),
         provenance=contents.provenance,
         files={**files, **own.files},
-        evidence=_lines(evidence, lambda about: (about.tuner, about.exact) not in judged) + own.evidence,
+        evidence=_not_judged(evidence, judged) + own.evidence,
         curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
         counts={**own.counts, "taken_along": sum(entry.count for entry in sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
+
+
+_Judged = tuple[str, str | None]  # tuner and key
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -72,8 +75,10 @@ def _about(line: bytes) -> _About:
         return _About()
 
 
-def _lines(data: bytes, kept: Callable[[_About], bool]) -> bytes:
-    return b"".join(line for line in data.splitlines(keepends=True) if kept(_about(line)))
+def _not_judged(data: bytes, judged: Container[_Judged], tuner: str | None = None) -> bytes:
+    """The lines that were not judged anew: records of ``tuner``, or evidence, which names its own."""
+    lines = ((line, _about(line)) for line in data.splitlines(keepends=True))
+    return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact) not in judged)
 
 
 def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes], path: Path) -> None:
@@ -88,15 +93,14 @@ def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes],
 
 
 def _without(
-    judged: Container[tuple[str, str | None]], sets: Sequence[RecordSet], files: Mapping[str, bytes]
+    judged: Container[_Judged], sets: Sequence[RecordSet], files: Mapping[str, bytes]
 ) -> tuple[list[RecordSet], dict[str, bytes]]:
     """Record sets and files without the records that were judged anew; a set of which none is left goes, too."""
     left, kept = dict(files), []
     for entry in sets:
-        lines = files[entry.file].splitlines(keepends=True)
-        others = [line for line in lines if (entry.tuner, _about(line).exact) not in judged]
-        left[entry.file] = b"".join(others)
-        if number := entry.count - len(lines) + len(others):
+        left[entry.file] = _not_judged(files[entry.file], judged, entry.tuner)
+        gone = len(files[entry.file].splitlines()) - len(left[entry.file].splitlines())
+        if number := entry.count - gone:
             kept.append(msgspec.structs.replace(entry, count=number))
         else:
             del left[entry.file]

@@ -162,7 +162,7 @@ def deprecate(store: str, package: str, successor: str, reason: str, access: Led
     from tunehub.registries.requirement import parse_versions
     from tunehub_registry.index import Successor
 
-    name, version = _name_and_version(package) if "==" in package else (package.strip().lower(), None)
+    name, version = _name_and_any_version(package)
     wanted = parse_versions(successor, "--successor")
     if wanted.name is None:
         raise click.UsageError(f"--successor: {successor!r} names no package; give NAME or NAME>=VERSION")
@@ -181,9 +181,13 @@ def deprecate(store: str, package: str, successor: str, reason: str, access: Led
 @json_option
 def undeprecate(store: str, package: str, access: LedgerAccess, as_json: bool) -> None:
     """Take back what `tunehub deprecate` said."""
-    name, version = _name_and_version(package) if "==" in package else (package.strip().lower(), None)
+    name, version = _name_and_any_version(package)
     with registry_errors():
         _set_successor(store, access, name, version, None, as_json)
+
+
+def _name_and_any_version(package: str) -> tuple[str, str | None]:
+    return _name_and_version(package) if "==" in package else (package.strip().lower(), None)
 
 
 def _set_successor(

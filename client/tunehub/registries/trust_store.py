@@ -110,12 +110,7 @@ class TrustStore:
 
     def remove_root(self, address: str) -> bool:
         """Trust no root for an address any more; False when none was there. Raises OSError."""
-        with self._locked():
-            try:
-                self._root_path(address).unlink()
-            except FileNotFoundError:
-                return False
-        return True
+        return self._removed(self._root_path(address))
 
     def attesters(self) -> list[Key]:
         """The keys whose attestations count. Raises KeyUnusableError for a damaged file."""
@@ -136,9 +131,12 @@ class TrustStore:
 
     def remove_attester(self, keyid: str) -> bool:
         """Count those of a key no more; False when they did not count. Raises OSError."""
+        return self._removed(self._attester_path(keyid))
+
+    def _removed(self, path: Path) -> bool:
         with self._locked():
             try:
-                self._attester_path(keyid).unlink()
+                path.unlink()
             except FileNotFoundError:
                 return False
         return True
