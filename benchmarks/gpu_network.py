@@ -20,13 +20,13 @@ import click
 from tunehub.exceptions import last_line
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan, in_turns
+from tunehub_builder.bench.gpu_runs import GRAPHS, GpuRunner, launched_seconds
 
 if TYPE_CHECKING:
     from tunehub.target.nvidia import Gpu
 
 _WARM_UP = 3
 _SAMPLE_S, _PAUSE_S = 0.05, 0.001
-_GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
 @click.command()
@@ -108,7 +108,7 @@ class _Compiled:
     def add(self, label: str, compile_it: Callable[[], Any], *, with_graphs: bool) -> None:
         import tvm
 
-        for name, config in ((label, {}), (f"{label}_graphs", _GRAPHS)) if with_graphs else ((label, {}),):
+        for name, config in ((label, {}), (f"{label}_graphs", GRAPHS)) if with_graphs else ((label, {}),):
             began = time.perf_counter()
             with tvm.transform.PassContext(opt_level=3, config=config):
                 self._executables[name] = compile_it()
@@ -127,18 +127,6 @@ class _Compiled:
                     raise
                 self.errors[name] = last_line(error)
         return found
-
-
-class GpuRunner:
-    """``run()`` gives the output as an array; ``launch`` runs without waiting, ``wait`` waits."""
-
-    def __init__(self, launch: Callable[[], Any], wait: Callable[[], None], array: Callable[[Any], Any]) -> None:
-        self.launch, self.wait, self._array = launch, wait, array
-
-    def __call__(self) -> Any:
-        result = self.launch()
-        self.wait()
-        return self._array(result)
 
 
 def _tvm_runner(executable: Any, inputs: dict[str, Any]) -> GpuRunner:
@@ -195,16 +183,6 @@ def milliseconds(runners: Mapping[str, GpuRunner], rounds: int) -> dict[str, flo
     plan = MeasuringPlan(rounds=rounds, sample_s=_SAMPLE_S, warm_up_s=_SAMPLE_S, pause_s=_PAUSE_S)
     timers = {label: partial(launched_seconds, runner) for label, runner in runners.items()}
     return {label: median(samples) * 1e3 for label, samples in in_turns(timers, plan).items()}
-
-
-def launched_seconds(runner: GpuRunner, runs: int) -> float:
-    """Mean seconds of so many runs, launched one after the other."""
-    runner.wait()
-    began = time.perf_counter()
-    for _ in range(runs):
-        runner.launch()
-    runner.wait()
-    return (time.perf_counter() - began) / runs
 
 
 @contextmanager

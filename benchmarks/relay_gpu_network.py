@@ -18,7 +18,8 @@ from typing import Any
 
 import click
 
-from benchmarks.gpu_network import GpuRunner, alone, milliseconds
+from benchmarks.gpu_network import alone, milliseconds
+from tunehub_builder.bench.gpu_runs import GpuRunner
 
 TUNEHUB, TOPHUB, STEPS = "tunehub", "tophub", "steps"
 ROUNDS = 9

@@ -172,7 +172,8 @@ def measure(run: Callable[[], Any], folder: Path, lock: str, rounds: int) -> dic
     import numpy as np
     import torch
 
-    from benchmarks.gpu_network import GpuRunner, alone, milliseconds
+    from benchmarks.gpu_network import alone, milliseconds
+    from tunehub_builder.bench.gpu_runs import GpuRunner
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dynamic.compiling import Ahead, CompiledModel, compiled
-from benchmarks.gpu_network import GpuRunner, launched_seconds
-from benchmarks.zoo.runtimes import gpu_runner, recorded_graph
+from benchmarks.zoo.runtimes import recorded_graph
 from tunehub_builder import networks
+from tunehub_builder.bench.gpu_runs import GpuRunner, gpu_runner, launched_seconds
 from tunehub_builder.bench.runtimes import Arrays, Prepared, Runtime, onnxruntime_session, tvm_runner
 from tunehub_builder.networks import Network
 from tunehub_builder.networks.onnx_file import OnnxFile

@@ -7,15 +7,16 @@ another computation. On a GPU all use CUDA graphs, TVM where it can record one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu_network import GpuRunner, alone, launched_seconds, this_gpu
+from benchmarks.gpu_network import alone, this_gpu
 from benchmarks.zoo.architectures import architecture
 from benchmarks.zoo.export import seeded_model
+from tunehub_builder.bench.gpu_runs import GpuRunner, gpu_runner, launched_seconds, recorded_or_not
 from tunehub_builder.bench.runtimes import Arrays, OnnxRuntime, OpenVino, Prepared, Runtime, TvmDefault, tvm_runner
 from tunehub_builder.networks import Network
 from tunehub_builder.tuning.intrinsics import load_cuda_intrinsics
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _PROFILED_RUNS = 3
 _WARM_UP = 3
-_GRAPHS = {"relax.backend.use_cuda_graph": True}
 
 
 def runtimes(device: str, lock: str, *, checking: bool) -> list[Runtime]:
@@ -82,25 +82,15 @@ class GpuTvm:
         target, module = tvm.target.Target(this_gpu().tvm_config()), network.relax_module()
         began = time.perf_counter()
         with tunehub.context(target) if self.served else nullcontext() as hub:
-            runner = self._graphs_or_not(lambda: tvm.compile(module, target), network.sample_inputs())
+            runner = recorded_or_not(lambda: tvm.compile(module, target), partial(self._ran, network.sample_inputs()))
         compile_s = time.perf_counter() - began
         report = None if hub is None else replace(hub.report(), functions={})
         return _prepared(runner, compile_s, self.lock, report)
 
-    def _graphs_or_not(self, compile_it: Callable[[], Any], inputs: Mapping[str, Any]) -> GpuRunner:
-        """Recording CUDA graphs is TVM's business and fails for some modules, which then run without."""
-        import tvm
-
-        try:
-            with tvm.transform.PassContext(opt_level=3, config=_GRAPHS):
-                executable = compile_it()
-            with alone(self.lock):
-                runner = gpu_runner(executable, inputs)
-                runner()
-        except Exception:
-            executable = compile_it()
-            with alone(self.lock):
-                runner = gpu_runner(executable, inputs)
+    def _ran(self, inputs: Mapping[str, Any], executable: Any) -> GpuRunner:
+        with alone(self.lock):
+            runner = gpu_runner(executable, inputs)
+            runner()
         return runner
 
 
@@ -111,21 +101,6 @@ def _prepared(runner: GpuRunner, compile_s: float, lock: str, report: Report | N
             return found
 
     return Prepared(run=run, compile_s=compile_s, report=report, timer=partial(launched_seconds, runner))
-
-
-def gpu_runner(executable: Any, inputs: Mapping[str, Any]) -> GpuRunner:
-    """Run what TVM has compiled for this machine's first GPU."""
-    import tvm
-    from tvm import relax
-
-    device = tvm.cuda(0)
-    main = relax.VirtualMachine(executable, device)["main"]
-    arguments = [tvm.runtime.tensor(value, device) for value in inputs.values()]
-
-    def arrays(result: Any) -> Arrays:
-        return [item.numpy() for item in ([result] if hasattr(result, "numpy") else result)]
-
-    return GpuRunner(lambda: main(*arguments), device.sync, arrays)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from tunehub.cuda.cost import COSTS, DEFAULT_COSTS, as_tiles, seconds
 from tunehub.target.nvidia import Gpu
+from tunehub_builder.bench import gpu_runs
 
 pytestmark = pytest.mark.slow
 
@@ -58,8 +59,8 @@ def test_results_are_kept_and_read(tmp_path: Path) -> None:
 
 def test_runs_are_launched_without_waiting_for_each() -> None:
     events: list[str] = []
-    runner = gpu_network.GpuRunner(lambda: events.append("launch"), lambda: events.append("wait"), lambda _: None)
-    assert gpu_network.launched_seconds(runner, 3) > 0
+    runner = gpu_runs.GpuRunner(lambda: events.append("launch"), lambda: events.append("wait"), lambda _: None)
+    assert gpu_runs.launched_seconds(runner, 3) > 0
     assert events == ["wait", "launch", "launch", "launch", "wait"]
     assert gpu_network.milliseconds({"a": runner, "b": runner}, 1).keys() == {"a", "b"}
 

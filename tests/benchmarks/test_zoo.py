@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.gpu_network import GpuRunner
 from benchmarks.table import Row
 from benchmarks.zoo import run_zoo, select
 from benchmarks.zoo import runtimes as zoo_runtimes
@@ -24,6 +24,7 @@ from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan
+from tunehub_builder.bench.gpu_runs import GpuRunner, recorded_or_not
 from tunehub_builder.bench.runtimes import onnxruntime_session
 
 PLAN = MeasuringPlan(rounds=2, sample_s=0.0, cutoff=5.0)
@@ -205,5 +206,5 @@ def test_a_module_whose_cuda_graph_cannot_be_recorded_runs_without(
     monkeypatch.setattr(zoo_runtimes, "gpu_runner", runner)
     runtime = zoo_runtimes.GpuTvm(name="tunehub", served=True, lock=str(tmp_path / "lock"))
     compiled = iter(["with a graph", "without"])
-    assert runtime._graphs_or_not(lambda: next(compiled), {})() == ["without"]
+    assert recorded_or_not(lambda: next(compiled), partial(runtime._ran, {}))() == ["without"]
     assert tried == ["with a graph", "without"]

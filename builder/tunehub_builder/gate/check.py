@@ -117,7 +117,7 @@ def check_package(
         except OSError as error:
             raise BuilderError(f"{path}: {error.strerror}; give a package file (.tunepkg)") from error
         options = PoolOptions(workers=1, threads=resources.threads, log=str(Path(folder) / "native.log"))
-        for position, judged in enumerate(judge_networks(RelaxNetworks(digest=file.digest), found, options), 1):
+        for position, judged in enumerate(judge_networks(RelaxNetworks.of(file), found, options), 1):
             for verdict in judged:
                 show(verdict, position, len(found))
             verdicts += judged
@@ -146,7 +146,7 @@ def _end_to_end(
         file = RecordFile(path=path, target=run.target, layout=layout, evidence=evidence)
         found = network_cases(run.networks, names, models, file)
         options = PoolOptions(workers=1, threads=resources.threads, log=str(directory.log))
-        backend, journal = RelaxNetworks(digest=file.digest), network_journal(directory)
+        backend, journal = RelaxNetworks.of(file), network_journal(directory)
         return network_results(check_networks(backend, journal, found, options, shown_on(stream)))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -18,11 +19,13 @@ _TRY_OUT = MeasuringPlan(rounds=2, sample_s=0.0, budget_s=0.0)
 
 
 class Finalist(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One candidate at the gate. ``reason`` says why it is out, ``tuning_s`` is its time while tuning."""
+    """One candidate at the gate. ``reason`` says why it is out, ``tuning_s`` is its time while tuning, ``cold_s`` are
+    samples with operands from memory."""
 
     source: str
     tuning_s: float
     run_s: tuple[float, ...] = ()
+    cold_s: tuple[float, ...] = ()
     difference: float | None = None
     reason: str | None = None
 
@@ -49,8 +52,7 @@ class WorkerLostError(Exception):
 class FinalistRunner(Protocol):
     """Where the finalists of one workload are built and run, in a process of their own.
 
-    A ``position`` is the place of a finalist among those of the last build. :meth:`difference` and :meth:`time` raise
-    WorkerLostError.
+    A ``position`` is the place of a finalist among those of the last build. What measures raises WorkerLostError.
     """
 
     def start_build(self, numbers: Sequence[int]) -> None:
@@ -65,13 +67,18 @@ class FinalistRunner(Protocol):
     def time(self, position: int | None, runs: int) -> float:
         """Mean seconds of so many runs of a finalist; None: of the default."""
 
+    def time_cold(self, position: int, runs: int) -> float | None:
+        """The same with operands from memory; None where that cannot be timed, or is the same: they are small. Asked
+        only of what is compared with what serves without a record."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalistRules:
     """What a finalist must show, and how it is timed. ``tolerance`` is the most that its output may differ.
 
     ``preferred`` is the number of a finalist that wins unless another is ``min_gain`` times as fast. ``own`` is the
-    number of what serves without a record: it never wins, and who wins must not be so much slower.
+    number of what serves without a record: it never wins, and who wins must not be so much slower, also with operands
+    from memory: some tiles are faster only while these are in the cache.
     """
 
     plan: MeasuringPlan
@@ -123,19 +130,24 @@ class FinalistComparison:
     def decide(self, default_s: tuple[float, ...] = (), reason: str | None = None) -> ComparedFinalists:
         """Who wins by the times so far; ``reason`` is why nobody can."""
         timed = {number: self.finalists[number].run_s for number in self.running if self.finalists[number].run_s}
-        own_s = timed.pop(self.rules.own, ()) if self.rules.own is not None else ()
+        if self.rules.own is not None:
+            timed.pop(self.rules.own, None)
         winner = fastest(timed, self.rules.preferred, self.rules.min_gain) if timed else None
         if winner is not None and reason is None:
-            reason = noise_reason(default_s, timed[winner]) or self._loss_reason(timed[winner], own_s)
+            reason = noise_reason(default_s, timed[winner]) or self._loss_reason(self.finalists[winner])
         elif reason is None:
             reason = self.finalists[0].reason or "no finalist is left"
         return ComparedFinalists(finalists=tuple(self.finalists), default_s=default_s, winner=winner, reason=reason)
 
-    def _loss_reason(self, run_s: tuple[float, ...], own_s: tuple[float, ...]) -> str | None:
-        """Why a winner that took ``run_s`` is worse than nothing: ``own_s`` is what serves without a record."""
-        if not own_s or median(run_s) <= self.rules.min_gain * median(own_s):
+    def _loss_reason(self, winner: Finalist) -> str | None:
+        """Why a winner is worse than nothing, which is what serves without a record."""
+        if self.rules.own is None or self.rules.own not in self.running:
             return None
-        return f"{median(own_s) / median(run_s):.3g} times as fast as what serves without a record"
+        own = self.finalists[self.rules.own]
+        for run_s, own_s, how in ((winner.run_s, own.run_s, ""), (winner.cold_s, own.cold_s, ", operands from memory")):
+            if run_s and own_s and median(run_s) > self.rules.min_gain * median(own_s):
+                return f"{median(own_s) / median(run_s):.3g} times as fast as what serves without a record{how}"
+        return None
 
     def _drop_crashing(self, runner: FinalistRunner) -> None:
         """Try the finalists one by one and reject those that end the process."""
@@ -165,7 +177,25 @@ class FinalistComparison:
         default_s, *samples = in_turns({place: partial(runner.time, place) for place in places}, plan).values()
         for number, run_s in zip(self.running, samples, strict=True):
             self._state(number, run_s=run_s)
+        self._time_cold(runner, positions, self.decide(default_s).winner, plan)
         return default_s, None
+
+    def _time_cold(
+        self, runner: FinalistRunner, positions: Mapping[int, int], winner: int | None, plan: MeasuringPlan
+    ) -> None:
+        """Time the ``winner`` and what serves without a record with operands from memory."""
+        own = self.rules.own
+        if own is None or own not in self.running or winner is None:
+            return
+        timers = {number: partial(runner.time_cold, positions[number]) for number in (winner, own)}
+        if None in [timer(1) for timer in timers.values()]:
+            return
+
+        def timed(number: int, runs: int) -> float:
+            return timers[number](runs) or math.inf
+
+        for number, cold_s in in_turns({number: partial(timed, number) for number in timers}, plan).items():
+            self._state(number, cold_s=cold_s)
 
     def _output_reason(self, runner: FinalistRunner, number: int, position: int) -> str | None:
         """Compare one finalist's output with the default's; the difference is kept."""

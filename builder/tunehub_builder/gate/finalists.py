@@ -39,7 +39,9 @@ class Distilled:
     def digest(self) -> str:
         """Names this choice of finalists: a verdict on other ones is out of date."""
         candidates = [msgspec.to_builtins(trial.candidate) for trial in self.best]
-        text = json.dumps([*candidates, *(["beside the rule"] if self.beside_rule else [])], separators=(",", ":"))
+        text = json.dumps(
+            [*candidates, *(["beside the rule", "from memory, too"] if self.beside_rule else [])], separators=(",", ":")
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -45,9 +45,9 @@ class NetworkSession(ABC):
         return told
 
     def difference(self, variant: str) -> float:
-        """The largest difference of an output from the default's, relative to its largest, over some runs."""
+        """The largest difference of an output from what is expected, relative to its largest, over some runs."""
         if self._expected is None:
-            self._expected = self._built[DEFAULT].outputs()
+            self._expected = self.expected()
         outputs = (self._built[variant].outputs() for _ in range(_RUNS_COMPARED))
         return max(difference(found, self._expected) for found in outputs)
 
@@ -62,6 +62,10 @@ class NetworkSession(ABC):
         self._built.clear()
         self._expected = None
         self._patience = Patience(left=self._patience_s)
+
+    def expected(self) -> list[Any]:
+        """The outputs that others are compared with: the default's."""
+        return self._built[DEFAULT].outputs()
 
     @abstractmethod
     def open(self, case: str) -> None:

@@ -51,7 +51,8 @@ class WorkloadCase(Generic[_Verdict]):
 class WorkloadBackend(Protocol[_Entry, _Verdict]):
     """A work directory's workloads, for one generation of TVM.
 
-    A worker's session answers ``difference`` and ``time`` by the numbers of :mod:`tunehub.measure.session`.
+    A worker's session answers ``difference`` and ``time`` by the numbers of :mod:`tunehub.measure.session`, on a GPU
+    ``time_cold``, too.
     """
 
     @property
@@ -144,6 +145,11 @@ class _WorkerRunner(Generic[_Verdict]):
         if kind != "ok" or not value > 0:
             raise WorkerLostError(f"the timer gave {value}")
         return float(value)
+
+    def time_cold(self, position: int, runs: int) -> float | None:
+        """As the port says."""
+        kind, value = self._ask("time_cold", packed(position), runs)
+        return float(value) if kind == "ok" and value is not None else None
 
     def _ask(self, *request: Any) -> Answer:
         kind, value = self.worker.ask(request, self.limits.run_s)

@@ -1,4 +1,5 @@
-"""A network in half precision: weights and inputs are float16, matmuls and convolutions accumulate in float32.
+"""A network in half precision: weights and inputs are float16, matmuls and convolutions accumulate in float32. And the
+other way: one in half precision as it is in float32, with which its outputs are compared.
 
 tvm and onnx are imported only when a model is asked for.
 """
@@ -56,3 +57,33 @@ def half(network: Network, name: str) -> Network:
     return Network(
         name=name, source=f"{network.source}, {DTYPE}", inputs=network.inputs, dtype=DTYPE, definition=definition
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinglePrecision:
+    """The network `half`, which is in half precision, in float32: with the same weights, which float16 can hold."""
+
+    half: Definition
+    name: str
+
+    def relax_module(self) -> tvm.IRModule:
+        """See `Network.relax_module`."""
+        from tunehub_builder.networks.onnx_import import to_relax
+
+        return to_relax(self.onnx_model(), self.name)
+
+    def onnx_model(self) -> onnx.ModelProto:
+        """See `Network.onnx_model`."""
+        from tunehub_builder.networks.onnx_model import to_single
+
+        model = self.half.onnx_model()
+        to_single(model)
+        return model
+
+
+def in_single(network: Network) -> Definition | None:
+    """A network in half precision as it is in float32; None for another one."""
+    if network.dtype != DTYPE:
+        return None
+    known = network.definition
+    return known.whole if isinstance(known, HalfPrecision) else SinglePrecision(half=known, name=network.name)

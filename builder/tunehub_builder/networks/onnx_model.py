@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from tunehub_builder.networks.onnx_shapes import keep_shapes
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
 FIRST_OPSET_WITH_BROADCASTING_SUM = 8
 FIRST_OPSET_WITH_AXES_AS_INPUTS = 13  # of Unsqueeze
+_TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are types of elements
 _ZIP = b"PK\x03\x04"
 _LFS = b"version https://git-lfs.github.com/spec/"
 
@@ -131,6 +132,31 @@ def to_half(model: onnx.ModelProto) -> None:
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if value.type.tensor_type.elem_type == single:
             value.type.tensor_type.elem_type = half
+
+
+def to_single(model: onnx.ModelProto) -> None:
+    """Make every float16 tensor of a model float32: weights, inputs, outputs, and what nodes name."""
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    for graph in _graphs(model.graph):
+        given = [attribute for node in graph.node for attribute in node.attribute]
+        for tensor in (*graph.initializer, *(a.t for a in given if a.type == onnx.AttributeProto.TENSOR)):
+            if tensor.data_type == half:
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
+        for attribute in given:
+            if attribute.name in _TYPES and attribute.i == half:
+                attribute.i = single
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == half:
+                value.type.tensor_type.elem_type = single
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _graphs(inner)
 
 
 def sanitise_interface(model: onnx.ModelProto) -> None:

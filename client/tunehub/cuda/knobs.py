@@ -3,14 +3,16 @@
 The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`), ``split_k`` (:mod:`tunehub.cuda.split_k`, of pieces),
 ``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`) and ``warpgroups`` (:mod:`tunehub.cuda.hopper`, of sm_90 alone), and
 knobs are the fields of a tile. For a function with open axes the knob ``length`` goes with them: they are those of a
-piece of that length (:mod:`tunehub.cuda.open_sizes`). What a record says is held to the bounds that the rules have for
-their own tiles; the checks of every schedule come on top.
+piece of that length (:mod:`tunehub.cuda.open_sizes`); that of ``warpgroups`` is the shortest that its blocks divide.
+What a record says is held to the bounds that the rules have for their own tiles; the checks of every schedule come on
+top.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -19,14 +21,16 @@ from msgspec import Meta
 from tunehub.cuda import split_k, tensor_core
 from tunehub.cuda.attention.spec import attention_of
 from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.hopper.open_rows import over_rows
 from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.open_function import OpenFunction, open_function
-from tunehub.cuda.open_matmul import open_matmul
+from tunehub.cuda.open_matmul import OpenMatmul, open_matmul
 from tunehub.cuda.open_sizes import piece_problem
 from tunehub.cuda.open_split_k import DividedRows, divided_rows
+from tunehub.cuda.open_tensor_cores import grid_of
 from tunehub.cuda.pieces import RowBlocks
 from tunehub.cuda.rule import Tile, is_within, ranked
 from tunehub.cuda.sizes import candidates
@@ -46,6 +50,7 @@ from tunehub.templates import CUDA_VERSIONS, KnobError, Knobs, NamedKnobs, read_
 _BEST, _FURTHER, _APART = 10, 40, 5  # tiles worth measuring: the best ones, and every fifth of those behind them
 _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
+_OF_SIZE = 2  # tiles for warpgroups of each size
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
 _TILES: Mapping[str, type[SplitTile | TensorTile | WarpgroupTile]] = {
     SPLIT_K: SplitTile,
@@ -100,13 +105,14 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     length, whole = named.knobs.get(_LENGTH), open_function(function)
     if whole is None or not isinstance(length, int) or not 1 <= length <= _MOST_LENGTH:
         raise KnobError(f"pieces of {length} do not make up the function")
+    tile = read_tile(named)
+    if isinstance(tile, WarpgroupTile):
+        return _open_by_warpgroups(whole, tile, length, target)
     scheduled = by_knobs(whole.piece(length), target, named).mod["main"]
-    return whole.over(scheduled, length, _row_blocks(whole, read_tile(named), length))
+    return whole.over(scheduled, length, _row_blocks(whole, tile, length))
 
 
-def _row_blocks(
-    whole: OpenFunction, tile: Tile | SplitTile | TensorTile | WarpgroupTile, length: int
-) -> RowBlocks | None:
+def _row_blocks(whole: OpenFunction, tile: Tile | SplitTile | TensorTile, length: int) -> RowBlocks | None:
     """What the blocks of ``tile`` compute in pieces of the ``length`` that it divides; None for others."""
     product = open_matmul(whole, split_k.matmul_of) if isinstance(tile, SplitTile) else None
     if product is None or not isinstance(tile, SplitTile):
@@ -162,6 +168,9 @@ def _half_space(matmul: Matmul, target: Any) -> list[TileChoice]:
 
 def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
     """For each size the best tile, as a kernel for all sizes."""
+    product = _open_product(whole, target)
+    if product is not None:
+        return [_choice(WARPGROUPS, tile, {_LENGTH: product.length(tile.block[0])}) for tile in _of_sizes(product)]
     found = piece_problem(whole)
     loop = None if found is None else found[0].open_loop
     if found is not None and loop is not None:
@@ -175,6 +184,20 @@ def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
         for length, matmul in matmuls
         if matmul is not None
         for tile in ranked_on_tensor_cores(matmul, _OF_LENGTH)
+    ]
+
+
+def _open_product(whole: OpenFunction, target: Any) -> OpenMatmul | None:
+    """The product that warpgroups serve at all sizes, if it is one."""
+    product = open_matmul(whole, warpgroups.matmul_in) if warpgroups.serves(target) else None
+    return product if product is not None and suits(product.two) else None
+
+
+def _of_sizes(product: OpenMatmul) -> list[WarpgroupTile]:
+    """Of each size the tile that should take least, then of each the next one."""
+    by_size = [warpgroups.ranked(product.at(size), _OF_SIZE) for size in grid_of(product).sizes]
+    return list(dict.fromkeys(tile for place in zip_longest(*by_size) for tile in place if tile is not None))[
+        :_MEASURED
     ]
 
 
@@ -225,6 +248,16 @@ def _by_warpgroups(mod: Any, tile: WarpgroupTile, target: Any) -> Any:
     if matmul is None or not suits(matmul) or tile not in set(tiles(matmul)):
         raise KnobError(f"{tile} is none of the tiles of this function for the warpgroups of this GPU")
     return warpgroups.by_tile(mod, matmul, tile, target)
+
+
+def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Any) -> Any:
+    product = _open_product(whole, target)
+    if product is None:
+        raise KnobError("kernels for warpgroups do not fit this function, GPU or TVM")
+    known = (tiles(product.at(size)) for size in (*grid_of(product).sizes, length))
+    if length != product.length(tile.block[0]) or not any(tile in each for each in known):
+        raise KnobError(f"{tile} is none of the tiles of this function for warpgroups, in pieces of {length}")
+    return warpgroups.for_own_target(over_rows(whole, tile), target)
 
 
 def _tile_choice(tile: Tile, more: Mapping[str, int] | None = None) -> TileChoice:

@@ -38,7 +38,7 @@ _MOST_LENGTH = 512  # of a piece
 _FEWEST_PIXELS = 32  # of an image
 
 
-class _Grid(NamedTuple):
+class SizeGrid(NamedTuple):
     """``sizes`` at which times are compared, those of which the best tiles are ``tried``, and how many ``kernels``."""
 
     sizes: tuple[int, ...]
@@ -46,8 +46,8 @@ class _Grid(NamedTuple):
     kernels: int
 
 
-_ROWS = _Grid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (16, 64, 256, 1024), 4)
-_IMAGES = _Grid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
+_ROWS = SizeGrid((16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (16, 64, 256, 1024), 4)
+_IMAGES = SizeGrid((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64), (1, 3, 8, 16), 2)
 _PADDED = 65  # rows from which TVM's rule takes tensor cores; of an open number it always does
 
 _Tile: TypeAlias = "TensorTile | WarpgroupTile"
@@ -116,7 +116,7 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile,
     """The best tiles of some sizes, in their order. Raises NoTileError where CUDA's headers for all of them are
     missing."""
     found: dict[_Tile, None] = {}
-    grid = _grid(matmul)
+    grid = grid_of(matmul)
     if warpgroups.serves(target) and suits(matmul.two):
         found = {tile: None for size in grid.sizes for tile in warpgroups.ranked(matmul.at(size), 1)}
     if found and missing_for_tensor_cores() is not None:
@@ -127,7 +127,8 @@ def _likely(whole: OpenFunction, matmul: OpenMatmul, target: Any) -> dict[_Tile,
     return {tile: None for tile in found if matmul.length(tile.block[0]) <= _MOST_LENGTH}
 
 
-def _grid(matmul: OpenMatmul) -> _Grid:
+def grid_of(matmul: OpenMatmul) -> SizeGrid:
+    """The sizes that are compared: numbers of rows, or of images."""
     return _IMAGES if matmul.of_one >= _FEWEST_PIXELS else _ROWS
 
 
@@ -155,10 +156,10 @@ def _over_pieces(whole: OpenFunction, tile: TensorTile) -> Any:
 
 def _chosen(matmul: OpenMatmul, tiles: Sequence[_Tile]) -> list[_Range]:
     """What should take least in each range of sizes; images are not left to TVM."""
-    sizes, _, kernels = _grid(matmul)
+    sizes, _, kernels = grid_of(matmul)
     times = [[_seconds(matmul.at(size), tile) for size in sizes] for tile in tiles]
     candidates: list[_Tile | None] = [*tiles]
-    if _grid(matmul) is _ROWS:
+    if grid_of(matmul) is _ROWS:
         times.append([default_s(matmul.at(max(size, _PADDED))) / GUESS_MARGIN for size in sizes])
         candidates.append(None)
     if not candidates:

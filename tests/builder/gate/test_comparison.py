@@ -72,6 +72,9 @@ class _NoDevice:
     def time(self, position: int | None, runs: int) -> float:
         raise WorkerLostError("the timer gave nothing")
 
+    def time_cold(self, position: int, runs: int) -> float | None:
+        raise AssertionError("nothing runs")
+
 
 def test_when_nothing_runs_the_reason_is_why_and_not_what_a_second_try_of_nothing_says() -> None:
     finalists = [Finalist(source="template", tuning_s=1.0), Finalist(source="template", tuning_s=2.0)]
@@ -87,6 +90,37 @@ def test_who_wins_is_no_slower_than_what_serves_without_a_record(own_s: float, a
     assert compared.winner == 0, "the rule wins nothing"
     assert (compared.reason is None) == admitted
     assert admitted or compared.reason == "0.9 times as fast as what serves without a record"
+
+
+class _Timed:
+    """A finalist that wins in the cache, and takes ``cold_s`` with operands from memory where the rule takes 1 s."""
+
+    def __init__(self, cold_s: float | None) -> None:
+        self._hot, self._cold = {None: 2.0, 0: 0.5, 1: 0.6}, {0: cold_s, 1: 1.0}
+
+    def start_build(self, numbers: Sequence[int]) -> None:
+        raise AssertionError("it was built")
+
+    def built(self) -> Answer:
+        raise AssertionError("it was built")
+
+    def difference(self, position: int) -> Answer:
+        return "ok", 0.0
+
+    def time(self, position: int | None, runs: int) -> float:
+        return self._hot[position]
+
+    def time_cold(self, position: int, runs: int) -> float | None:
+        return self._cold[position]
+
+
+@pytest.mark.parametrize(("cold_s", "admitted"), [(0.9, True), (1.005, True), (1.25, False), (None, True)])
+def test_who_wins_in_the_cache_must_not_lose_with_operands_from_memory(cold_s: float | None, admitted: bool) -> None:
+    finalists = [Finalist(source="template", tuning_s=1.0), Finalist(source="rule", tuning_s=0.0)]
+    compared = FinalistComparison.of(finalists, replace(rules(), own=1)).run(_Timed(cold_s), ("ok", [None] * 3))
+    assert (compared.winner, compared.reason is None) == (0, admitted)
+    assert admitted or compared.reason == "0.8 times as fast as what serves without a record, operands from memory"
+    assert compared.finalists[0].cold_s == (() if cold_s is None else (cold_s,) * PLAN.rounds)
 
 
 def test_what_no_rule_serves_is_judged_by_the_default_alone() -> None:

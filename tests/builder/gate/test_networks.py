@@ -5,26 +5,28 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import tvm
 from click.testing import CliRunner
+from tests.tiny_networks import tiny_mobilenet
 
 from tunehub.measure.protocol import MeasuringPlan
-from tunehub_builder.backends.relax import network_gate
+from tunehub_builder.backends.relax import network_gate, network_worker
 from tunehub_builder.backends.relax.network_gate import RecordFile, RelaxNetworks, network_cases, network_journal
-from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase
+from tunehub_builder.backends.relax.network_worker import RelaxNetworkCase, RelaxNetworkSession
+from tunehub_builder.bench.gpu_runs import GpuRunner
 from tunehub_builder.cli.check import check as check_command
 from tunehub_builder.cli.tune import tune as tune_command
 from tunehub_builder.exceptions import BuilderError, PackingError
-from tunehub_builder.gate import check as gate_check
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.journal import is_due, latest
 from tunehub_builder.gate.networks import NetworkVerdict, VariantTimes, judge_networks
 from tunehub_builder.networks import UnknownNetworkError
+from tunehub_builder.networks.onnx_model import to_half
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.tuning.runner.pool import PoolOptions
 from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -84,6 +86,63 @@ def test_others_are_rejected_with_the_reason(changes: dict[str, VariantTimes], r
 def test_without_a_plain_compile_the_default_decides() -> None:
     assert decided(plain=VariantTimes(reason="does not build")).admitted
     assert verdict_on({"default": GOOD["default"]}).reason == "was not measured"
+
+
+@pytest.mark.parametrize(("apart", "admitted"), [(1e-3, True), (9e-3, True), (1.1e-2, False)])
+def test_in_half_precision_outputs_may_be_as_far_off_as_the_defaults_own(apart: float, admitted: bool) -> None:
+    """All are compared with float32; TVM's default adds up in half precision itself."""
+    measured = {
+        **GOOD,
+        "default": replace(GOOD["default"], difference=1e-2),
+        "tuned": replace(GOOD["tuned"], difference=apart),
+    }
+    (verdict,) = RelaxNetworks(digest="d").verdicts(msgspec.structs.replace(CASE, half=True), measured, 2)
+    assert (verdict.admitted, verdict.tolerance) == (admitted, 1e-2), verdict.reason
+    wrong = measured | {"plain": VariantTimes(reason="differs", difference=0.5), "default": GOOD["default"]}
+    (verdict,) = RelaxNetworks(digest="d").verdicts(msgspec.structs.replace(CASE, half=True), wrong, 2)
+    assert (verdict.admitted, verdict.tolerance) == (apart <= 2e-3, 2e-3)
+
+
+def test_on_a_gpu_networks_are_measured_for_a_shorter_time(tmp_path: Path) -> None:
+    (tmp_path / "r").write_bytes(b"")
+    plans = [
+        RelaxNetworks.of(RecordFile(path=tmp_path / "r", target={"kind": kind}, layout="keep")).plan
+        for kind in ("cuda", "llvm")
+    ]
+    assert plans[0].sample_s < plans[1].sample_s
+
+
+def test_on_a_gpu_runs_are_recorded_and_launched_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    def runner(executable: str, _inputs: Any) -> GpuRunner:
+        return GpuRunner(lambda: events.append(executable), lambda: events.append("wait"), lambda _: [0.0])
+
+    session = RelaxNetworkSession()
+    session._target, session._inputs = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}), {}
+    monkeypatch.setattr(session, "_executable", lambda variant: (variant, {"exact": 2}))
+    monkeypatch.setattr(network_worker, "gpu_runner", runner)
+    assert session.build("tuned") == {"exact": 2}
+    assert session.time("tuned", 2, False) > 0
+    assert events == ["tuned", "wait", "wait", "tuned", "tuned", "wait"]
+
+
+def test_a_network_in_half_precision_is_compared_with_float32(tmp_path: Path, target: dict[str, Any]) -> None:
+    import onnx
+
+    model = tiny_mobilenet().onnx_model()
+    to_half(model)
+    path = tmp_path / "half.onnx"
+    onnx.save(model, path)
+    records = RecordFile(path=tmp_path / "r", target=target, layout="keep")
+    (case,) = network_cases((), (), [path], records)
+    assert case.half
+    session = RelaxNetworkSession()
+    session.task("half", msgspec.json.encode(case).decode())
+    (expected,) = session.expected()
+    assert expected.dtype == "float32"
+    session.build("default")
+    assert 0 < session.difference("default") < 1e-1
 
 
 def test_verdicts_on_other_records_do_not_count() -> None:
@@ -167,7 +226,7 @@ def test_from_tuning_to_a_package_with_the_networks_times(
 ) -> None:
     monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    monkeypatch.setattr(gate_check, "RelaxNetworks", partial(RelaxNetworks, plan=QUICK))
+    monkeypatch.setattr(network_gate, "PLAN", QUICK)
     # One trial finds what a client does by itself: which of the two is faster is noise.
     monkeypatch.setattr(network_gate, "is_faster", lambda plain, tuned: False)
     work = tmp_path / "work"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
@@ -28,9 +30,11 @@ from tunehub_registry.template_record import TemplateRecord, encode_template_rec
 
 from ..relax.conftest import FakeHub
 from ..relax.outputs import one_after_the_other
+from .hopper.emulator import run
 from .scheduled import H200
 from .test_adapted import convolution
 from .test_open_sizes import TARGET, _largest_error, _rows
+from .test_open_tensor_cores import _linear
 from .test_tensor_core_rule import _conv, _product
 
 pytestmark = pytest.mark.slow
@@ -228,3 +232,48 @@ def test_rows_with_divided_sums_are_offered_right_and_held_to_their_space() -> N
             by_open_knobs(function, TARGET, without(choice, **changes))
     with pytest.raises(KnobError, match="none of the tiles"):
         by_open_knobs(_rows()[0], TARGET, choice)  # whose sums are short
+
+
+@pytest.fixture
+def for_warpgroups() -> Any:
+    """A product with an open number of rows whose tiles are those for warpgroups."""
+    if not warpgroups.serves(H200):
+        pytest.skip("needs TVM 0.27")
+    return _linear(768, 768)
+
+
+def test_open_products_in_half_precision_have_tiles_for_warpgroups(for_warpgroups: Any) -> None:
+    space = knob_space(for_warpgroups, H200)
+    assert 4 < len({str(choice.knobs) for choice in space}) == len(space) <= 16
+    assert {choice.template for choice in space} == {"warpgroups"}
+    for choice in (space[0], space[-1]):
+        made = by_open_knobs(for_warpgroups["main"], H200, record_of(for_warpgroups, choice))
+        assert str(made.attrs["target"].attrs["arch"]) == "sm_90a"
+        check_function(made, for_warpgroups["main"], H200)
+    rows = math.prod((space[0].knobs["groups"][0], space[0].knobs["rows"]))
+    assert space[0].knobs["length"] == rows
+    for changes in ({"length": rows + 1}, {"stages": 99}, {"cluster": 3}, {"columns": 48}):
+        with pytest.raises(KnobError, match="none of the tiles"):
+            by_open_knobs(for_warpgroups["main"], H200, without(space[0], **changes))
+    with pytest.raises(KnobError, match="do not fit"):
+        by_open_knobs(for_warpgroups["main"], TARGET, space[0])  # sm_80
+
+
+def test_a_ladder_with_kernels_for_warpgroups_is_compiled_for_their_architecture(for_warpgroups: Any) -> None:
+    space = knob_space(for_warpgroups, H200)
+    record = ladder(for_warpgroups["main"], step(32, 16, None), step(256, 128, space[0]), step(None, 512, space[-1]))
+    found = Scheduling(for_warpgroups["main"], H200, FakeHub(of_symbols=[record]))  # type: ignore[arg-type]
+    assert found.outcome.rung == "exact", found.outcome.rejected
+    assert found.served is not None and found.served.sizes == "rule for n <= 32, exact above"
+    assert str(found.function.attrs["target"].attrs["arch"]) == "sm_90a"
+
+
+@pytest.mark.no_cover
+def test_a_tile_for_warpgroups_computes_all_rows(for_warpgroups: Any) -> None:
+    del for_warpgroups  # a smaller one is quicker
+    mod, rng = _linear(72, 136), np.random.default_rng(0)
+    x, w, bias = (rng.standard_normal(shape).astype("float16") for shape in ((130, 136), (72, 136), (72,)))
+    out = np.full((130, 72), np.nan, "float16")
+    run(by_open_knobs(mod["main"], H200, knob_space(mod, H200)[-1]), x, w, bias, out)
+    expected = x.astype("float32") @ w.T.astype("float32") + bias.astype("float32")
+    assert np.abs(out - expected).max() <= 2e-3 * np.abs(expected).max()

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from tunehub.measure.difference import tolerance
+from tunehub.measure.difference import difference_reason, tolerance
 from tunehub.measure.protocol import MeasuringPlan, is_faster
 from tunehub_builder import networks
 from tunehub_builder.backends.relax.network_worker import (
@@ -38,7 +38,7 @@ from tunehub_builder.gate.networks import (
     digest_of,
     reason_against,
 )
-from tunehub_builder.networks import Precision
+from tunehub_builder.networks import Precision, half
 from tunehub_builder.tuning.journal import LineJournal
 from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import NetworkEntry
@@ -47,6 +47,8 @@ _PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _FILES = "onnx file "  # how the sources of networks from files begin
 LIMITS = BuildLimits(build_s=1800.0, run_s=1800.0)
 PLAN = MeasuringPlan(rounds=7, sample_s=0.25, warm_up_s=0.25, pause_s=0.05, budget_s=8.0, only_first=True)
+_GPU_PLAN = MeasuringPlan(rounds=9, sample_s=0.03, warm_up_s=0.03, budget_s=1.0, only_first=True)
+_GROSS = 1.0  # of the largest output: in half precision what is further off is wrong, whatever the default's own error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,10 +93,12 @@ def network_cases(
     for name in names:
         if not networks.is_known(name):
             raise networks.UnknownNetworkError(name, networks.names())
-    return [_case(name, None, {}, records, networks.get(name).precision) for name in names] + [
-        _case(name, path, dict(known[name].inputs) if name in known else {}, records, precision)
+    found = (networks.get(name) for name in names)
+    return [_case(each.name, None, {}, records, each.precision, each.dtype == half.DTYPE) for each in found] + [
+        _case(name, path, shapes, records, precision, _is_half(path, shapes))
         for path in models
         for name, precision in _tuned_as(path, known)
+        for shapes in [dict(known[name].inputs) if name in known else {}]
     ]
 
 
@@ -107,9 +111,18 @@ def _tuned_as(path: Path, known: Mapping[str, NetworkEntry]) -> list[tuple[str, 
     return found or [(stem, networks.from_onnx_file(path).precision)]
 
 
+def _is_half(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the model of a file is in half precision. One that cannot be read is not: opening it says why."""
+    try:
+        return networks.from_onnx_file(file, shapes=shapes).dtype == half.DTYPE
+    except networks.NetworkError:
+        return False
+
+
 def _case(
-    name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], records: RecordFile, precision: Precision
-) -> RelaxNetworkCase:
+    name: str, file: Path | None, shapes: dict[str, tuple[int, ...]], records: RecordFile, precision: Precision,
+    in_half: bool,
+) -> RelaxNetworkCase:  # fmt: skip
     return RelaxNetworkCase(
         name=name,
         file=None if file is None else str(file),
@@ -118,12 +131,15 @@ def _case(
         records=str(records.path),
         layout=records.layout,
         precision=precision,
+        half=in_half,
         evidence=None if records.evidence is None else str(records.evidence),
     )
 
 
 def _most(case: RelaxNetworkCase) -> float:
     """How far outputs may be from the default's, which computes in float32 all along."""
+    if case.half:
+        return _GROSS
     if case.precision == "bf16":
         return tolerance(["bfloat16"])
     return tolerance(["quantised"], "narrow sums") if case.precision == "int8" else TOLERANCE
@@ -137,6 +153,11 @@ class RelaxNetworks:
     plan: MeasuringPlan = PLAN
     limits: BuildLimits = LIMITS
     sessions = (RelaxNetworkSession,)
+
+    @classmethod
+    def of(cls, file: RecordFile) -> RelaxNetworks:
+        """With the records of a file, measured as its kind of target asks for: runs on a GPU are short and steady."""
+        return cls(digest=file.digest, plan=_GPU_PLAN if file.target.get("kind") == "cuda" else PLAN)
 
     def wanted(self, case: RelaxNetworkCase) -> Mapping[Hashable, str]:
         """As the port says."""
@@ -158,7 +179,12 @@ class RelaxNetworks:
     ) -> Sequence[NetworkVerdict]:
         """As the port says."""
         default, plain, tuned = (measured.get(name, NOT_MEASURED) for name in (DEFAULT, PLAIN, TUNED))
+        most = _most(case)
         reason = reason_against(measured, TUNED)
+        if reason is None and case.half:
+            others = (each.difference or 0.0 for each in (default, plain) if each.reason is None)
+            most = max(tolerance([half.DTYPE]), *others)
+            reason = difference_reason(tuned.difference or 0.0, most)
         if reason is None and plain.reason is None and is_faster(plain.run_s, tuned.run_s):
             tuned_ms, plain_ms = (statistics.median(times.run_s) * 1e3 for times in (tuned, plain))
             reason = f"takes {tuned_ms:.4g} ms with the records and {plain_ms:.4g} ms without any"
@@ -173,7 +199,7 @@ class RelaxNetworks:
                 plain_s=plain.run_s,
                 tuned_s=tuned.run_s,
                 difference=tuned.difference,
-                tolerance=_most(case),
+                tolerance=most,
                 rungs=tuned.told or {},
                 precision=case.precision,
                 accuracy=tuned.accuracy,

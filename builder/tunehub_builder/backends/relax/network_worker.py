@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ from tunehub.measure.protocol import wall_timer
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub.records.lookup import EmptyLookup, LayeredLookup, Measured
 from tunehub.target.host import physical_cores
+from tunehub_builder.bench.gpu_runs import GpuRunner, gpu_runner, launched_seconds, recorded_or_not
 from tunehub_builder.gate.accuracy import accuracy_of
 from tunehub_builder.gate.network_session import DEFAULT, BuiltNetwork, NetworkSession
 from tunehub_builder.networks import Precision
+from tunehub_builder.networks.half import in_single
 from tunehub_registry.evidence import Accuracy, RecordEvidence, read_evidence
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ _PATIENCE_S = 20.0
 class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs of a network: its name, or its ONNX ``file`` with the ``shapes`` of open inputs; the
     ``precision`` that it has or is to have; TVM's ``target`` as JSON; the file of ``records``, the ``layout`` that they
-    are for, and the file of ``evidence``."""
+    are for, and the file of ``evidence``. ``half``: it is in half precision."""
 
     name: str
     file: str | None = None
@@ -39,6 +42,7 @@ class RelaxNetworkCase(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     precision: Precision = "float32"
     evidence: str | None = None
+    half: bool = False
 
 
 class RelaxNetworkSession(NetworkSession):
@@ -60,8 +64,39 @@ class RelaxNetworkSession(NetworkSession):
     def compiled(self, variant: str, *arguments: Any) -> tuple[BuiltNetwork, Any]:
         """As the base says; tells how many workloads each rung serves."""
         del arguments
+        if self._kind == "cuda":
+            return self._on_gpu(variant)
         executable, rungs = self._executable(variant)
         return self._loaded(variant, executable), rungs
+
+    def expected(self) -> list[Any]:
+        """As the base says; of a network in half precision, in which the default is less precise, those in float32."""
+        whole = in_single(self._network)
+        if whole is None:
+            return super().expected()
+        import tvm
+
+        executable = tvm.compile(whole.relax_module(), self._target)
+        inputs = [value.astype("float32") if value.dtype == "float16" else value for value in self._inputs.values()]
+        return _runner(tvm.relax.VirtualMachine(executable, _device(self._kind)), inputs, self._kind)()
+
+    def _on_gpu(self, variant: str) -> tuple[BuiltNetwork, dict[str, int]]:
+        """Recorded as CUDA graphs, and timed without waiting for each run: launches one by one hide what short kernels
+        take."""
+        rungs: dict[str, int] = {}
+
+        def compiled() -> Any:
+            executable, found = self._executable(variant)
+            rungs.update(found)
+            return executable
+
+        def ran(executable: Any) -> GpuRunner:
+            runner = gpu_runner(executable, self._inputs)
+            runner()
+            return runner
+
+        runner = recorded_or_not(compiled, ran)
+        return BuiltNetwork(outputs=runner, time=partial(launched_seconds, runner)), rungs
 
     def generate(self, variant: str) -> dict[str, int]:
         """Compile the network for a target that need not be here, and load nothing; how many workloads each rung
@@ -102,12 +137,15 @@ class RelaxNetworkSession(NetworkSession):
         super().drop()
         self._machines.clear()
 
+    @property
+    def _kind(self) -> str:
+        return str(self._target.kind.name)
+
     def _loaded(self, variant: str, executable: Any) -> BuiltNetwork:
         from tvm import relax
 
-        kind = str(self._target.kind.name)
-        self._machines[variant] = relax.VirtualMachine(executable, _device(kind))
-        run = _runner(self._machines[variant], self._inputs.values(), kind)
+        self._machines[variant] = relax.VirtualMachine(executable, _device(self._kind))
+        run = _runner(self._machines[variant], self._inputs.values(), self._kind)
         return BuiltNetwork(outputs=run, time=wall_timer(run))
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ CONTEXT_LOST = 70  # exit code
 _LAUNCH_S = 2e-5  # a single run is off by up to this: what a launch costs, and its jitter
 _RANDOM = 1 << 16  # numbers that fill an argument again and again
 _MOST_BYTES_KEPT = 4 << 30
+_COLD_BYTES = 128 << 20  # of operands that take turns: twice the cache of an H200
+_MOST_COPIES = 64
 _MOST_PRODUCTS = 1 << 32  # that the plainest kernels make in an eighth of a second
 _PLAIN = -1  # the number of what outputs are compared with
 
@@ -53,6 +56,8 @@ class CudaSession(TraceSession):
         self._compilers: dict[str, Any] = {}
         self._apart: dict[int, float] = {}
         self._graphs: dict[int, RecordedLaunches | None] = {}
+        self._cold: dict[int, RecordedLaunches] = {}
+        self._copies: list[list[Any]] = []
         self._plain: Callable[[], None] = _nothing  # builds what outputs are compared with
         self._on_gpu: dict[tuple[tuple[int, ...], str], Any] = {}
 
@@ -125,6 +130,19 @@ class CudaSession(TraceSession):
         with self._gpu() as device:
             return self._seconds(number, device, runs, 1)[0]
 
+    def time_cold(self, number: int, runs: int) -> float | None:
+        """Mean seconds of a launch in a CUDA graph in which so many copies of all operands take turns that each comes
+        from memory; None where they would still be in the cache. Raises what recording raises."""
+        with self._gpu():
+            if number not in self._cold:
+                library, arguments = self._built[number]
+                self._copies = self._copies or _copies(arguments, self._device())
+                if not self._copies:
+                    return None
+                own, count = cycle(self._copies), len(self._copies) * -(-_LAUNCHES // len(self._copies))
+                self._cold[number] = RecordedLaunches(lambda: library["main"](*next(own)), count)
+            return self._cold[number].seconds(max(1, runs // _LAUNCHES))
+
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
         """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.cuda.check``), the
         plainest kernels. Where these take seconds only what differs from the reference is compared with them."""
@@ -162,9 +180,11 @@ class CudaSession(TraceSession):
         return self._graphs[number]
 
     def _forget_graphs(self) -> None:
-        for graph in filter(None, self._graphs.values()):
+        for graph in (*filter(None, self._graphs.values()), *self._cold.values()):
             graph.close()
         self._graphs.clear()
+        self._cold.clear()
+        self._copies = []
 
     def _compare(self, number: int) -> None:
         self._apart[number] = self.difference(number, 0)
@@ -246,6 +266,19 @@ class CudaKnobSession(KnobSession, CudaSession):
 
     def _build_reference(self, task: str, target: Any) -> None:
         error_of(self._build_plain, task, target)
+
+
+def _copies(arguments: Sequence[Any], device: Any) -> list[list[Any]]:
+    """Copies of tensors that are larger than the cache together; none of small ones, of which that takes too many."""
+    import tvm
+
+    kinds = [(tuple(map(int, each.shape)), str(each.dtype)) for each in arguments]
+    size = sum(tensor_bytes(*kind) for kind in kinds)
+    count = max(2, -(-_COLD_BYTES // size))
+    if count > _MOST_COPIES:
+        return []
+    empty = [partial(tvm.runtime.empty, *kind, device) for kind in kinds]
+    return [[make().copyfrom(each) for make, each in zip(empty, arguments, strict=True)] for _ in range(count)]
 
 
 def _products(function: Any) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tunehub_registry.ladder_record import LadderRecord, LadderStep, StepKnobs
 
 Rule = Callable[[Any], Any | None]
+_TARGET = "target"  # an attribute of TVM's functions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +42,15 @@ def by_ladder(function: Any, target: Any, record: LadderRecord, rule: Rule) -> J
     if len(steps) == 1:
         return _checked(_by_step(function, target, steps[0], rule), function, target)
     branches = _branches(function, target, steps, rule)
-    return _checked(joined(function, size_of(function), branches), function, target)
+    found = joined(function, size_of(function), branches)
+    own = next(filter(None, map(_own_target, branches)), None)
+    return _checked(found if own is None else found.with_attr(_TARGET, own), function, target)
+
+
+def _own_target(branch: SizeBranch) -> Any | None:
+    """What a step is compiled for that has kernels of one architecture alone, as those for warpgroups."""
+    attributes = branch.function.attrs
+    return attributes.get(_TARGET) if attributes else None
 
 
 def _branches(function: Any, target: Any, steps: Sequence[LadderStep], rule: Rule) -> list[SizeBranch]:

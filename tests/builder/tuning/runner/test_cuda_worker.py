@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tunehub.measure.session import packed, unpacked
@@ -122,6 +123,38 @@ def test_many_runs_are_timed_in_a_graph_that_is_recorded_once_and_freed(
     assert (_Recorded.made, _Recorded.closed) == (1, 0)
     session.drop()
     assert _Recorded.closed == 1
+
+
+class _Library:
+    """A function that notes the tensors that it is called with."""
+
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return lambda *tensors: self.called.append(tensors)
+
+
+class _AllRecorded(_Recorded):
+    def __init__(self, launch: Any, count: int) -> None:
+        for _ in range(count):
+            launch()
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(1 << 20, 16), (3 << 20, 6), (1 << 12, None)])
+def test_operands_from_memory_are_copies_that_take_turns(
+    rows: int, copies: int | None, tvm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_worker, "RecordedLaunches", _AllRecorded)
+    session, library = _SessionOnCpu(str(tmp_path / "lock")), _Library()
+    operand = tvm.runtime.tensor(np.full((rows, 2), 7, "float32"))  # 8 bytes a row
+    session._built[packed(0)] = (library, [operand])
+    assert session.time_cold(packed(0), 100) == (None if copies is None else 1.0)
+    found = {id(tensor): float(tensor.numpy()[-1, -1]) for (tensor,) in library.called}
+    assert (len(found), set(found.values())) == ((copies, {7.0}) if copies else (0, set()))
+    assert copies is None or len(library.called) in (16, 18)
+    session.drop()
+    assert session._copies == []
 
 
 def _refused(*_: Any) -> None:
