@@ -77,6 +77,16 @@ def by_warpgroups(mod: Any, target: Any) -> tuple[Any, float] | None:
     return warpgroups.by_rule(mod, matmul, target)
 
 
+def promised_s(mod: Any, target: Any) -> float | None:
+    """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by the better of :func:`by_warpgroups`
+    and :func:`by_rule`; None when it has no product of operands in half precision. No schedule is made."""
+    matmul = warpgroups.matmul_in(mod)
+    if matmul is None:
+        return None
+    known = [warpgroups.expected_s(matmul, target), *(seconds(matmul, tile) for tile in ranked(matmul, 1))]
+    return min((each for each in known if each is not None), default=None)
+
+
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:
     """The ``count`` tiles that should take least, the best first."""
     return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))

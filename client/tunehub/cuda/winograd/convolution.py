@@ -1,4 +1,4 @@
-"""A convolution of 3×3 with unit strides in NCHW, in numbers. Pure."""
+"""A convolution of 3×3 with unit strides, in numbers. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _VECTOR = 4  # neighbours that are read at once
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainConv3x3:
     """``batch``: None where it is open; ``inputs`` and ``outputs``: channels; ``image``: rows and columns of the
-    result."""
+    result. ``half``: in float16 and NHWC, not in float32 and NCHW."""
 
     batch: int | None
     inputs: int
     outputs: int
     image: tuple[int, int]
+    half: bool = False
 
     def grid(self, tile: int) -> tuple[int, int]:
         """Tiles of ``tile``×``tile`` results down and across an image; the last ones may go over its end."""

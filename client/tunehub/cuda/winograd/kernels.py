@@ -23,33 +23,39 @@ SUMS, RESULT = (f"tunehub_winograd_{step}" for step in ("sums", "result"))
 
 def image_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
     """A PrimFunc of the image, with its padding, that gives its transformed tiles. ``batch``: its first extent."""
-    shape = _extents(convolution.inputs, *(size + KERNEL - 1 for size in convolution.image))
+    shape = extents(convolution.inputs, *(size + KERNEL - 1 for size in convolution.image))
     image = te.placeholder((batch, *shape), "float32", name="image")
-    return _primitive(image, _transformed_tiles(image, convolution, tile))
+    return primitive(image, _transformed_tiles(image, convolution, tile))
 
 
 def product_function(convolution: PlainConv3x3, tile: int) -> Any:
     """A PrimFunc of transformed weights ``[place, input, output]`` and tiles."""
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
     lead = _lead(convolution, tirx.Var("batch", "int64"))
-    weight = te.placeholder(_extents(places, convolution.inputs, convolution.outputs), "float32", name="weight")
-    image = te.placeholder((*lead, *_extents(places, convolution.inputs, tiles)), "float32", name="tiles")
-    c = te.reduce_axis((tirx.IntImm("int64", 0), _extents(convolution.inputs)[0]), "c")
+    weight = te.placeholder(extents(places, convolution.inputs, convolution.outputs), "float32", name="weight")
+    image = te.placeholder((*lead, *extents(places, convolution.inputs, tiles)), "float32", name="tiles")
+    c = te.reduce_axis((tirx.IntImm("int64", 0), extents(convolution.inputs)[0]), "c")
 
     def product(*at: Any) -> Any:
         *n, p, o, t = at
         own, other = weight[p, c, o], image(*n, p, c, t)
         return te.sum(other * own if n else own * other, axis=c)  # the first operand has the rows, which are open
 
-    products = te.compute((*lead, *_extents(places, convolution.outputs, tiles)), product, name=PRODUCT)
-    return _primitive(weight, image, products)
+    products = te.compute((*lead, *extents(places, convolution.outputs, tiles)), product, name=PRODUCT)
+    return primitive(weight, image, products)
 
 
 def result_function(convolution: PlainConv3x3, tile: int, batch: Any) -> Any:
     """A PrimFunc of products that gives what the direct convolution does. ``batch``: the first extent of that."""
-    shape = _extents((tile + KERNEL - 1) ** 2, convolution.outputs, convolution.tiles(tile))
+    shape = extents((tile + KERNEL - 1) ** 2, convolution.outputs, convolution.tiles(tile))
     products = te.placeholder((*_lead(convolution, batch), *shape), "float32", name="products")
-    return _primitive(products, _results(products, convolution, tile, batch))
+    return primitive(products, _results(products, convolution, tile, batch))
+
+
+def between(convolution: PlainConv3x3, tile: int, channels: int) -> tuple[int | None, ...]:
+    """The shape of tiles between the functions, None for an open batch."""
+    lead: tuple[int | None, ...] = (None,) if convolution.batch is None else ()
+    return (*lead, (tile + KERNEL - 1) ** 2, channels, convolution.tiles(tile))
 
 
 def transformed(constant: Any, tile: int) -> Any:
@@ -74,7 +80,7 @@ def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
 
     def taken(*at: Any) -> Any:
         *own, c, t, i, j = at
-        n, y, x = (*own, t // across, t % across) if own else _place(t, down, across)
+        n, y, x = (*own, t // across, t % across) if own else place_of(t, down, across)
         h, w = y * tile + i, x * tile + j
         inside = [condition for ends, condition in ((rows_end, h < height), (columns_end, w < width)) if ends]
         value = image[n, c, h, w]
@@ -88,10 +94,10 @@ def _transformed_tiles(image: Any, convolution: PlainConv3x3, tile: int) -> Any:
         *own, p, c, t = at
         return picked(p % extent, of_image([rows(*own, c, t, p // extent, k) for k in range(extent)]))
 
-    tiles = (*lead, *_extents(convolution.inputs, count, extent, extent))
+    tiles = (*lead, *extents(convolution.inputs, count, extent, extent))
     places = te.compute(tiles, taken, name=TAKEN)
     rows = te.compute(tiles, of_rows, name=ROWS)
-    shape = (*lead, *_extents(extent * extent, convolution.inputs, count))
+    shape = (*lead, *extents(extent * extent, convolution.inputs, count))
     return te.compute(shape, of_tile, name=TRANSFORMED)
 
 
@@ -108,9 +114,9 @@ def _results(products: Any, convolution: PlainConv3x3, tile: int, batch: Any) ->
         t = row * across + w // tile
         return picked(w % tile, of_products([sums(*own, o, t, h % tile, k) for k in range(extent)]))
 
-    shape = _extents(convolution.outputs, convolution.tiles(tile), tile, extent)
+    shape = extents(convolution.outputs, convolution.tiles(tile), tile, extent)
     sums = te.compute((*_lead(convolution, batch), *shape), of_sums, name=SUMS)
-    return te.compute((batch, *_extents(convolution.outputs, *convolution.image)), result, name=RESULT)
+    return te.compute((batch, *extents(convolution.outputs, *convolution.image)), result, name=RESULT)
 
 
 def _lead(convolution: PlainConv3x3, batch: Any) -> tuple[Any, ...]:
@@ -118,15 +124,15 @@ def _lead(convolution: PlainConv3x3, batch: Any) -> tuple[Any, ...]:
     return (batch,) if convolution.batch is None else ()
 
 
-def _place(t: Any, down: int, across: int) -> tuple[Any, Any, Any]:
+def place_of(t: Any, down: int, across: int) -> tuple[Any, Any, Any]:
     """The image of a tile, and its place down and across it."""
     return t // (down * across), t // across % down, t % across
 
 
-def _extents(*sizes: int) -> tuple[Any, ...]:
+def extents(*sizes: int) -> tuple[Any, ...]:
     """Relax counts in 64 bits."""
     return tuple(tirx.IntImm("int64", size) for size in sizes)
 
 
-def _primitive(*tensors: Any) -> Any:
+def primitive(*tensors: Any) -> Any:
     return te.create_prim_func(list(tensors), index_dtype_override="int64").without_attr("global_symbol")

@@ -6,13 +6,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tunehub.cuda.adapted import without_record_s
 from tunehub.cuda.winograd import transforms
-from tunehub.cuda.winograd.kernels import transformed
-from tunehub.cuda.winograd.rule import chosen_tile
+from tunehub.cuda.winograd.forms import form_of
+from tunehub.cuda.winograd.rule import chosen_tile, products_s
 from tunehub.cuda.winograd.splitting import find_plain, stages
 from tunehub.relax.keys import anchor_key, workload_key
-from tunehub.relax.nodes import main_module
+from tunehub.relax.nodes import constant_array, main_module
 from tunehub.relax.symbols import is_symbolic
 from tunehub.relax.winograd.replacing import Replacement, WinogradStage, with_replacements
 
@@ -30,7 +29,11 @@ def with_winograd(mod: Any, target: Any, lookup: RecordLookup, note: Callable[[s
     of a guess; one with an open batch keeps a ladder unless that holds at the batches by which it is judged. ``note``
     is told how many do not.
     """
-    return with_replacements(mod, partial(_replacement, target=target, lookup=lookup), transformed, note)
+    return with_replacements(mod, partial(_replacement, target=target, lookup=lookup), _transformed, note)
+
+
+def _transformed(constant: Any, tile: int) -> Any:
+    return form_of(half=constant_array(constant).dtype == "float16").transformed(constant, tile)
 
 
 def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup) -> Replacement | None:
@@ -41,7 +44,7 @@ def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup)
     candidates = [_candidate(each, lookup) for each in singles]
     ladder = _ladder(main_module(function), lookup) if found.convolution.batch is None else None
     direct_s = [
-        _direct_s(single, [*_record_s(candidate), *_ladder_s(ladder, each.batch)], target)
+        _direct_s(single, [*_record_s(candidate), *_ladder_s(ladder, each.batch)], target, half=each.half)
         for single, candidate, each in zip(singles, candidates, found.convolution.judged(), strict=True)
     ]
     tile = chosen_tile(found.convolution, direct_s, target) if all(direct_s) else None
@@ -53,9 +56,9 @@ def _replacement(name: str, function: Any, *, target: Any, lookup: RecordLookup)
     return Replacement(stages=split, weight=found.weight, tile=tile, recorded=any((*candidates, ladder)))
 
 
-def _direct_s(single: Any, recorded_s: Sequence[float], target: Any) -> float:
+def _direct_s(single: Any, recorded_s: Sequence[float], target: Any, *, half: bool) -> float:
     """Seconds that the direct convolution should take, or took by records; 0 where that is not known."""
-    return min(filter(None, [without_record_s(single, target), *recorded_s]), default=0.0)
+    return min(filter(None, [products_s(single, target, half=half), *recorded_s]), default=0.0)
 
 
 def _record_s(candidate: Candidate | None) -> list[float]:

@@ -9,15 +9,19 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
+from tunehub.cuda import tensor_core_rule
 from tunehub.cuda.adapted import without_record_s
 from tunehub.cuda.winograd.convolution import PlainConv3x3
 from tunehub.cuda.winograd.cost import transform_s
-from tunehub.cuda.winograd.kernels import product_function
+from tunehub.cuda.winograd.forms import form_of
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.nodes import main_module
 from tunehub.relax.winograd.kernel import KERNEL
 
 _LARGE, _SMALL = 4, 2
+TILES = (_LARGE, _SMALL)
+HALF_TILES: tuple[int, ...] = ()  # in float16: none before they have been measured (ADR 44)
+_BYTES = {False: 4, True: 2}  # of a number, whether it is in half precision
 _FEWEST_INPUTS = 64  # products of shorter sums take up to five times as long as their costs say
 _MOST_INPUTS = 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
@@ -26,17 +30,19 @@ _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and h
 def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: Any) -> int | None:
     """The tile that promises most, if that is worth a guess beside ``direct_s``, the seconds of the direct convolution,
     and no loss for any batch by which it is judged. Large tiles are for sums that are short enough to be accurate."""
-    if convolution.inputs < _FEWEST_INPUTS:
+    tiles = [tile for tile in _tiles(convolution) if tile == _SMALL or convolution.inputs <= _MOST_INPUTS]
+    if convolution.inputs < _FEWEST_INPUTS or not tiles:
         return None
-
-    def times(tile: int) -> list[float]:
-        return [winograd_s(each, tile, target) for each in convolution.judged()]
-
-    small = times(_SMALL)
-    large = times(_LARGE) if convolution.inputs <= _MOST_INPUTS else [math.inf] * len(small)
-    tile, best = (_LARGE, large) if _LARGE_TILES * geometric_mean(large) <= geometric_mean(small) else (_SMALL, small)
-    gains = [direct / own for direct, own in zip(direct_s, best, strict=True)]
+    times = {tile: [winograd_s(each, tile, target) for each in convolution.judged()] for tile in tiles}
+    tile = min(tiles, key=lambda each: (_LARGE_TILES if each == _LARGE else 1.0) * geometric_mean(times[each]))
+    gains = [direct / own for direct, own in zip(direct_s, times[tile], strict=True)]
     return tile if min(gains) >= 1 and geometric_mean(gains) >= GUESS_MARGIN else None
+
+
+def products_s(mod: Any, target: Any, *, half: bool) -> float | None:
+    """Seconds that ``mod``, which adds up products in float32 or in ``half`` precision, should take without a record;
+    None where no cost knows it."""
+    return tensor_core_rule.promised_s(mod, target) if half else without_record_s(mod, target)
 
 
 def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
@@ -44,13 +50,17 @@ def winograd_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
     products."""
     places, tiles = (tile + KERNEL - 1) ** 2, convolution.tiles(tile)
     pixels = (convolution.batch or 1) * math.prod(convolution.image)
-    transforms = sum(
-        transform_s(channels * (pixels + places * tiles)) for channels in (convolution.inputs, convolution.outputs)
-    )
+    channels, size = (convolution.inputs, convolution.outputs), _BYTES[convolution.half]
+    transforms = sum(transform_s(size * own * (pixels + places * tiles)) for own in channels)
     return transforms + _products_s(convolution, tile, target)
 
 
 @lru_cache(maxsize=256)  # functions differ in what is fused
 def _products_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
-    found = without_record_s(main_module(product_function(convolution, tile)), target)
+    product = main_module(form_of(half=convolution.half).product_function(convolution, tile))
+    found = products_s(product, target, half=convolution.half)
     return math.inf if found is None else found
+
+
+def _tiles(convolution: PlainConv3x3) -> tuple[int, ...]:
+    return HALF_TILES if convolution.half else TILES

@@ -1,4 +1,4 @@
-"""Functions with a convolution in NCHW, taken apart into those of Winograd's algorithm: what is fused before the
+"""Functions with a convolution, taken apart into those of Winograd's algorithm: what is fused before the
 convolution goes to the transform of the image, what is fused behind it to that of the results."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tvm import tirx
 from tunehub.cuda.matmul import find_matmul
 from tunehub.cuda.open_function import open_function
 from tunehub.cuda.winograd.convolution import JUDGED, PlainConv3x3
-from tunehub.cuda.winograd.kernels import image_function, product_function, result_function
+from tunehub.cuda.winograd.forms import form_of
 from tunehub.relax.index_expressions import is_variable
 from tunehub.relax.nodes import (
     blocks_in,
@@ -29,6 +29,8 @@ from tunehub.relax.winograd.replacing import WinogradStage
 from tunehub.relax.winograd.rewriting import copied, statements_of
 
 Parameter = tuple[Any, Any]  # of a function, and its buffer
+_COPIED = 8  # channels in float16 that kernels for warpgroups copy at once
+_ORDERS = {"float32": (0, 1, 2, 3), "float16": (0, 3, 1, 2)}  # by type, which dimensions are N, C, H, W, and O, I, 3, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,20 +53,21 @@ class PlainFound:
 
 
 def find_plain(function: Any) -> PlainFound | None:
-    """The convolution of ``function``, a PrimFunc, in float32 that can be taken out of it. All but the batch is known;
-    where that is open, it is the first extent of the result."""
+    """The convolution of ``function``, a PrimFunc, that can be taken out of it: in float32 and NCHW, where the batch,
+    which may be open, is the first extent of the result; or in float16 and NHWC, where all is known."""
     judged = _judged(function) if _may_have(function) else ()
     if not judged:
         return None
-    matmul = find_matmul(main_module(judged[-1]), "float32")
-    if matmul is None or matmul.window != KERNEL * KERNEL:
+    single = main_module(judged[-1])
+    matmul = next(filter(None, (find_matmul(single, dtype) for dtype in _ORDERS)), None)
+    if matmul is None:
         return None
     statements, own = statements_of(function), list(map(hash, parameters(function)))
     found = [(at, block) for at, each in enumerate(statements) for block in blocks_in(each)]
     ((at, block),) = [(at, block) for at, block in found if str(block.name_hint) == matmul.name]
     result = buffer_of(block.writes[0])
     image, weight = (region for region in block.reads if not buffer_of(region).same_as(result))
-    convolution = _described(block, image, weight)
+    convolution = _described(block, image, weight, str(buffer_kind(buffer_of(weight)).dtype))
     uses = sum(hash(buffer_of(weight)) in _buffers(each, "reads") for each in statements)
     if convolution is None or hash(buffer_of(weight)) not in own or uses != 1 or not _writes_only_last(function):
         return None
@@ -93,22 +96,23 @@ def _judged(function: Any) -> tuple[Any, ...]:
 def stages(function: Any, name: str, found: PlainFound, tile: int) -> tuple[WinogradStage, ...]:
     """What takes the place of ``function``, with tiles of ``tile``."""
     own = found.convolution
-    places, tiles = (tile + KERNEL - 1) ** 2, own.tiles(tile)
-    lead: tuple[int | None, ...] = (None,) if own.batch is None else ()
-    image, taken = _image_stage(function, found, image_function(own, tile, found.batch))
-    result, used = _result_stage(function, found, result_function(own, tile, found.batch))
+    form, dtype = form_of(half=own.half), "float16" if own.half else "float32"
+    image, taken = _image_stage(function, found, form.image_function(own, tile, found.batch))
+    result, used = _result_stage(function, found, form.result_function(own, tile, found.batch))
     return (
         WinogradStage(
             function=image,
             name=name.replace("conv2d", "winograd_image", 1),
             operands=taken,
-            shape=(*lead, places, own.inputs, tiles),
+            shape=form.between(own, tile, own.inputs),
+            dtype=dtype,
         ),
         WinogradStage(
-            function=product_function(own, tile),
+            function=form.product_function(own, tile),
             name="winograd_product",
             operands=(found.weight, -1),
-            shape=(*lead, places, own.outputs, tiles),
+            shape=form.between(own, tile, own.outputs),
+            dtype=dtype,
         ),
         WinogradStage(function=result, name=name.replace("conv2d", "winograd_result", 1), operands=(-2, *used)),
     )
@@ -180,21 +184,22 @@ def _writes_only_last(function: Any) -> bool:
 def _may_have(function: Any) -> bool:
     """Whether a parameter has the shape of such a weight; what follows takes some milliseconds."""
     shapes = [list(map(integer, buffer_kind(buffer).shape)) for buffer in parameters(function)]
-    return any(len(shape) == 4 and shape[2:] == [KERNEL, KERNEL] for shape in shapes)
+    return any(len(shape) == 4 and [KERNEL, KERNEL] in (shape[2:], shape[1:3]) for shape in shapes)
 
 
-def _described(block: Any, image: Any, weight: Any) -> PlainConv3x3 | None:
-    """By the indices of ``block``: ``image[n, c, h + i, w + j] * weight[o, c, i, j]`` is added to ``[n, o, h, w]``."""
-    shapes = [
-        [integer(extent) for extent in buffer_kind(buffer_of(each)).shape] for each in (image, weight, block.writes[0])
-    ]
-    if [len(shape) for shape in shapes] != [4, 4, 4] or shapes[1][2:] != [KERNEL, KERNEL]:
+def _described(block: Any, image: Any, weight: Any, dtype: str) -> PlainConv3x3 | None:
+    """By the indices of ``block``: it adds ``image[n, c, h + i, w + j] * weight[o, c, i, j]`` to ``[n, o, h, w]``, all
+    in the order of ``dtype``."""
+    regions = image, weight, block.writes[0]
+    if any(len(each.region) != len(_ORDERS[dtype]) for each in regions):
         return None
-    n, o, h, w = (each.min for each in block.writes[0].region)
-    filters, c, i, j = (each.min for each in weight.region)
+    shapes = [[integer(buffer_kind(buffer_of(each)).shape[at]) for at in _ORDERS[dtype]] for each in regions]
+    own, (filters, c, i, j), (n, o, h, w) = ([each.region[at].min for at in _ORDERS[dtype]] for each in regions)
+    if shapes[1][2:] != [KERNEL, KERNEL]:
+        return None
     expected = (n, c, h + i, w + j, o)
     analyzer = symbolic().Analyzer()
-    given = (*(each.min for each in image.region), filters)
+    given = (*own, filters)
     if not all(analyzer.can_prove_equal(a, b) for a, b in zip(given, expected, strict=True)):
         return None
     (batch, outputs, height, width), inputs = shapes[2], shapes[1][1]
@@ -202,4 +207,7 @@ def _described(block: Any, image: Any, weight: Any) -> PlainConv3x3 | None:
         return None
     if shapes[0] != [batch, inputs, height + KERNEL - 1, width + KERNEL - 1]:
         return None
-    return PlainConv3x3(batch=batch, inputs=inputs, outputs=outputs, image=(height, width))
+    half = dtype == "float16"
+    if half and (batch is None or {inputs % _COPIED, outputs % _COPIED} != {0}):
+        return None
+    return PlainConv3x3(batch=batch, inputs=inputs, outputs=outputs, image=(height, width), half=half)

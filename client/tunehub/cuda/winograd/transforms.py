@@ -1,14 +1,18 @@
-"""Schedules of the transforms of Winograd's algorithm: a thread has a tile of one channel, all in registers."""
+"""Schedules of the transforms of Winograd's algorithm: a thread has a tile of one channel, in half precision of two
+neighbours, all in registers."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.matmul import inline_producers, own_loops
 from tunehub.cuda.open_function import open_function
 from tunehub.cuda.open_sizes import SizedFunction
+from tunehub.cuda.winograd import half_kernels as half
 from tunehub.cuda.winograd.cost import transform_s
 from tunehub.cuda.winograd.kernels import RESULT, ROWS, SUMS, TAKEN, TRANSFORMED
 from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
@@ -18,6 +22,8 @@ from tunehub.target.gpu_architectures import WARP
 from tunehub.templates.base import open_schedule
 
 NAME = "winograd"  # in reports
+HALF_VECTOR = 2  # channels of a thread in half precision
+_OWN = {TRANSFORMED, RESULT, half.TRANSFORMED, half.RESULT}
 _MOST_THREADS = 128  # of a block; fewer where there are few tiles, so that all multiprocessors have some
 
 
@@ -25,18 +31,19 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     """A schedule of ``mod``, an IRModule with one PrimFunc ``main``, and the seconds that it should take; None when it
     is no transform. Raises GuardError for what would be wrong, or what TVM raises."""
     names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
-    if TRANSFORMED not in names and RESULT not in names:
+    if not _OWN & {*names}:
         return None
     schedule = _scheduled(mod, names)
     check_function(schedule.mod["main"], mod["main"], target)
     check_tiles(schedule.mod["main"])
-    return schedule, transform_s(sum(math.prod(shape) for shape, _ in buffer_shapes(mod["main"])))
+    moved = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in buffer_shapes(mod["main"]))
+    return schedule, transform_s(moved)
 
 
 def by_images(mod: Any, target: Any) -> tuple[SizedFunction, None] | None:
     """:func:`by_rule` for an open batch: a piece of the grid for each image. Raises NotPiecesError, too."""
     names = [str(block.name_hint) for each in statements_of(mod["main"]) for block in blocks_in(each)]
-    whole = open_function(mod["main"]) if TRANSFORMED in names or RESULT in names else None
+    whole = open_function(mod["main"]) if _OWN & {*names} else None
     if whole is None:
         return None
     piece = _scheduled(whole.piece(1), names).mod["main"]
@@ -50,8 +57,12 @@ def _scheduled(mod: Any, names: list[str]) -> Any:
     schedule = open_schedule(mod)
     if TRANSFORMED in names:
         _image(schedule)
-    else:
+    elif RESULT in names:
         _result(schedule, names)
+    elif half.TRANSFORMED in names:
+        _half_image(schedule)
+    else:
+        _half_result(schedule, names)
     return schedule
 
 
@@ -66,11 +77,38 @@ def _image(schedule: Any) -> None:
     inline_producers(schedule, schedule.get_sblock(TAKEN))
 
 
+def _half_image(schedule: Any) -> None:
+    block = schedule.get_sblock(half.TRANSFORMED)
+    place, tile, channel = schedule.get_loops(block)
+    channel, own = schedule.split(channel, [None, HALF_VECTOR])
+    schedule.reorder(tile, channel, place, own)
+    thread = _bind(schedule, [tile, channel])
+    schedule.unroll(place)
+    schedule.vectorize(own)
+    for name in (half.ROWS, half.TAKEN):
+        _in_registers(schedule, name, thread, vectors=True)
+    inline_producers(schedule, schedule.get_sblock(half.TAKEN))
+
+
+def _half_result(schedule: Any, names: list[str]) -> None:
+    *others, last = names
+    _inline(schedule, others, (half.SUMS, half.RESULT))
+    block, tile = schedule.get_sblock(last), _extents(schedule, half.SUMS)[1]
+    image, row, column, channel = schedule.get_loops(block)
+    (down, i), (across, j) = (schedule.split(loop, [None, tile]) for loop in (row, column))
+    channel, own = schedule.split(channel, [None, HALF_VECTOR])
+    schedule.reorder(image, down, across, channel, i, j, own)
+    thread = _bind(schedule, [image, down, across, channel])
+    schedule.unroll(i)
+    schedule.unroll(j)
+    schedule.vectorize(own)
+    for name in (half.RESULT, half.SUMS):
+        _in_registers(schedule, name, thread, vectors=True)
+
+
 def _result(schedule: Any, names: list[str]) -> None:
     *others, last = names
-    for name in others:
-        if name not in (SUMS, RESULT):
-            schedule.compute_inline(schedule.get_sblock(name))
+    _inline(schedule, others, (SUMS, RESULT))
     block, tile = schedule.get_sblock(last), _extents(schedule, SUMS)[-2]
     image, channel, row, column = schedule.get_loops(block)
     even = int(schedule.get(column).extent) % tile == 0
@@ -81,6 +119,12 @@ def _result(schedule: Any, names: list[str]) -> None:
     (schedule.vectorize if even else schedule.unroll)(j)
     for name in (RESULT, SUMS):
         _in_registers(schedule, name, thread)
+
+
+def _inline(schedule: Any, names: list[str], kept: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in kept:
+            schedule.compute_inline(schedule.get_sblock(name))
 
 
 def _bind(schedule: Any, loops: list[Any]) -> Any:
@@ -94,12 +138,14 @@ def _bind(schedule: Any, loops: list[Any]) -> Any:
     return thread
 
 
-def _in_registers(schedule: Any, name: str, thread: Any) -> None:
+def _in_registers(schedule: Any, name: str, thread: Any, *, vectors: bool = False) -> None:
     block = schedule.get_sblock(name)
     schedule.compute_at(block, thread, preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")
-    for loop in own_loops(schedule, block):
+    *loops, last = own_loops(schedule, block)
+    for loop in loops:
         schedule.unroll(loop)
+    (schedule.vectorize if vectors else schedule.unroll)(last)
 
 
 def _extents(schedule: Any, name: str) -> list[int]:

@@ -19,14 +19,15 @@ class WinogradStage:
     """One function of those that take the place of another.
 
     ``operands``: by number arguments of that one's calls, its weight transformed among them; -1 is what the first of
-    the stages gives, -2 the second. ``shape``: of what this one gives, in float32, None in it: the first extent of the
-    result; None: the very result.
+    the stages gives, -2 the second. ``shape``: of what this one gives, of type ``dtype``, None in it: the first extent
+    of the result; None: the very result.
     """
 
     function: Any
     name: str
     operands: tuple[int, ...]
     shape: tuple[int | None, ...] | None = None
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +86,11 @@ def _calls(mod: Any) -> dict[str, list[Any]]:
     return found
 
 
-def _type_of(shape: Sequence[int | None], call: Any) -> Any:
+def _type_of(shape: Sequence[int | None], dtype: str, call: Any) -> Any:
     if None not in shape:
-        return tensor_class()(shape, "float32")
+        return tensor_class()(shape, dtype)
     batch = result_types(call)[0].shape[0]
-    return tensor_class()([batch if extent is None else tirx.IntImm("int64", extent) for extent in shape], "float32")
+    return tensor_class()([batch if extent is None else tirx.IntImm("int64", extent) for extent in shape], dtype)
 
 
 @mutator
@@ -126,7 +127,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         made: list[Any] = []
         for at, stage in enumerate(own.stages):
             operands = [given[number] if number >= 0 else made[-1 - number] for number in stage.operands]
-            types = result_types(call) if stage.shape is None else [_type_of(stage.shape, call)]
+            types = result_types(call) if stage.shape is None else [_type_of(stage.shape, stage.dtype, call)]
             result = relax.call_tir(self._function(name, at, stage), relax.Tuple(operands), types)
             if stage.shape is None:
                 return result

@@ -9,7 +9,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from tunehub.cuda.hopper.rule import has_functions
 from tunehub.cuda.winograd import module as winograd
+from tunehub.cuda.winograd import rule
 from tunehub.cuda.winograd.module import with_winograd
 from tunehub.cuda.winograd.splitting import find_plain
 from tunehub.records.lookup import EmptyLookup
@@ -29,15 +31,24 @@ op = relax.op
 CHANNELS, SIZE = 64, 56
 
 
-def network(nets: Nets, *, batch: Any = 8, layers: int = 1, dtype: str = "float32", **options: Any) -> Any:
-    weight = relax.const(nets.array(CHANNELS, CHANNELS // options.get("groups", 1), 3, 3).astype(dtype))
+def network(
+    nets: Nets,
+    *,
+    batch: Any = 8,
+    layers: int = 1,
+    dtype: str = "float32",
+    channels: int = CHANNELS,
+    size: int = SIZE,
+    **options: Any,
+) -> Any:
+    weight = relax.const(nets.array(channels, channels // options.get("groups", 1), 3, 3).astype(dtype))
 
     def make(b: Any, x: Any) -> Any:
         for _ in range(layers):
             x = b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, weight, **{"padding": 1, **options}))))
         return x
 
-    return nets.build(make, (batch, CHANNELS, SIZE, SIZE), dtype=dtype)
+    return nets.build(make, (batch, channels, size, size), dtype=dtype)
 
 
 def prepared(mod: Any) -> Any:
@@ -88,6 +99,20 @@ def test_operands_that_may_be_rounded_are_left_to_tensor_cores(nets: Nets, make_
     hub.host.kind = "cuda"
     explain_module(network(nets), H200, hub)
     assert "winograd" not in str([each.name for each in hub.workloads])
+
+
+@pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
+@pytest.mark.parametrize(("tiles", "steps"), [((), 0), ((4, 2), 3)])
+def test_in_half_precision_products_are_for_tensor_cores_and_nothing_is_chosen_unmeasured(
+    tiles: tuple[int, ...], steps: int, nets: Nets, make_hub: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(rule, "HALF_TILES", tiles)
+    hub = make_hub(winograd=True)
+    hub.host.kind = "cuda"
+    explain_module(network(nets, channels=512, size=28, dtype="float16"), H200, hub)
+    templates = {each.name: each.template for each in hub.workloads if "winograd" in each.name}
+    assert not hub.failures and len(templates) == steps
+    assert not steps or sorted(map(str, templates.values())) == ["tensor_cores", "winograd", "winograd"]
 
 
 def test_weights_that_calls_share_are_transformed_once(nets: Nets) -> None:
