@@ -78,7 +78,8 @@ class FinalistRules:
 
     ``preferred`` is the number of a finalist that wins unless another is ``min_gain`` times as fast. ``own`` is the
     number of what serves without a record: it never wins, and who wins must not be so much slower, also with operands
-    from memory: some tiles are faster only while these are in the cache.
+    from memory: some tiles are faster only while these are in the cache. ``cold``: all times are those with operands
+    from memory, where that is another question.
     """
 
     plan: MeasuringPlan
@@ -86,6 +87,7 @@ class FinalistRules:
     preferred: int | None = None
     min_gain: float = MARGIN
     own: int | None = None
+    cold: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

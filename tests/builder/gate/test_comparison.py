@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tunehub.measure.protocol import MeasuringPlan
 from tunehub_builder.gate.comparison import (
     Answer,
+    BuildLimits,
     ComparedFinalists,
     Finalist,
     FinalistComparison,
     FinalistRules,
     WorkerLostError,
 )
+from tunehub_builder.gate.workloads import WorkloadCase, _WorkerRunner
 
 pytestmark = pytest.mark.fast
 
@@ -121,6 +124,23 @@ def test_who_wins_in_the_cache_must_not_lose_with_operands_from_memory(cold_s: f
     assert (compared.winner, compared.reason is None) == (0, admitted)
     assert admitted or compared.reason == "0.8 times as fast as what serves without a record, operands from memory"
     assert compared.finalists[0].cold_s == (() if cold_s is None else (cold_s,) * PLAN.rounds)
+
+
+@pytest.mark.parametrize(("cold_s", "found"), [(2.0, 2.0), (None, 1.0)])
+def test_where_rules_say_so_all_is_timed_with_operands_from_memory(cold_s: float | None, found: float) -> None:
+    class _Worker:
+        alive = True
+
+        def ask(self, request: tuple[Any, ...], _limit: float) -> Answer:
+            return "ok", {"time_cold": cold_s, "time": 1.0}[request[0]]
+
+    limits = BuildLimits(build_s=1.0, run_s=1.0)
+    for cold, seconds in ((True, found), (False, 1.0)):
+        case: WorkloadCase[None] = WorkloadCase(
+            task="t", module="", finalists=(), rules=replace(rules(), cold=cold), request=tuple, verdict=lambda _: None
+        )
+        runner = _WorkerRunner(worker=_Worker(), case=case, limits=limits)  # type: ignore[arg-type]
+        assert (runner.time(None, 1), runner.time(0, 1)) == (seconds, seconds)
 
 
 def test_what_no_rule_serves_is_judged_by_the_default_alone() -> None:

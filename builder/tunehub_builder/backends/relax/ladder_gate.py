@@ -238,8 +238,9 @@ def _newest(trials: Sequence[Trial]) -> list[Trial]:
 
 def _cases(entry: OpenWorkload, run: RunFile) -> list[WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]]:
     """The workload at each of its sizes, and at those that checks try."""
-    task, plan = entry.task, _GPU_PLAN if run.target.get("kind") == "cuda" else _PLAN
-    rules = FinalistRules(plan=plan, tolerance=tolerance(gate_types(task)))
+    task, on_gpu = entry.task, run.target.get("kind") == "cuda"
+    plan = _GPU_PLAN if on_gpu else _PLAN
+    rules = FinalistRules(plan=plan, tolerance=tolerance(gate_types(task)), cold=on_gpu)
 
     def case(at: tuple[int, ...]) -> WorkloadCase[tuple[tuple[int, ...], ComparedFinalists]]:
         return WorkloadCase(

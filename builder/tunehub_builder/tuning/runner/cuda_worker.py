@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +132,17 @@ class CudaSession(TraceSession):
     def time_cold(self, number: int, runs: int) -> float | None:
         """Mean seconds of a launch in a CUDA graph in which so many copies of all operands take turns that each comes
         from memory; None where they would still be in the cache. Raises what recording raises."""
-        with self._gpu():
+        with self._gpu() as device:
             if number not in self._cold:
                 library, arguments = self._built[number]
                 self._copies = self._copies or _copies(arguments, self._device())
                 if not self._copies:
                     return None
-                own, count = cycle(self._copies), len(self._copies) * -(-_LAUNCHES // len(self._copies))
-                self._cold[number] = RecordedLaunches(lambda: library["main"](*next(own)), count)
-            return self._cold[number].seconds(max(1, runs // _LAUNCHES))
+                library["main"](*arguments)  # loads it, which cannot be recorded
+                device.sync()
+                own = iter(self._copies)
+                self._cold[number] = RecordedLaunches(lambda: library["main"](*next(own)), len(self._copies))
+            return self._cold[number].seconds(max(1, runs // len(self._copies)))
 
     def difference(self, number: int, reference: int, runs: int = 1) -> float:
         """As the base says; in place of the reference, dlight's own, which can be wrong (``tunehub.cuda.check``), the
