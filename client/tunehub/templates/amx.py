@@ -1,9 +1,10 @@
 """Tiles of AMX: instructions that multiply 16 rows of data with 16 × 16 groups of weights, in a block of loops' place.
 
-Eight registers hold tiles of at most 16 rows of 64 bytes: four have sums, two have rows of data, and two have weights,
-so that each tile is used twice. How many rows each has is configured for each thread, and Linux wants to be asked once
-for each process (``arch_prctl``): both are done by a function of LLVM IR that is imported with the kernel. Where the
-CPU or Linux has no AMX, plain loops beside the instructions compute the same, and one line on stderr says so.
+Eight registers hold tiles of at most 16 rows of 64 bytes: most often four have sums, two have rows of data, and two
+have weights, so that each tile is used twice (:mod:`tunehub.templates.tile_pieces`). How many rows each has is
+configured for each thread, and Linux wants to be asked once for each process (``arch_prctl``): both are done by a
+function of LLVM IR that is imported with the kernel. Where the CPU or Linux has no AMX, plain loops beside the
+instructions compute the same, and one line on stderr says so.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.layout.grouped import TILES
-from tunehub.relax.nodes import buffer_of
+from tunehub.relax.nodes import buffer_kind, buffer_of
 from tunehub.templates.instruction import lacking
+from tunehub.templates.tile_pieces import TILE, Piece, pieces_of
 
-_TILE = 16  # rows of a tile, and numbers of 32 bits in a row
+_REGISTERS = 8
 _SUM_BYTES = 4
 _INSTRUCTIONS = {"bfloat16": "llvm.x86.tdpbf16ps", "uint8": "llvm.x86.tdpbusd"}  # by the type of data
+_LOAD = "llvm.x86.tileloadd64"
+_IMAGE_AXES = 4  # and more: what has its channels in blocks
 _FEATURES = {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
 _BYTES = {"bfloat16": 2, "uint8": 1}
-_DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; sums have those before
 _BEGIN = "tunehub_amx_begin"
 _REFUSED = (
     "tunehub: a library was made for AMX, which this CPU lacks or Linux refuses to this process (arch_prctl): "
@@ -80,10 +83,13 @@ class Matrices:
     """How a block of loops is a product of matrices, once or for each of ``images`` rows of an image.
 
     ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``weights_stay``: those of a pair of vectors of
-    sums, for all rows, else the data of a pair of tiles, for all sums. ``reduction``: extents of loops over steps, the
-    last over what lies side by side. The rest says where neighbours are. ``data_row``, ``data_image``: the axis of data
-    and how many of its elements they are apart; ``data_steps``: the same for the loops of the reduction but the last.
-    ``sums_row``, ``sums_image``, ``sums_block``: axes of the sums.
+    sums, for all rows, else the data of a pair of tiles, for all sums. ``tall``: tiles of rows in registers together.
+    ``reduction``: extents of loops over steps, the last over what lies side by side; ``parts`` of the first of them are
+    computed one after the other for all rows, so that the weights of one stay in the first cache. The rest says where
+    neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they are apart;
+    ``data_steps``: the same for the loops of the reduction but the last. ``data_block``: the block of channels that a
+    block of sums reads at a step of the first loop, where that differs (groups of channels). ``sums_row``,
+    ``sums_image``, ``sums_block``: axes of the sums.
     """
 
     rows: int
@@ -91,6 +97,8 @@ class Matrices:
     blocks: int
     lanes: int
     weights_stay: bool
+    tall: int
+    parts: int
     reduction: tuple[int, ...]
     data_row: tuple[int, int]
     data_image: tuple[int, int]
@@ -98,6 +106,7 @@ class Matrices:
     sums_row: int
     sums_image: int
     sums_block: int
+    data_block: Callable[[Any, Any], Any] | None = None
 
 
 def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) -> None:
@@ -106,12 +115,23 @@ def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) 
     old = schedule.get(block)
     written = old.writes[0]
     data, weights = (each for each in old.reads if not buffer_of(each).same_as(buffer_of(written)))
+    if matrices.data_block is not None:
+        data = _whole_axis(data, matrices.data_steps[0][0])
     names = ("sums", "data", "weights")
     matched = [_matched(region, name) for region, name in zip((written, data, weights), names, strict=True)]
     sums, operand, factors = (each.buffer for each in matched)
-    body = _Body(sums, operand, factors, matrices).statement()
+    body = _Body(sums, operand, factors, matrices, weights.region[0].min).statement()
     new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
+
+
+def _whole_axis(region: Any, axis: int) -> Any:
+    """``region`` with all of ``axis``: blocks of sums read other parts of it."""
+    from tvm import tirx
+
+    ranges, buffer = list(region.region), buffer_of(region)
+    ranges[axis] = type(ranges[axis])(0, buffer_kind(buffer).shape[axis])
+    return tirx.BufferRegion(buffer, ranges)
 
 
 def _matched(region: Any, name: str) -> Any:
@@ -124,46 +144,39 @@ def _matched(region: Any, name: str) -> Any:
     return s_tir.MatchBufferRegion(buffer, region)
 
 
-def _pieces(rows: int) -> list[tuple[int, int, int, int]]:
-    """How ``rows`` are cut into pairs of tiles: first row, number of pairs, and rows of each tile of a pair (0: none).
-
-    All alike where that is possible, else whole ones and one for what is left.
-    """
-    pairs = -(-rows // (2 * _TILE))
-    if rows % pairs == 0:
-        return [(0, pairs, *_halves(rows // pairs))]
-    whole, rest = divmod(rows, 2 * _TILE)
-    return [(0, whole, _TILE, _TILE), (whole * 2 * _TILE, 1, *_halves(rest))]
-
-
-def _halves(rows: int) -> tuple[int, int]:
-    return (rows, 0) if rows <= _TILE else (-(-rows // 2), rows // 2)
-
-
-def _configuration(first: int, second: int) -> int:
-    """The rows of the eight tiles, a byte each."""
-    rows = [first, first, second or _TILE, second or _TILE, first, second or _TILE, _TILE, _TILE]
-    return sum(count << 8 * tile for tile, count in enumerate(rows))
+def _configuration(rows: int, columns: int) -> int:
+    """The rows of the eight tiles, a byte each: weights are in the last ones."""
+    counts = [rows] * (_REGISTERS - columns) + [TILE] * columns
+    return sum(count << 8 * tile for tile, count in enumerate(counts))
 
 
 class _Body:
-    """Writes the statement: for each piece of rows and pair of vectors of sums all of the reduction."""
+    """Writes the statement: for each piece of rows and vectors of sums all of the reduction."""
 
-    def __init__(self, sums: Any, data: Any, weights: Any, matrices: Matrices) -> None:
+    def __init__(self, sums: Any, data: Any, weights: Any, matrices: Matrices, first_block: Any) -> None:
+        """``first_block``: the number of the first block of sums."""
         self._sums, self._data, self._weights, self._of = sums, data, weights, matrices
+        self._first_block = first_block
         kind = str(data.dtype)
         self._multiply, self._element = _INSTRUCTIONS[kind], _BYTES[kind]
         self._step = TILES.steps * _SUM_BYTES // self._element  # numbers of data in one step
-        self._vectors = matrices.blocks * matrices.lanes // _TILE
+        self._vectors = matrices.blocks * matrices.lanes // TILE
+        self._columns = 2 if self._vectors % 2 == 0 and matrices.tall <= 2 else 1  # vectors in registers together
 
     def statement(self) -> Any:
         from tvm import tirx
 
-        pieces = _pieces(self._of.rows)
-        begun = [tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(*each[2:]), "int64")) for each in pieces]
-        first, *others = [self._piece(*piece) for piece in pieces]
-        again = [part for begin, piece in zip(begun[1:], others, strict=True) for part in (tirx.Evaluate(begin), piece)]
-        tiles = tirx.SeqStmt([first, *again, _call("llvm.x86.tilerelease")])
+        begun: list[Any] = []
+        parts: list[Any] = []
+        rows = 0
+        for piece in pieces_of(self._of.rows, self._of.images, self._of.tall):
+            if piece.rows != rows:
+                rows = piece.rows
+                begin = tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(rows, self._columns), "int64"))
+                parts += [tirx.Evaluate(begin)] if begun else []
+                begun.append(begin)
+            parts.append(self._piece(piece))
+        tiles = tirx.SeqStmt([*parts, _call("llvm.x86.tilerelease")])
         return tirx.IfThenElse(begun[0] == 0, tiles, self._plain())
 
     def _plain(self) -> Any:
@@ -180,8 +193,8 @@ class _Body:
 
             def step(*at: Any) -> Any:
                 *steps, part, item = at
-                element = self._data_place(image, row, steps)
-                element[-1] += part * group + item
+                element = self._data_place(image, row, block, steps)
+                self._move(element, part * group + item)
                 number = tirx.Cast(total, tirx.BufferLoad(self._data, element))
 
                 def added(lane: Any, sum_: Any) -> Any:
@@ -202,7 +215,7 @@ class _Body:
         lane = tirx.Var("lane", "int32")
         at = [*place[:-1], place[-1] + lane]
         store = tirx.BufferStore(self._sums, value(lane, tirx.BufferLoad(self._sums, at)), at)
-        return tirx.For(lane, 0, _TILE, tirx.ForKind.VECTORIZED, store)
+        return tirx.For(lane, 0, TILE, tirx.ForKind.VECTORIZED, store)
 
     def _sums_place(self, image: Any, row: Any, block: Any) -> list[Any]:
         """Indices of the first sum of a row in a block."""
@@ -211,64 +224,97 @@ class _Body:
             place[axis] = place[axis] + index
         return place
 
-    def _data_place(self, image: Any, row: Any, at: Sequence[Any]) -> list[Any]:
-        """Indices of the first number of a row at a step of the reduction."""
+    def _data_place(self, image: Any, row: Any, block: Any, at: Sequence[Any]) -> list[Any]:
+        """Indices of the first number of a row at a step of the reduction, for a block of sums."""
         place: list[Any] = [0] * len(self._data.shape)
-        steps = [(self._of.data_row, row), (self._of.data_image, image), *zip(self._of.data_steps, at, strict=False)]
+        steps = [(self._of.data_row, row), (self._of.data_image, image), *self._at_steps(block, at)]
         for (axis, step), index in steps:
             place[axis] = place[axis] + index * step
         place[-1] = place[-1] + at[-1] * self._step
         return place
 
-    def _piece(self, start: int, count: int, first: int, second: int) -> Any:
+    def _move(self, place: list[Any], numbers: Any) -> None:
+        """Move ``place`` by so many numbers of a row, which goes on in the next pixels where these are smaller."""
+        block = int(self._data.shape[-1]) if len(place) > _IMAGE_AXES else self._step
+        if block < self._step:
+            axis, step = self._of.data_row[0], numbers // block
+            place[axis], numbers = place[axis] + step, numbers % block
+        place[-1] = place[-1] + numbers
 
-        columns = 2 if self._vectors % 2 == 0 else 1
-        tiles = [(0, 0), (1, 0)] if columns == 2 else [(0, 0)]
-        tiles += [(column, 1) for column, _ in tiles] if second else []
-        around = [("image", self._of.images), ("rows", count)]
-        over_sums = ("vectors", self._vectors // columns)
-        loops = [over_sums, *around] if self._of.weights_stay else [*around, over_sums]
+    def _at_steps(self, block: Any, at: Sequence[Any]) -> list[tuple[tuple[int, int], Any]]:
+        """The axes of data that the loops of the reduction but the last go along, and where they are in them."""
+        places = list(zip(self._of.data_steps, at, strict=False))
+        if self._of.data_block is not None:
+            (first, _), *others = places
+            return [(first, self._of.data_block(self._first_block + block, at[0])), *others]
+        return places
 
-        def compute(*at: Any) -> Any:
-            vector, image, pair = at if self._of.weights_stay else (at[2], *at[:2])
-            row = start + pair * (first + second)
-            place = (image, [row, row + first], [vector * columns, vector * columns + 1])
-            return self._tiles(tiles, *place)
-
-        return _loops(loops, compute)
-
-    def _tiles(self, tiles: Sequence[tuple[int, int]], image: Any, rows: list[Any], vectors: list[Any]) -> Any:
-        """The sums of ``tiles``, each of a vector and rows: registers of sums are numbered by both."""
+    def _piece(self, piece: Piece) -> Any:
         from tvm import tirx
 
-        zeros = [_call("llvm.x86.tilezero", _register(column + 2 * row)) for column, row in tiles]
-        extents = [(f"k{at}", extent) for at, extent in enumerate(self._of.reduction)]
-        steps = _loops(extents, lambda *at: self._multiplied(tiles, image, rows, vectors, at))
-        stores = [
-            _call(
-                "llvm.x86.tilestored64", _register(column + 2 * row), *self._sums_at(image, rows[row], vectors[column])
-            )
-            for column, row in tiles
+        of, vectors = self._of, ("vectors", self._vectors // self._columns)
+        around = [("image", piece.images.count), ("rows", piece.tiles.count)]
+        outer, inner = ([vectors], around) if of.weights_stay else ([], [*around, vectors])
+
+        def part(chunk: Any, stay: Sequence[Any], zeros: bool) -> Any:
+            def compute(*at: Any) -> Any:
+                image, tile, vector = (*at, *stay)
+                return self._tiles(piece, (image, tile), vector, chunk, zeros)
+
+            return _loops(inner, compute)
+
+        def all_parts(*stay: Any) -> Any:
+            first = part(0, stay, True)
+            if of.parts == 1:
+                return first
+            return tirx.SeqStmt([first, _loops([("part", of.parts - 1)], lambda chunk: part(chunk + 1, stay, False))])
+
+        return _loops(outer, all_parts)
+
+    def _tiles(self, piece: Piece, group: tuple[Any, Any], vector: Any, chunk: Any, zeros: bool) -> Any:
+        """A group of tiles in registers: sums that begin with ``zeros``, or go on, for a part of the reduction."""
+        from tvm import tirx
+
+        places = [
+            (piece.images.at(group[0], image), piece.tiles.at(group[1], tile) * piece.rows + piece.start)
+            for image in range(piece.images.each)
+            for tile in range(piece.tiles.each)
         ]
-        return tirx.SeqStmt([*zeros, steps, *stores])
+        vectors = [vector * self._columns + column for column in range(self._columns)]
+        sums = [
+            (_register(self._columns * row + column), *self._sums_at(*place, each))
+            for row, place in enumerate(places)
+            for column, each in enumerate(vectors)
+        ]
+        begin = [_call("llvm.x86.tilezero", each[0]) if zeros else _call(_LOAD, *each) for each in sums]
+        whole, *others = self._of.reduction
+        extents = [(f"k{at}", extent) for at, extent in enumerate((whole // self._of.parts, *others))]
 
-    def _multiplied(
-        self, tiles: Sequence[tuple[int, int]], image: Any, rows: list[Any], vectors: list[Any], at: Sequence[Any]
-    ) -> Any:
+        def step(first: Any, *at: Any) -> Any:
+            return self._multiplied(places, vectors, (chunk * (whole // self._of.parts) + first, *at))
+
+        return tirx.SeqStmt([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
+
+    def _multiplied(self, places: Sequence[tuple[Any, Any]], vectors: Sequence[Any], at: Sequence[Any]) -> Any:
+        """One step: the weights of ``vectors`` stay in registers, data of ``places`` take turns in those left."""
         from tvm import tirx
 
-        load = "llvm.x86.tileloadd64"
-        columns, halves = (sorted({tile[axis] for tile in tiles}) for axis in (0, 1))
-        return tirx.SeqStmt(
-            [
-                *(_call(load, _register(_WEIGHTS[each]), *self._weights_at(vectors[each], at)) for each in columns),
-                *(_call(load, _register(_DATA[each]), *self._data_at(image, rows[each], at)) for each in halves),
-                *(
-                    _call(self._multiply, *map(_register, (column + 2 * row, _DATA[row], _WEIGHTS[column])))
-                    for column, row in tiles
-                ),
+        columns, block = len(vectors), self._lane(vectors[0])[0]
+        weights = [_register(_REGISTERS - columns + column) for column in range(columns)]
+        taken = columns * len(places)
+        free = _REGISTERS - columns - taken
+        statements = [
+            _call(_LOAD, register, *self._weights_at(vector, at))
+            for register, vector in zip(weights, vectors, strict=True)
+        ]
+        for row, place in enumerate(places):
+            data = _register(taken + row % free)
+            statements.append(_call(_LOAD, data, *self._data_at(*place, block, at)))
+            statements += [
+                _call(self._multiply, _register(columns * row + column), data, register)
+                for column, register in enumerate(weights)
             ]
-        )
+        return tirx.SeqStmt(statements)
 
     def _sums_at(self, image: Any, row: Any, vector: Any) -> tuple[Any, Any]:
         of, strides, (block, lane) = self._of, self._sums.strides, self._lane(vector)
@@ -276,12 +322,12 @@ class _Body:
         place += row * strides[of.sums_row] + block * strides[of.sums_block] + lane
         return _pointer(self._sums, place, _SUM_BYTES), _bytes(strides[of.sums_row], _SUM_BYTES)
 
-    def _data_at(self, image: Any, row: Any, at: Sequence[Any]) -> tuple[Any, Any]:
+    def _data_at(self, image: Any, row: Any, block: Any, at: Sequence[Any]) -> tuple[Any, Any]:
         strides = self._data.strides
         (row_axis, row_step), (image_axis, image_step) = self._of.data_row, self._of.data_image
         place = row * row_step * strides[row_axis] + at[-1] * self._step
         place += image * image_step * strides[image_axis] if self._of.images > 1 else 0
-        for index, (axis, step) in zip(at, self._of.data_steps, strict=False):
+        for (axis, step), index in self._at_steps(block, at):
             place += index * step * strides[axis]
         return _pointer(self._data, place, self._element), _bytes(row_step * strides[row_axis], self._element)
 
@@ -297,8 +343,8 @@ class _Body:
 
     def _lane(self, vector: Any) -> tuple[Any, Any]:
         """The block of a vector of sums, and its first number in it."""
-        in_block = self._of.lanes // _TILE
-        return (vector, 0) if in_block == 1 else (vector // in_block, vector % in_block * _TILE)
+        in_block = self._of.lanes // TILE
+        return (vector, 0) if in_block == 1 else (vector // in_block, vector % in_block * TILE)
 
 
 def _loops(extents: Sequence[tuple[str, int]], body: Any) -> Any:

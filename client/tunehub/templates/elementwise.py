@@ -92,7 +92,7 @@ def recognise(mod: Any, blocks: tuple[Block, ...]) -> ElementwiseWorkload | None
         elements_moved=sum(map(size_of, {*reads, last.write})),
         blocks=blocks,
         leaves=_leaves(blocks),
-        enters=last.name.startswith(TO_BLOCKED) and 1 < last.spatial[-1] <= _FEW,
+        enters=_enters(blocks),
         apart_s=apart_s,
         moved_s=moved_s,
     )
@@ -228,6 +228,12 @@ def _leaves(blocks: tuple[Block, ...]) -> int:
         if block.name.startswith(FROM_BLOCKED) and block.spatial == last and len(last) == len(block.reads[0]) - 1 > 2
     ]
     return found[0] if len(found) == 1 else 0
+
+
+def _enters(blocks: tuple[Block, ...]) -> bool:
+    """Whether plain channels become blocks of a few; what follows may convert them."""
+    last = blocks[-1].spatial
+    return 1 < last[-1] <= _FEW and any(block.name.startswith(TO_BLOCKED) and block.spatial == last for block in blocks)
 
 
 def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:

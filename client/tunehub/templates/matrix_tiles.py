@@ -7,25 +7,30 @@ loops (:mod:`tunehub.templates.amx`), whose sums lie in memory of the thread unt
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from tunehub.relax.layout.grouped import CONV2D_TILES, DENSE_TILES, TILES
-from tunehub.relax.nodes import symbolic
+from tunehub.relax.nodes import element_type, symbolic
 from tunehub.templates import amx
 from tunehub.templates.amx import Matrices, multiply_by_tiles
 from tunehub.templates.base import Block, Knobs, Machine, refusing, require, size_of, worth_threads
 from tunehub.templates.divisors import divisors
 from tunehub.templates.fusion import Surroundings, anchored, finish_rest, gather_epilogue, opened, place_pad
+from tunehub.templates.tile_pieces import TILE
 
-_TILE = 16  # rows and vectors of a register
 _SUM_BYTES = 4
 _MOST_SUMS = 1 << 14  # of a task: 64 KiB, what the second level of the cache has room for beside operands
 _TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
+_IMAGE_AXES, _REDUCTIONS = 5, 6  # of the data of a convolution, and loops of its reduction
 _FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
 _MEASURED = 16
+_TALL = (2, 4, 6)  # tiles of rows in registers together: with two vectors of sums, or with one
+_STEPS_OF_PART = (8, 16, 32)  # of the reduction: their weights stay in the first cache
+_BEST = 4  # choices of rows and blocks that are measured in every shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +61,15 @@ class TileWorkload:
 class MatrixTileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``rows`` of the result, or of the image, times ``blocks`` of outputs: a task. ``order``: whether the loop over
     blocks is outside that over rows or inside. ``stays``: in the cache inside a task, while all of the other is read.
-    ``parallel``: use the thread pool."""
+    ``tall``: tiles of rows in registers together; up to two have two vectors of sums, more have one. ``parts``: of the
+    reduction (its first loop), one after the other for all rows. ``parallel``: use the thread pool."""
 
     rows: Annotated[int, Meta(ge=1, le=1 << 20)]
     blocks: Annotated[int, Meta(ge=1, le=256)]
     order: Literal["outputs", "rows"] = "outputs"
     stays: Literal["weights", "data"] = "weights"
+    tall: Annotated[int, Meta(ge=1, le=6)] = 2
+    parts: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
     parallel: bool = True
 
 
@@ -112,12 +120,22 @@ def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs
     orders: tuple[Literal["outputs", "rows"], ...] = ("rows", "outputs") if rows_first else ("outputs", "rows")
     operands: tuple[Literal["weights", "data"], ...] = ("data", "weights") if product else ("weights", "data")
     parallel = _parallel(workload, machine)
+    shapes = _shapes(workload)
     return [
-        MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, parallel=parallel)
-        for rows, blocks in _choices(workload, machine)[:_MEASURED]
+        MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, tall=tall, parts=parts, parallel=parallel)
+        for at, (rows, blocks) in enumerate(_choices(workload, machine)[:_MEASURED])
+        for tall, parts in (shapes if at < _BEST else shapes[:1])
         for stays in operands
         for order in orders
     ]
+
+
+def _shapes(workload: TileWorkload) -> list[tuple[int, int]]:
+    """Tiles of rows in registers, and parts of the reduction, as the default has them first."""
+    whole, inner = workload.reduction[0], math.prod(workload.reduction[1:-1])
+    parts = [max(1, whole * inner // steps) for steps in _STEPS_OF_PART]
+    known = dict.fromkeys((1, *(max(each for each in divisors(whole) if each <= part) for part in parts)))
+    return [(tall, part) for tall in _TALL for part in known]
 
 
 def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
@@ -144,8 +162,8 @@ def apply(mod: Any, workload: TileWorkload, knobs: MatrixTileKnobs) -> Any:
     if knobs.parallel:
         schedule.parallel(task)
     *_, innermost = schedule.get_loops(last)
-    if int(schedule.get(innermost).extent) % _TILE == 0:
-        schedule.vectorize(schedule.split(innermost, [None, _TILE])[1])
+    if int(schedule.get(innermost).extent) % TILE == 0:
+        schedule.vectorize(schedule.split(innermost, [None, TILE])[1])
     multiply_by_tiles(schedule, block, task, matrices)
     place_pad(schedule, workload.around.pad, "whole", task, parallel=knobs.parallel)
     finish_rest(schedule, workload.around, parallel=knobs.parallel)
@@ -156,10 +174,11 @@ def _check(workload: TileWorkload, knobs: MatrixTileKnobs) -> None:
     outer, lanes = workload.outputs
     require(workload.rows % knobs.rows == 0, f"rows: {knobs.rows} does not divide {workload.rows}")
     require(outer % knobs.blocks == 0, f"blocks: {knobs.blocks} does not divide {outer}")
+    require(workload.reduction[0] % knobs.parts == 0, f"parts: {knobs.parts} do not divide {workload.reduction[0]}")
     sums = knobs.rows * workload.columns * knobs.blocks * lanes
     smallest = knobs.rows == 1 and knobs.blocks == 1
     require(sums <= _MOST_SUMS or smallest, f"rows, blocks: {sums} sums in a task, at most {_MOST_SUMS}")
-    require(lanes % _TILE == 0, f"vectors of {_TILE} do not divide {lanes}")
+    require(lanes % TILE == 0, f"vectors of {TILE} do not divide {lanes}")
     require(not workload.around.producers, "instructions read operands that are in memory")
 
 
@@ -189,6 +208,8 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
             blocks=knobs.blocks,
             lanes=lanes,
             weights_stay=knobs.stays == "weights",
+            tall=knobs.tall,
+            parts=knobs.parts,
             reduction=workload.reduction[:-1],
             data_row=(axis, 1),
             data_image=(axis, 0),
@@ -205,6 +226,8 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
         blocks=knobs.blocks,
         lanes=lanes,
         weights_stay=knobs.stays == "weights",
+        tall=knobs.tall,
+        parts=knobs.parts,
         reduction=workload.reduction[:-1],
         data_row=(3, right),
         data_image=(2, down),
@@ -212,17 +235,41 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
         sums_row=3,
         sums_image=2,
         sums_block=1,
+        data_block=_data_block(schedule, anchor),
     )
+
+
+def _data_block(schedule: Any, anchor: Any) -> Callable[[Any, Any], Any] | None:
+    """The block of channels of the data that a block of outputs reads at a step of the first loop; None where that is
+    the step itself."""
+    from tvm import tirx
+
+    block = schedule.get(anchor)
+    index = _data_of(block).region[1].min
+    variables = [block.iter_vars[1].var, block.iter_vars[-_REDUCTIONS].var]
+    if index.same_as(variables[1]) or isinstance(index, tirx.IntImm):
+        return None
+    places = tirx.IndexMap(variables, [index], None)
+
+    def place(*given: Any) -> Any:
+        kinds = map(element_type, variables)
+        return places.map_indices([tirx.Cast(kind, each) for kind, each in zip(kinds, given, strict=True)])[0]
+
+    return place
+
+
+def _data_of(block: Any) -> Any:
+    """The region of data that a convolution reads."""
+    return next(each for each in block.reads if len(each.region) == _IMAGE_AXES)
 
 
 def _steps(schedule: Any, anchor: Any, axis: int) -> tuple[int, int]:
     """How far apart in ``axis`` of the data neighbours of the result are, and of the kernel."""
     block = schedule.get(anchor)
-    data = next(each for each in block.reads if len(each.region) == 5)
-    variables = [block.iter_vars[place].var for place in (axis, len(block.iter_vars) - 6 + axis - 1)]
-    found = [int(each) for each in symbolic().detect_linear_equation(data.region[axis].min, variables)]
+    variables = [block.iter_vars[place].var for place in (axis, axis - 1 - _REDUCTIONS)]
+    found = symbolic().detect_linear_equation(_data_of(block).region[axis].min, variables)
     require(len(found) > 1, "data are read otherwise than by a convolution")
-    return found[0], found[1]
+    return int(found[0]), int(found[1])
 
 
 def _choices(workload: TileWorkload, machine: Machine) -> list[tuple[int, int]]:
@@ -244,16 +291,16 @@ def _cost(workload: TileWorkload, choice: tuple[int, int], machine: Machine) -> 
     outer, lanes = workload.outputs
     joined = rows * workload.columns
     length, images = (joined, 1) if workload.pointwise else (workload.columns, rows)
-    tiles = images * -(-length // (2 * _TILE)) * (2 if length > _TILE else 1)
-    vectors = blocks * lanes // _TILE
+    tiles = images * -(-length // (2 * TILE)) * (2 if length > TILE else 1)
+    vectors = blocks * lanes // TILE
     reuse = 2 if vectors % 2 == 0 else 1
     steps = math.prod(workload.reduction[:-1])
-    paired = 2 if length > _TILE else 1
+    paired = 2 if length > TILE else 1
     multiply = tiles * vectors * steps * max(16.0, 8 * (1 / reuse + 1 / paired))
     tasks = size_of(workload.lead) * (workload.rows // rows) * (outer // blocks)
     most = -(-tasks // machine.cores)
     crowded = 1.0 if tasks >= _TASKS_A_CORE * machine.cores else 1.1
-    traffic = (joined * steps + vectors * steps * _TILE) * 64 / 32  # bytes of operands, 32 a cycle from L2
+    traffic = (joined * steps + vectors * steps * TILE) * 64 / 32  # bytes of operands, 32 a cycle from L2
     return most * crowded * (multiply + traffic + joined * vectors * 4 + 200)
 
 

@@ -69,12 +69,20 @@ def run(mod: Any, target: Any, arrays: tuple[Array, ...]) -> Array:
     return result.numpy()
 
 
+def choices(match: Any) -> list[Any]:
+    """Some of the default shape, and of the others the first of each."""
+    known = match.template.knob_space(match.workload, MACHINE)
+    plain = [each for each in known if (each.tall, each.parts) == (known[0].tall, known[0].parts)]
+    shapes = {(each.tall, each.parts, each.stays): each for each in reversed(known)}
+    return list(dict.fromkeys([*plain[::4], *shapes.values()]))
+
+
 def check_every_choice(make: Any, arrays: tuple[Array, ...], expected: Array) -> None:
     mod = module(make, *arrays)
     match = templates.find(mod)
     assert match is not None
     assert match.template.NAME == "matrix_tiles"
-    for choice in match.template.knob_space(match.workload, MACHINE):
+    for choice in choices(match):
         scheduled = match.template.apply(mod, match.workload, msgspec.structs.replace(choice, parallel=True)).mod
         check_function(scheduled["main"], mod["main"], tvm.target.Target(SAPPHIRE_RAPIDS))
         check_tiles(scheduled["main"])
@@ -141,6 +149,48 @@ def test_convolutions_of_any_size(case: tuple[str, tuple[int, int], int, Any]) -
     packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES[kind], in_block=block, out_block=block)))
     expected = in_blocks(convolved(data, weights, how), block)
     check_every_choice(lambda x, w: grouped.conv2d_grouped(x, w, **how), (in_blocks(data, block), packed), expected)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    "case",
+    swept(
+        [(3, 7, (17, 19), {"padding": (3, 3, 3, 3), "strides": (2, 2)})],
+        [(1, 3, (9, 8), {"padding": (1, 1, 1, 1)}), (4, 11, (30, 35), {"strides": (4, 4), "padding": (2, 1, 0, 3)}),
+         (3, 2, (5, 40), {"dilation": (2, 1)}), (2, 8, (9, 33), {"strides": (3, 1)})],
+    ),
+)  # fmt: skip
+def test_plain_images_are_read_in_windows(case: tuple[int, int, tuple[int, int], Any]) -> None:
+    channels, kernel, size, how = case
+    data, weights = operands("bfloat16", (2, channels, *size), (64, channels, kernel, kernel))
+    packed = np.asarray(constant_array(grouped.pack_conv2d_windows(weights, channels=grouped.PIXEL, out_block=32)))
+    image = in_blocks(np.pad(data, [(0, 0), (0, grouped.PIXEL - channels), (0, 0), (0, 0)]), grouped.PIXEL)
+    expected = in_blocks(convolved(data, weights, how), 32)
+    check_every_choice(lambda x, w: grouped.conv2d_windows(x, w, columns=kernel, **how), (image, packed), expected)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    "case",
+    swept([(4, 17, 24, 1, {})], [(2, 48, 64, 3, {"padding": (1, 1, 1, 1)}), (3, 80, 20, 1, {}), (8, 4, 4, 3, {})]),
+)
+def test_groups_of_channels_are_read_in_whole_blocks(case: tuple[int, int, int, int, Any]) -> None:
+    groups, inputs, outputs, kernel, how = case
+    logical = (groups * inputs, groups * outputs)
+    data, weights = operands("bfloat16", (1, logical[0], 9, 7), (logical[1], inputs, kernel, kernel))
+    constant = grouped.pack_conv2d(weights, TILES["bfloat16"], in_block=32, out_block=32, of_channels=groups)
+    each = zip(np.split(data, groups, 1), np.split(weights, groups), strict=True)
+    expected = np.concatenate([convolved(*pair, how) for pair in each], 1)
+    arrays = (in_blocks(filled(data), 32), np.asarray(constant_array(constant)))
+    check_every_choice(
+        lambda x, w: grouped.conv2d_grouped(x, w, groups=groups, channels=logical, **how),
+        arrays,
+        in_blocks(filled(expected), 32),
+    )
+
+
+def filled(image: Array) -> Array:
+    return np.pad(image, [(0, 0), (0, -image.shape[1] % 32), (0, 0), (0, 0)])
 
 
 def product(kind: str) -> tuple[Any, tuple[Array, Array]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from tunehub.relax.layout import blocked, grouped
 from tunehub.relax.layout.costs import PLAIN, ConvWorkload
-from tunehub.relax.layout.grouped import PAIRS, TILES, TILES_INT8, WORDS, Groups
+from tunehub.relax.layout.grouped import PAIRS, PIXEL, TILES, TILES_INT8, WORDS, Groups
 from tunehub.relax.layout.images import image_shape, typical_shape
 from tunehub.relax.layout.operators import Choice, Operator, Rules, four, pair
-from tunehub.relax.layout.weights import Array, pack_conv2d_weight, pack_depthwise_weight
+from tunehub.relax.layout.weights import Array, ReadBlocks, pack_conv2d_weight, pack_depthwise_weight
 from tunehub.relax.nodes import static_shape, tensor_type
 
 Shape = tuple[int, int, int, int]
@@ -42,10 +42,13 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     workload = _workload(shape, values, result, attrs)
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
     fixed = static_shape(data) is not None
+    if fixed and rules.narrowing is not None and rules.narrowing.windows(workload):
+        pairs.append((PIXEL, TILES.depth))
 
     def seconds(source: int, result: int) -> float:
-        tiles = _groups(rules, workload, (source, result), fixed) is TILES
-        return rules.costs.conv(workload, source, result) / (_TILES_GAIN if tiles else 1)
+        if source != PIXEL and _groups(rules, workload, (source, result), fixed) is not TILES:
+            return rules.costs.conv(workload, source, result)
+        return rules.costs.conv(_in_whole_blocks(workload), source, result) / _TILES_GAIN
 
     def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
         return _written(rules, builder, call, _kernel(rules, workload, choice, values, fixed), (choice, inputs[0]))
@@ -64,6 +67,15 @@ def _workload(shape: Shape, values: Array, result: Sequence[int], attrs: Any) ->
         groups=int(attrs.groups),
         dilation=pair(attrs.dilation),
     )
+
+
+def _in_whole_blocks(workload: ConvWorkload) -> ConvWorkload:
+    """A convolution of groups as instructions for matrices compute it: of the inputs that a block of outputs reads."""
+    if workload.groups == 1:
+        return workload
+    channels = (workload.in_channels, workload.out_channels)
+    read = ReadBlocks.of(workload.groups, channels, TILES.depth)
+    return replace(workload, in_channels=read.count * read.block, groups=1)
 
 
 def image_and_weight(
@@ -100,6 +112,8 @@ def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array,
     if workload.depthwise:
         narrow = rules.narrowing is not None and rules.narrowing.depthwise
         return replace(_depthwise("depthwise_bf16" if narrow else "depthwise", values, source), narrow=narrow)
+    if source == PIXEL and result == TILES.depth:
+        return _in_windows(values, result)
     if source == PLAIN and fixed and rules.narrowing is not None and rules.narrowing.rows(workload, result):
         return _in_rows(values, result)
     instruction = _groups(rules, workload, (source, result), fixed)
@@ -134,6 +148,15 @@ def _in_rows(values: Array, result: int) -> _BlockedConvolution:
         name=f"conv2d_{PAIRS.name}",
         compute=partial(grouped.conv2d_rows, columns=values.shape[3]),
         pack=partial(grouped.pack_conv2d_rows, values, out_block=result),
+        narrow=True,
+    )
+
+
+def _in_windows(values: Array, result: int) -> _BlockedConvolution:
+    return _BlockedConvolution(
+        name=f"conv2d_{TILES.name}",
+        compute=partial(grouped.conv2d_windows, columns=values.shape[3]),
+        pack=partial(grouped.pack_conv2d_windows, values, channels=PIXEL, out_block=result),
         narrow=True,
     )
 

@@ -3,8 +3,8 @@
 Groups are neighbours along what is summed up: activations have them as they are, because channels of a block, columns
 of a matrix, or pixels of a plain image's row, lie side by side. Weights are ``[N/o, K/g, o, g]`` and
 ``[O/o, I/i, KH, KW, i/g, o, g]``. AMX adds up 16 groups in one step: its weights are ``[N/o, K/16g, 16, o, g]`` and
-``[O/o, I/i, KH, KW, i/16g, 16, o, g]``. The layout carries the instruction: no record can ask for it where weights were
-packed otherwise.
+``[O/o, I/i, KH, KW, i/16g, 16, o, g]``; in a plain image, whose pixels have four channels then, eight neighbours in a
+row are a step. The layout carries the instruction: no record can ask for it where weights were packed otherwise.
 
 Sums of bfloat16 are float32, sums of integers int32; otherwise these are the operators of
 :mod:`tunehub.relax.layout.blocked`.
@@ -21,12 +21,13 @@ from tvm import relax, te, tirx
 
 from tunehub.relax.layout.blocked import PAD, at, cut, windows
 from tunehub.relax.layout.channel_groups import groups_of
-from tunehub.relax.layout.weights import Array, pack_conv2d_weight, pack_dense_weight
+from tunehub.relax.layout.weights import Array, ReadBlocks, pack_conv2d_weight, pack_dense_weight
 from tunehub.relax.nodes import constant_like, plain_extent
 
 NARROW, WIDE = "bfloat16", "float32"
 DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16", "tunehub_dense_amx"
 CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES = "tunehub_conv2d_int8", "tunehub_conv2d_bf16", "tunehub_conv2d_amx"
+PIXEL = 4  # channels in a block of a plain image that instructions for matrices read
 _ROW_AXES = ("ic", "kh", "kw", "k0")  # the last counts one: pairs of a block of channels have more
 
 
@@ -86,8 +87,8 @@ def conv2d_grouped(
     :func:`pack_conv2d` returns it, as ``[N, O/o, OH, OW, o]`` in float32 or int32; ``padding``: top, left, bottom,
     right. Where weights have 16 bits, data are widened once, with their padding.
 
-    ``groups`` of channels (pairs only) need the logical numbers of input and output ``channels``, and are read as by
-    :func:`tunehub.relax.layout.blocked.conv2d_blocked`.
+    ``groups`` of channels (of bfloat16 only) need the logical numbers of input and output ``channels``. By pairs they
+    are read as by :func:`tunehub.relax.layout.blocked.conv2d_blocked`, by matrices in whole blocks.
     """
     outer, inputs, *kernel, block, group = [int(extent) for extent in weight.shape]
     kernel, split = kernel[:2], kernel[2:]
@@ -143,6 +144,40 @@ def conv2d_rows(
     return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=CONV2D_PAIRS)
 
 
+def conv2d_windows(
+    data: Any,
+    weight: Any,
+    *,
+    columns: int,
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Any:
+    """Return the convolution of an image of few channels ``data`` ``[N, 1, H, W, c]`` in bfloat16, and ``weight``, as
+    :func:`pack_conv2d_windows` returns it of a kernel with so many ``columns``, as ``[N, O/o, OH, OW, o]``.
+
+    Neighbours in a row of the image are what one instruction adds up, so ``dilation`` is 1 there. Its size is known.
+    """
+    outer, _, kernel, count, *_, block, group = [int(extent) for extent in weight.shape]
+    channels, (top, left, bottom, right) = int(data.shape[4]), padding
+    read = TILES.depth // channels  # pixels in a step
+    width = int(data.shape[3]) + left + right
+    unread = width - (width - columns) // strides[1] * strides[1]  # from where the last window begins
+    whole = (top, left, bottom, right + max(count * read - unread, 0))  # its last step ends in the image, too
+    padded, size, place = windows(data, (kernel, count * read), strides, whole, dilation)
+    axes = [te.reduce_axis((0, int(weight.shape[i])), name) for i, name in enumerate((*_ROW_AXES, "k1"), 1)]
+    item = te.reduce_axis((0, group), "item")
+
+    def compute(n: Any, oc: Any, oh: Any, ow: Any, oi: Any) -> Any:
+        ic, kh, kw, k0, k1 = axes
+        number = (k0 * TILES.steps + k1) * group + item
+        element = at(padded, n, ic, *place(oh, ow, kh, kw * read + number // channels), number % channels)
+        factor = at(weight, oc, *axes, oi, item)
+        return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=[*axes, item])
+
+    return te.compute((plain_extent(data.shape[0]), outer, *size, block), compute, name=CONV2D_TILES)
+
+
 def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
     """The constant of ``weight`` ``[K, N]`` as :func:`dense_grouped` reads it, filled up with zeros where outputs end;
     what one instruction adds up divides K."""
@@ -151,7 +186,11 @@ def pack_dense(weight: Array, groups: Groups, *, out_block: int) -> Any:
 
 def pack_conv2d(weight: Array, groups: Groups, *, in_block: int, out_block: int, of_channels: int = 1) -> Any:
     """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_grouped` reads it, filled up with zeros; what one
-    instruction adds up divides ``in_block``, and the inputs of each of the groups ``of_channels``."""
+    instruction adds up divides ``in_block``, and the inputs of each of the groups ``of_channels``, but for matrices:
+    blocks of outputs read whole blocks of inputs then, with zeros for those of other groups."""
+    if of_channels > 1 and groups.steps > 1:
+        weight = ReadBlocks.of(of_channels, (weight.shape[1] * of_channels, len(weight)), in_block).widened(weight)
+        of_channels = 1
     return _packed(pack_conv2d_weight(weight, in_block=in_block, out_block=out_block, groups=of_channels), groups)
 
 
@@ -162,6 +201,16 @@ def pack_conv2d_rows(weight: Array, *, out_block: int) -> Any:
     packed = pack_conv2d_weight(even, in_block=None, out_block=out_block)
     *outer, columns, block = packed.shape
     return _packed(packed.reshape(*outer, columns // PAIRS.size, PAIRS.size, block), PAIRS)
+
+
+def pack_conv2d_windows(weight: Array, *, channels: int, out_block: int) -> Any:
+    """The constant of ``weight`` ``[O, I, KH, KW]`` as :func:`conv2d_windows` reads it with pixels of so many
+    ``channels``, ``[O/o, 1, KH, KW', 1, 16, o, 2]``, filled up with zeros."""
+    outputs, inputs, rows, columns = weight.shape
+    read = TILES.depth // channels
+    whole = np.pad(weight, [(0, 0), (0, channels - inputs), (0, 0), (0, -columns % read)])
+    steps = whole.transpose(0, 3, 1, 2).reshape(outputs, -1, TILES.depth, rows)  # of eight pixels
+    return _packed(pack_conv2d_weight(steps.transpose(0, 2, 3, 1), in_block=TILES.depth, out_block=out_block), TILES)
 
 
 def _packed(weight: Array, groups: Groups) -> Any:
@@ -198,6 +247,10 @@ def _channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | No
     *split, _, group = [int(extent) for extent in weight.shape[4:]]
     if groups == 1:
         return (lambda oc, ic, *inner: (ic, _position(inner, (*split, group)))), None
+    if len(split) > 1:
+        assert channels is not None
+        first = ReadBlocks.of(groups, channels, int(data.shape[4])).first
+        return (lambda oc, ic, *inner: (first(oc, tirx.min) + ic, _position(inner, (*split, group)))), None
     of_group, touched = groups_of(data, weight, groups, channels, group)
 
     def channel(oc: Any, ic: Any, inner: Any, item: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
-from tunehub.relax.layout.grouped import NARROW, PAIRS, TILES, WIDE
+from tunehub.relax.layout.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE
 from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
 from tunehub.templates import amx, pairs
@@ -50,7 +50,13 @@ class Narrowing:
 
     def conv_in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts of images of a known size."""
-        return self.tiles and workload.groups == 1 and source == result == TILES.depth
+        return self.tiles and not workload.depthwise and source == result == TILES.depth
+
+    def windows(self, workload: ConvWorkload) -> bool:
+        """A convolution of a plain image of a known size, of few channels: neighbours in a row, four channels each, are
+        what instructions for matrices add up. There is nothing to add up in rows of one pixel."""
+        few = workload.groups == 1 and workload.in_channels <= PIXEL
+        return self.tiles and few and workload.dilation[1] == 1 and workload.kernel[1] > 1
 
     @property
     def depthwise(self) -> bool:

@@ -6,6 +6,8 @@ is copied once, where it goes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,43 @@ def pack_conv2d_weight(weight: Array, *, in_block: int | None, out_block: int, g
     split = filled.reshape(outputs // out_block, out_block, inputs // (in_block or 1), in_block or 1, kh, kw)
     packed: Array = split.transpose(0, 2, 4, 5, 3, 1)
     return packed if in_block else packed[:, :, :, :, 0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadBlocks:
+    """Which whole blocks of input channels blocks of output channels read, both of ``block`` channels, where channels
+    are in groups of ``each_in`` inputs and ``each_out`` outputs: ``count`` of ``total``."""
+
+    block: int
+    each_in: int
+    each_out: int
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, groups: int, channels: tuple[int, int], block: int) -> ReadBlocks:
+        """``channels``: logical input, output channels."""
+        inputs, outputs = channels
+        each_in, each_out = inputs // groups, outputs // groups
+        count = 0
+        for start in range(0, outputs, block):
+            last = (min(start + block, outputs) - 1) // each_out
+            count = max(count, ((last + 1) * each_in - 1) // block + 1 - start // each_out * each_in // block)
+        return cls(block=block, each_in=each_in, each_out=each_out, count=count, total=-(-inputs // block))
+
+    def first(self, output: Any, least: Callable[[Any, Any], Any] = min) -> Any:
+        """The first block of inputs that the block ``output`` of outputs reads."""
+        if self.count == self.total:
+            return 0 * output
+        return least(output * self.block // self.each_out * self.each_in // self.block, self.total - self.count)
+
+    def widened(self, weight: Array) -> Array:
+        """``weight`` ``[O, I/groups, KH, KW]`` with all inputs that are read, zero where they are of other groups."""
+        wide = np.zeros((len(weight), self.count * self.block, *weight.shape[2:]), weight.dtype)
+        for output, own in enumerate(weight):
+            begin = output // self.each_out * self.each_in - self.first(output // self.block) * self.block
+            wide[output, begin : begin + self.each_in] = own
+        return wide
 
 
 def phases_of_weight(weight: Array, *, strides: tuple[int, int], block: int) -> Array:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 op = relax.op
 COOPERLAKE = tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake", "num-cores": 2})
+SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 MACHINE = Machine(vector=16, registers=32, cores=2)
 Nets = Any
 needs_tvm = pytest.mark.skipif(pairs.doubt(COOPERLAKE) is not None, reason="TVM is older than 0.27")
@@ -126,6 +127,21 @@ def beginning(nets: Nets, batch: Any = 1) -> Any:
         return b.emit(op.nn.relu(b.emit(op.add(second, first))))
 
     return nets.build(make, (batch, 3, 30, 30))
+
+
+@needs_tvm
+def test_images_and_groups_are_read_in_tiles(nets: Nets) -> None:
+    found = prepare(beginning(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16").functions.items()
+    shapes = [
+        [(*map(int, buffer_kind(each).shape), str(buffer_kind(each).dtype)) for each in parameters(function)[:2]]
+        for variable, function in found
+        if "conv2d_amx" in str(variable.name_hint)
+    ]
+    assert shapes == [
+        [(1, 1, 30, 30, 4, "bfloat16"), (2, 1, 7, 1, 1, 16, 32, 2, "bfloat16")],
+        [(1, 2, 15, 15, 32, "bfloat16"), (3, 2, 1, 1, 1, 16, 32, 2, "bfloat16")],
+        [(1, 3, 15, 15, 32, "bfloat16"), (3, 3, 3, 3, 1, 16, 32, 2, "bfloat16")],
+    ]
 
 
 @needs_tvm
