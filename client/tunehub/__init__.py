@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from tunehub.hub import Hub, open_hub
     from tunehub.registries.resolution import Resolution
+    from tunehub.relax.quantised.torch_operators import torch_convert_map
     from tunehub.report.model import WorkloadReport
     from tunehub.report.report import Report
     from tunehub.target.host import host_target
@@ -53,6 +54,7 @@ __all__ = [
     "open_hub",
     "pipeline",
     "resolve",
+    "torch_convert_map",
     "uninstall",
 ]
 
@@ -61,6 +63,7 @@ _MODULES = {
     "tunehub.api": ("compile", "context", "explain", "install", "installed_hubs", "pipeline", "resolve", "uninstall"),
     "tunehub.hub": ("Hub", "open_hub"),
     "tunehub.registries.resolution": ("Resolution",),
+    "tunehub.relax.quantised.torch_operators": ("torch_convert_map",),
     "tunehub.report.model": ("WorkloadReport",),
     "tunehub.report.report": ("Report",),
     "tunehub.target.host": ("host_target",),

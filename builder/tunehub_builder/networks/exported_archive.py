@@ -53,10 +53,12 @@ _FUNCTIONS = frozenset(
     }
 )
 _ASSUMPTIONS = frozenset({"integer", "positive", "nonnegative", "negative", "nonpositive", "zero", "nonzero", "real"})
+QUANTISED = "quantized_decomposed"  # PyTorch's library of operators of quantised programs
 _MOST_POWER = 4
 _MAX_EXPRESSION = 2000  # characters
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims)\.(?!from_file)\w+\.\w+|torch\.sym_\w+|math\.\w+"
+    rf"|torch\.ops\.{QUANTISED}\.((de)?quantize_per_(tensor|channel)|choose_qparams(_symmetric)?|convert_element_type)\.\w+"
     r"|_operator\.(add|sub|mul|floordiv|truediv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|getitem|abs|index)"
 )
 
@@ -64,10 +66,11 @@ _TARGET = re.compile(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedArchive:
     """An archive that may be loaded, as bytes, and the entry in it that PyTorch unpickles: the sample inputs, which
-    have to be nothing but tensors."""
+    have to be nothing but tensors. Of one that is quantised PyTorch has to load the operators first."""
 
     data: bytes
     sample_inputs: bytes
+    is_quantised: bool
 
 
 def checked_archive(path: Path) -> CheckedArchive:
@@ -118,7 +121,11 @@ def _checked(entries: dict[str, bytes], path: str) -> CheckedArchive:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as written:
         for name, data in entries.items():
             written.writestr(f"model/{name}", data)
-    return CheckedArchive(data=buffer.getvalue(), sample_inputs=entries.get("data/sample_inputs/model.pt", b""))
+    return CheckedArchive(
+        data=buffer.getvalue(),
+        sample_inputs=entries.get("data/sample_inputs/model.pt", b""),
+        is_quantised=QUANTISED.encode() in entries["models/model.json"],
+    )
 
 
 def _check_values(document: Any, path: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import warnings
 from typing import Any
 
+import tunehub
 from tunehub.exceptions import last_line, typed_last_line
 from tunehub_builder.networks.exceptions import ModelFileError
 from tunehub_builder.networks.exported_archive import checked_archive
@@ -13,6 +15,7 @@ from tunehub_builder.networks.network import ImportedModel
 from tunehub_builder.networks.other_file import OtherFile
 
 _NAMED = 3  # nodes that an error names
+_QUANTISED_OPERATORS = "torch.ao.quantization.fx._decomposed"  # importing it registers them
 _REMEDY = "Write the model with other operators, or export it to ONNX"
 
 
@@ -45,6 +48,8 @@ class ExportedProgramFile(OtherFile):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                if checked.is_quantised:
+                    importlib.import_module(_QUANTISED_OPERATORS)
                 return torch.export.load(io.BytesIO(checked.data))
         except Exception as error:  # PyTorch raises whatever it runs into
             reason = f"PyTorch {torch.__version__} cannot load it ({typed_last_line(error)})"
@@ -58,7 +63,7 @@ def _to_relax(program: Any, source: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_exported_program(program)
+            return from_exported_program(program, custom_convert_map=tunehub.torch_convert_map())
     except Exception as error:  # converters raise whatever they run into
         reason = f"TVM {tvm.__version__} cannot import {_place(error)} ({typed_last_line(error).rstrip('.')})"
         raise ModelFileError(source, reason, _REMEDY) from error

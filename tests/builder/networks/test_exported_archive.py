@@ -55,6 +55,16 @@ def test_what_pytorch_saves_passes_and_is_written_anew() -> None:
     assert "torch" not in sys.modules or "torch" in str(sys.modules["torch"])
 
 
+def test_operators_of_quantised_programs_pass_and_others_of_their_library_do_not(tmp_path: Path) -> None:
+    assert checked_archive(SAVED.with_name("quantised.pt2")).is_quantised
+    assert not checked_archive(SAVED).is_quantised
+    name = "torch.ops.quantized_decomposed.add.default"
+    assert (
+        said(written(tmp_path / "model.pt2", _target(name)))
+        == f"calls {name!r}, which is not an operator of PyTorch's own"
+    )
+
+
 def _pickled(entries: dict[str, Any]) -> None:
     entries[WEIGHTS]["config"]["c.weight"]["use_pickle"] = True
 

@@ -1,8 +1,8 @@
 """Models in QDQ form (ONNX ``QuantizeLinear`` and ``DequantizeLinear`` around float operators) in integers.
 
 * A convolution, or a product with a constant, of dequantised operands becomes one of unsigned times signed 8 bits with
-  sums of 32 bits. Zero points of the data and biases go into one addend, scales into one factor for each output;
-  where the result is quantised at once, its scale does, too.
+  sums of 32 bits. Zero points of the data and biases of integers go into one addend, scales into one factor for each
+  output; where the result is quantised at once, its scale does, too. Biases of other numbers are added behind that.
 * Operators that only move elements, or take the largest, pass integers through where both sides have one scale.
 * Signed data become unsigned ones, 128 more, which the instructions want.
 * Clipping that quantising does anyway is left out.
@@ -25,42 +25,54 @@ from tunehub.relax.kernels import rewritten
 from tunehub.relax.nodes import (
     bound_value,
     calls_in,
-    constant_array,
     is_constant,
     operator_of,
+    same_extents,
+    same_shape,
     shape_of,
-    static_shape,
     tensor_type,
-    variables_in,
 )
-from tunehub.relax.quantised.rounding import affine_of
+from tunehub.relax.quantised.operands import (
+    DEQUANTIZE,
+    QUANTIZE,
+    affine_of,
+    bounds_of,
+    constant_of,
+    dequantised,
+    has_type,
+    matrix_of,
+    users_in,
+    variable_of,
+    weight_of,
+    widened,
+)
 from tunehub.relax.quantised.scales import (
     LIMITS,
     Affine,
     Array,
     NotIntegerError,
-    ScaledSums,
     clipped_anyway,
     sums_of,
     symmetric,
     with_bias,
 )
+from tunehub.relax.quantised.sums import SumsInGraph, zero_point
 from tunehub.templates.dot_product import DotProduct
 
 _MOVING = (
     "relax.nn.max_pool2d", "relax.nn.adaptive_max_pool2d", "relax.reshape", "relax.flatten", "relax.permute_dims",
     "relax.squeeze", "relax.expand_dims", "relax.strided_slice",
 )  # fmt: skip
-_QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
-_SHAPING = ("relax.reshape", "relax.expand_dims", "relax.astype")  # of constants
+_VIEWS = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.broadcast_to")
 _SHIFT = 128
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.nn.conv2d": "_convolution",
     "relax.matmul": "_matmul",
     "relax.add": "_addition",
     "relax.astype": "_converted",
-    _QUANTIZE: "_quantising",
-    _DEQUANTIZE: "_dequantising",
+    **dict.fromkeys(_VIEWS, "_viewed"),
+    QUANTIZE: "_quantising",
+    DEQUANTIZE: "_dequantising",
 }
 
 
@@ -68,10 +80,10 @@ def in_integers(mod: Any, dot: DotProduct | None, note: Callable[[str], None] | 
     """``mod`` with integer operators where the convolutions and products of its Relax functions have quantised
     operands. ``dot``: the instruction they are for; without one ``mod`` stays as it is. ``note`` is told what became
     of them, if there are any."""
-    if not any(operator_of(call) == _DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
+    if not any(operator_of(call) == DEQUANTIZE or _is_integer_product(call) for call in calls_in(mod)):
         return mod
     rewriter = _Integers(mod)
-    rewriter.begin(dot, _users(mod))
+    rewriter.begin(dot, users_in(mod))
     result = rewritten(rewriter, mod)
     if note is not None and (rewriter.written or rewriter.kept):
         note(_summary(rewriter.written, rewriter.kept))
@@ -94,12 +106,12 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """Take over what instruction there is, and who reads each variable."""
         self._dot, self._users = dot, users
         self.written, self.kept = 0, Counter()
-        self._sums: dict[Any, tuple[Any, ScaledSums, int]] = {}  # float variable -> its sums, and the axis of outputs
+        self._sums = SumsInGraph(self)
         self._shifted: set[Any] = set()  # variables that hold 128 more than they did
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Data of 8 signed bits that are only dequantised become unsigned."""
-        self._may_shift = all(operator_of(user) == _DEQUANTIZE for user in self._users.get(binding.var, [None]))
+        self._may_shift = all(operator_of(user) == DEQUANTIZE for user in self._users.get(binding.var, [None]))
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
@@ -135,7 +147,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         ``MatMulInteger`` is imported."""
         if _is_integer_product(call):
             return self._matmul_of_integers(call)
-        second = bound_value(self, call.args[1])
+        second = matrix_of(self, call.args[1])
         turned = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
 
         def write(data: Any, weight: Array, _zero: int) -> Any:
@@ -151,15 +163,15 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _matmul_of_integers(self, call: Any) -> Any | None:
         """``(a - z) @ (b - y)`` of 8 bits that were widened, with a constant ``b``: the zero point ``z``, which may be
         computed at run time, is taken off the sums."""
-        (data, zero), (factor, offset) = (self._widened(argument) for argument in call.args)
-        weight = None if factor is None else self._constant(factor)
-        if data is None or weight is None or (offset is not None and self._constant(offset) is None):
+        (data, zero), (factor, offset) = (widened(self, argument) for argument in call.args)
+        weight = None if factor is None else constant_of(self, factor)
+        if data is None or weight is None or (offset is not None and constant_of(self, offset) is None):
             return None
         try:
             if self._dot is None:
                 raise NotIntegerError("the target has no instruction for it that TVM can use")
-            zeros = np.zeros((), "int32") if offset is None else np.asarray(self._constant(offset))
-            if zeros.size not in (1, weight.shape[-1]) or weight.ndim != 2 or not _is(data, "uint8"):
+            zeros = np.zeros((), "int32") if offset is None else np.asarray(constant_of(self, offset))
+            if zeros.size not in (1, weight.shape[-1]) or weight.ndim != 2 or not has_type(data, "uint8"):
                 raise NotIntegerError("it is no product of uint8 with a matrix")
             if weight.shape[0] % self._dot.group or weight.shape[1] < self._dot.lanes:
                 raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
@@ -175,31 +187,21 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         totals = relax.const(values.astype("int32").sum(0, dtype="int32"))
         return relax.op.subtract(self._emit(sums), self._emit(relax.op.multiply(self._emit(zero), totals)))
 
-    def _widened(self, expression: Any) -> tuple[Any | None, Any | None]:
-        """The 8 bits that ``expression`` has in 32, and the zero point in 32 that is taken off them; None where there
-        is no such."""
-        value, zero = bound_value(self, expression), None
-        if operator_of(value) == "relax.subtract":
-            value, zero = bound_value(self, value.args[0]), value.args[1]
-        if operator_of(value) != "relax.astype" or not _is(value.args[0], *LIMITS):
-            return None, None
-        return value.args[0], zero
-
     def _product(
         self, call: Any, turned: bool, outputs: int, axis: int, write: Callable[[Any, Array, int], Any]
     ) -> Any | None:
         """``outputs``: their axis in the weight; ``axis``: in the result."""
-        operand = bound_value(self, call.args[1])
+        operand = matrix_of(self, call.args[1])
         weight = bound_value(self, operand.args[0]) if turned else operand
-        data = self._dequantised(call.args[0])
-        if data is None or operator_of(weight) != _DEQUANTIZE:
-            if data is not None or operator_of(weight) == _DEQUANTIZE:
+        data = dequantised(self, call.args[0])
+        if data is None or operator_of(weight) != DEQUANTIZE:
+            if data is not None or operator_of(weight) == DEQUANTIZE:
                 self.kept["only one of its operands is quantised"] += 1
             return None
         try:
             if self._dot is None:
                 raise NotIntegerError("the target has no instruction for it that TVM can use")
-            values, scales = self._weight(weight, outputs=1 - outputs if turned else outputs)
+            values, scales = weight_of(self, weight, 1 - outputs if turned else outputs)
             values = values.T if turned else values
             if str(tensor_type(data[0]).dtype) != "uint8":
                 raise NotIntegerError("its data are of 8 signed bits, and others than dequantising read them")
@@ -209,31 +211,29 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             self.kept[str(reason)] += 1
             return None
         self.written += 1
-        return self._as_float(accumulated, sums, axis)
+        return self._sums.as_float(accumulated, sums, axis)
 
     def _addition(self, call: Any) -> Any | None:
         """A bias becomes part of the sums' addend."""
         for first, second in (call.args, reversed(call.args)):
-            known = self._sums.get(self._source(first))
-            bias = None if known is None else self._constant(second)
-            if known is None or bias is None:
+            known = self._sums.of(first)
+            bias = None if known is None else constant_of(self, second)
+            if known is None or bias is None or known[1].offset is not None:
                 continue
             accumulated, sums, axis = known
             rank, count = len(shape_of(first) or ()), len(sums.scale)
             along = [count if at == axis else 1 for at in range(rank)]
             if bias.size != count or list(bias.shape) != along[rank - bias.ndim :]:
                 continue
-            added = with_bias(sums, bias)
-            if added is not None:
-                return self._as_float(accumulated, added, axis)
+            return self._sums.as_float(accumulated, with_bias(sums, bias), axis)
         return None
 
     def _converted(self, call: Any) -> Any | None:
         """Sums of a scale of one that become integers again, as ONNX's ``ConvInteger`` gives them."""
-        known = self._sums.get(self._source(call.args[0]))
-        if known is None or str(tensor_type(call).dtype) != "int32" or (known[1].scale != 1).any():
+        known = self._sums.of(call.args[0])
+        if known is None or str(tensor_type(call).dtype) != "int32" or not known[1].are_integers:
             return None
-        return self._shifted_sums(known[0], known[1], known[2])
+        return self._sums.as_integers(known[0], known[1], known[2])
 
     def _quantising(self, call: Any) -> Any | None:
         """Clipping goes, scales of sums and of the result become one, and what only moves elements stays integer."""
@@ -244,15 +244,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         shifts = dtype == "int8" and self._may_shift
         own, kind = (Affine(scale=affine.scale, zero=affine.zero + _SHIFT), "uint8") if shifts else (affine, dtype)
         moved = self._moved(source, own, kind)
-        if isinstance(moved, relax.Var) and (self._source(moved) in self._shifted) != shifts:
+        if isinstance(moved, relax.Var) and (variable_of(self, moved) in self._shifted) != shifts:
             moved = None  # it would have to be dequantised in two ways
         if moved is None:
-            known = self._sums.get(self._source(source))
-            if known is not None:
-                accumulated, sums, axis = known
-                factor = (sums.scale / np.float32(affine.scale)).astype(np.float32)
-                source = self._scaled(accumulated, ScaledSums(scale=factor, addend=sums.addend), axis)
-                own = Affine(scale=1.0, zero=own.zero)
+            moved = self._quantised_sums(source, own, kind)
+        if moved is None:
             moved = _call_quantize(source, own, kind)
         if not shifts:
             return moved
@@ -263,167 +259,91 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _dequantising(self, call: Any) -> Any | None:
         """What was shifted has its zero point 128 higher."""
         affine = affine_of(self, call)
-        source = self._source(call.args[0])
+        source = variable_of(self, call.args[0])
         if affine is None or is_constant(bound_value(self, source)):
             return None
         zero = affine.zero + (_SHIFT if source in self._shifted else 0)
-        constants = relax.const(np.float32(affine.scale)), relax.const(_zero(zero, tensor_type(source)))
+        constants = relax.const(np.float32(affine.scale)), relax.const(zero_point(zero, tensor_type(source)))
         return relax.op.dequantize(source, *constants, out_dtype=str(tensor_type(call).dtype))
 
-    def _as_float(self, accumulated: Any, sums: ScaledSums, axis: int) -> Any:
-        variable = self._emit(self._scaled(accumulated, sums, axis))
-        self._sums[variable] = accumulated, sums, axis
-        return variable
+    def _quantised_sums(self, source: Any, affine: Affine, dtype: str) -> Any | None:
+        """``source`` quantised where it is made of sums, in their kernel: before what moves elements, or takes the
+        largest, which is the same one."""
+        source = self._unclipped(source, affine, dtype)
+        value = bound_value(self, source)
+        if operator_of(value) in _MOVING:
+            inner = self._quantised_sums(value.args[0], affine, dtype)
+            return None if inner is None else relax.Call(value.op, [self._emit(inner), *value.args[1:]], value.attrs)
+        steps = self._sums.steps(source, affine.scale)
+        return None if steps is None else _call_quantize(steps, Affine(scale=1.0, zero=affine.zero), dtype)
 
-    def _scaled(self, accumulated: Any, sums: ScaledSums, axis: int) -> Any:
-        """``scale * (sum + addend)`` as operators."""
-        converted = self._emit(relax.op.astype(self._shifted_sums(accumulated, sums, axis), "float32"))
-        return relax.op.multiply(converted, relax.const(sums.scale.reshape(_along(accumulated, axis))))
+    def _viewed(self, call: Any) -> Any | None:
+        """What only shapes dequantised data shapes the integers: a product behind it finds them. What gives a product
+        the shape that its data had makes it one of these."""
+        value, data = bound_value(self, call.args[0]), dequantised(self, call.args[0])
+        if data is None:
+            return self._product_of_sequences(call)
+        if operator_of(call) == "relax.broadcast_to":
+            return call.args[0] if same_shape(call, call.args[0]) else None
+        integers = self._emit(relax.Call(call.op, [data[0], *call.args[1:]], call.attrs))
+        if variable_of(self, data[0]) in self._shifted:
+            self._shifted.add(integers)
+        return relax.op.dequantize(integers, *value.args[1:], out_dtype=str(tensor_type(call).dtype))
 
-    def _shifted_sums(self, accumulated: Any, sums: ScaledSums, axis: int) -> Any:
-        if not sums.addend.any():
-            return accumulated
-        return self._emit(relax.op.add(accumulated, relax.const(sums.addend.reshape(_along(accumulated, axis)))))
+    def _product_of_sequences(self, call: Any) -> Any | None:
+        """PyTorch makes matrices of sequences for a product, and sequences of its result: what follows would not be in
+        its kernel."""
+        known = self._sums.of(call.args[0])
+        product = bound_value(self, known[0]) if known is not None else None
+        if known is None or product is None or operator_of(product) != "relax.matmul":
+            return None
+        data, shape = bound_value(self, product.args[0]), shape_of(call) or ()
+        before = shape_of(data.args[0]) or () if operator_of(data) == "relax.reshape" else ()
+        result = (*before[:-1], *(shape_of(product) or ())[-1:])
+        if len(before) != len(shape) or not same_extents(result, shape):
+            return None
+        sums = self._emit(relax.op.matmul(data.args[0], product.args[1], out_dtype="int32"))
+        return self._sums.as_float(sums, known[1], len(shape) - 1)
 
     def _moved(self, source: Any, affine: Affine, dtype: str) -> Any | None:
         """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers."""
         value = bound_value(self, source)
-        if operator_of(value) == _DEQUANTIZE:
-            arguments = self._dequantised(source)
+        if operator_of(value) == DEQUANTIZE:
+            arguments = dequantised(self, source)
             same = arguments is not None and arguments[1] == affine
-            return arguments[0] if same and arguments is not None and _is(arguments[0], dtype) else None
+            return arguments[0] if same and arguments is not None and has_type(arguments[0], dtype) else None
         if operator_of(value) == "relax.concat":
             return self._joined(value, affine, dtype)
         if operator_of(value) not in _MOVING:
             return None
-        data = self._dequantised(value.args[0])
-        if data is None or data[1] != affine or not _is(data[0], dtype):
+        data = dequantised(self, value.args[0])
+        if data is None or data[1] != affine or not has_type(data[0], dtype):
             return None
         return relax.Call(value.op, [data[0], *value.args[1:]], value.attrs)
 
     def _joined(self, concat: Any, affine: Affine, dtype: str) -> Any | None:
         parts = bound_value(self, concat.args[0])
-        data = [self._dequantised(part) for part in getattr(parts, "fields", ())]
-        if not data or any(part is None or part[1] != affine or not _is(part[0], dtype) for part in data):
+        data = [dequantised(self, part) for part in getattr(parts, "fields", ())]
+        if not data or any(part is None or part[1] != affine or not has_type(part[0], dtype) for part in data):
             return None
         return relax.op.concat([part[0] for part in data if part is not None], axis=concat.attrs.axis)
 
     def _unclipped(self, expression: Any, affine: Affine, dtype: str) -> Any:
         """``expression`` without the clipping that quantising by ``affine`` repeats."""
         value = bound_value(self, expression)
-        bounds = _bounds(value, lambda each: bound_value(self, each))
+        bounds = bounds_of(self, value)
         if bounds is None or not clipped_anyway(affine, dtype, bounds):
             return expression
         return self._unclipped(value.args[0], affine, dtype)
 
-    def _dequantised(self, expression: Any) -> tuple[Any, Affine] | None:
-        """The integers that ``expression`` is dequantised from, which are not constant."""
-        value = bound_value(self, expression)
-        affine = affine_of(self, value) if operator_of(value) == _DEQUANTIZE else None
-        if affine is None or is_constant(bound_value(self, value.args[0])):
-            return None
-        return (value.args[0], affine) if _is(value.args[0], *LIMITS) else None
-
-    def _weight(self, value: Any, outputs: int) -> tuple[Array, Array]:
-        """Constant weights with zero points of 0, and a scale for each output (or one for all)."""
-        quantised, scales, zeros = (bound_value(self, argument) for argument in value.args)
-        if not all(map(is_constant, (quantised, scales, zeros))):
-            raise NotIntegerError("its second operand is not constant")
-        values, factors, offsets = map(constant_array, (quantised, scales, zeros))
-        if str(values.dtype) not in LIMITS:
-            raise NotIntegerError(f"its weights are {values.dtype}")
-        if factors.size > 1 and int(value.attrs.axis) % values.ndim != outputs:
-            raise NotIntegerError("its weights have scales along another axis than that of outputs")
-        return symmetric(values, offsets.reshape(-1) if offsets.size > 1 else offsets.reshape(()), outputs), factors
-
-    def _constant(self, expression: Any) -> Array | None:
-        """The numbers of a constant, of one that is dequantised, or of such a one in another shape."""
-        value = bound_value(self, expression)
-        if is_constant(value):
-            return constant_array(value)
-        name, shape = operator_of(value), static_shape(value)
-        inner = self._constant(value.args[0]) if name in (_DEQUANTIZE, *_SHAPING) else None
-        if inner is None or shape is None:
-            return None
-        if name == "relax.astype":
-            return inner.astype(str(tensor_type(value).dtype))
-        if name != _DEQUANTIZE:
-            return inner.reshape(shape)
-        scale, zero = (bound_value(self, argument) for argument in value.args[1:3])
-        if not is_constant(scale) or not is_constant(zero):
-            return None
-        axis = int(value.attrs.axis) % max(inner.ndim, 1)
-        along = [-1 if at == axis else 1 for at in range(inner.ndim)]
-        scales, zeros = (a.reshape(along if a.size > 1 else ()) for a in map(constant_array, (scale, zero)))
-        return np.asarray((inner.astype(np.int64) - zeros) * scales.astype(np.float64))
-
-    def _source(self, expression: Any) -> Any:
-        """The variable that ``expression``, maybe another name of it, is."""
-        while isinstance(expression, relax.Var):
-            bound = self.lookup_binding(expression)
-            if not isinstance(bound, relax.Var):
-                break
-            expression = bound
-        return expression
-
     def _emit(self, expression: Any) -> Any:
         return self.builder_.emit(expression)
-
-
-def _bounds(value: Any, value_of: Callable[[Any], Any]) -> tuple[float, float] | None:
-    """What ``value`` clips its argument to; None when it is no clipping."""
-    name = operator_of(value)
-    if name in ("relax.nn.relu", "relax.nn.relu6"):
-        return 0.0, 6.0 if name.endswith("6") else float("inf")
-    if name == "relax.clip":
-        low, high = (float(getattr(each, "value", each).value) for each in value.args[1:3])
-        return low, high
-    if name in ("relax.maximum", "relax.minimum"):
-        bound = value_of(value.args[1])
-        number = constant_array(bound) if is_constant(bound) else None
-        if number is not None and number.size == 1:
-            limit = float(number.reshape(()))
-            return (limit, float("inf")) if name == "relax.maximum" else (-float("inf"), limit)
-    return None
 
 
 def _is_integer_product(call: Any) -> bool:
     return operator_of(call) == "relax.matmul" and str(tensor_type(call).dtype) == "int32"
 
 
-def _along(image: Any, axis: int) -> list[int]:
-    """The shape in which a number for each output broadcasts to ``image``."""
-    rank = len(shape_of(image) or ())
-    return [-1 if at == axis else 1 for at in range(rank)] if rank == 4 else [-1]
-
-
 def _call_quantize(source: Any, affine: Affine, dtype: str) -> Any:
     zero = relax.const(np.asarray(affine.zero, dtype))
     return relax.op.quantize(source, relax.const(np.float32(affine.scale)), zero, out_dtype=dtype)
-
-
-def _zero(value: int, kind: Any) -> Any:
-    dtype = str(kind.dtype)
-    return np.asarray(value, dtype if dtype in LIMITS else "int8")
-
-
-def _is(expression: Any, *dtypes: str) -> bool:
-    return str(tensor_type(expression).dtype) in dtypes
-
-
-def _users(mod: Any) -> dict[Any, list[Any]]:
-    """Who reads each variable: calls, and None for anything else that does."""
-    found: dict[Any, list[Any]] = {}
-    for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            for block in getattr(function.body, "blocks", ()):
-                for binding in block.bindings:
-                    _add_users(found, binding.value)
-            _add_users(found, getattr(function.body, "body", function.body))
-    return found
-
-
-def _add_users(found: dict[Any, list[Any]], value: Any) -> None:
-    user = value if isinstance(value, relax.Call) else None
-    for variable in variables_in(value):
-        found.setdefault(variable, []).append(user)

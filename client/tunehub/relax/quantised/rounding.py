@@ -22,17 +22,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.relax.kernels import Kernels, rewritten
 from tunehub.relax.nodes import (
     bound_value,
-    constant_array,
-    is_constant,
     operator_of,
     same_shape,
     shape_of,
     static_shape,
     tensor_type,
 )
+from tunehub.relax.quantised.operands import DEQUANTIZE, QUANTIZE, affine_of
 from tunehub.relax.quantised.scales import LIMITS, Affine
 
-_QUANTIZE, _DEQUANTIZE, _ADD = "relax.quantize", "relax.dequantize", "relax.add"
+_ADD = "relax.add"
 _LEAVES = 3  # tensors that one function adds up, at most
 
 
@@ -74,13 +73,13 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
         value = binding.value
-        if operator_of(value) == _DEQUANTIZE and (affine := self._affine(value)) is not None:
+        if operator_of(value) == DEQUANTIZE and (affine := self._affine(value)) is not None:
             self._terms[self.visit_expr(binding.var)] = self.visit_expr(value.args[0]), affine
 
     def visit_call_(self, call: Any) -> Any:
         original, call = call, self.visit_expr_post_order(call)
         name = operator_of(call)
-        if name not in (_QUANTIZE, _DEQUANTIZE) or shape_of(call) is None:
+        if name not in (QUANTIZE, DEQUANTIZE) or shape_of(call) is None:
             return call
         source, result = (str(tensor_type(each).dtype) for each in (original.args[0], call))
         affine = affine_of(self, call)
@@ -88,7 +87,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
             return call
         if affine is None:
             return self._at_run_time(call, result)
-        if name == _QUANTIZE:
+        if name == QUANTIZE:
             return self._quantised(call.args[0], affine, result)
         return self._kernels.call(
             lambda q: te.compute(q.shape, lambda *i: dequantised(q[i], affine), name="dequantize"),
@@ -111,7 +110,7 @@ class _Rounding(PyExprMutator):  # type: ignore[misc]
     def _at_run_time(self, call: Any, dtype: str) -> Any:
         """Quantising by a scale and a zero point that are computed."""
         kinds = [(static_shape(each), str(tensor_type(each).dtype)) for each in call.args[1:]]
-        if operator_of(call) != _QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
+        if operator_of(call) != QUANTIZE or kinds != [((), "float32"), ((), dtype)]:
             return call
 
         def compute(x: Any, scale: Any, zero: Any) -> Any:
@@ -184,18 +183,6 @@ def _clipped(above: Any, dtype: str) -> Any:
     low, high = LIMITS[dtype]
     steps = te.min(above.astype("uint32"), tirx.const(high - low, "uint32"))
     return (steps.astype("int32") + _i32(low)).astype(dtype) if low else steps.astype(dtype)
-
-
-def affine_of(mutator: Any, call: Any) -> Affine | None:
-    """The scale and zero point of a call of ``quantize`` or ``dequantize`` where they are constants for the whole
-    tensor."""
-    scale, zero = (bound_value(mutator, argument) for argument in call.args[1:3])
-    if not is_constant(scale) or not is_constant(zero):
-        return None
-    scales, zeros = constant_array(scale), constant_array(zero)
-    if scales.size != 1 or zeros.size != 1 or not np.isfinite(scales).all() or float(scales.reshape(())) <= 0:
-        return None
-    return Affine(scale=float(scales.reshape(())), zero=int(zeros.reshape(())))
 
 
 def _f32(value: float) -> Any:

@@ -6,7 +6,7 @@ CVPR 2018 (arXiv 1712.05877); the operators are ONNX's (QuantizeLinear, Dequanti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,22 @@ class Affine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaledSums:
-    """What sums of products of integers stand for: ``scale * (sum + addend)``, both of them for each output."""
+    """What sums of products of integers stand for: ``scale * (sum + addend) + offset``, each for each output."""
 
     scale: Array
     addend: Array
+    offset: Array | None = None
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether they stand for integers."""
+        return self.offset is None and bool((self.scale == 1).all())
+
+    def in_units(self, step: float) -> ScaledSums:
+        """The same as multiples of ``step``."""
+        divisor = np.float32(step)
+        offset = None if self.offset is None else self.offset / divisor
+        return replace(self, scale=self.scale / divisor, offset=offset)
 
 
 def symmetric(weight: Array, zeros: Array, axis: int) -> Array:
@@ -65,16 +77,16 @@ def sums_of(data: Affine, weight: Array, scales: Array, axis: int) -> ScaledSums
     return ScaledSums(scale=np.broadcast_to(scale, addend.shape).astype(np.float32), addend=addend.astype(np.int32))
 
 
-def with_bias(sums: ScaledSums, bias: Array) -> ScaledSums | None:
-    """``sums`` with the float ``bias``, one for each output, in the addend; None where it is not made of integers of
-    their scale, or too large."""
+def with_bias(sums: ScaledSums, bias: Array) -> ScaledSums:
+    """``sums`` without an offset, with the float ``bias``, one for each output: in the addend where it is made of
+    integers of their scale that are not too large, else as the offset."""
     steps = bias.astype(np.float64).reshape(-1) / sums.scale
     whole = np.rint(steps)
     total = whole + sums.addend
     near = np.abs(steps - whole) <= np.maximum(_ON_GRID, 1e-6 * np.abs(whole))
-    if steps.shape != sums.scale.shape or not near.all() or np.abs(total).max(initial=0) > _MOST_SUM / 2:
-        return None
-    return ScaledSums(scale=sums.scale, addend=total.astype(np.int32))
+    if not near.all() or np.abs(total).max(initial=0) > _MOST_SUM / 2:
+        return replace(sums, offset=bias.astype(np.float32).reshape(-1))
+    return replace(sums, addend=total.astype(np.int32))
 
 
 def clipped_anyway(result: Affine, dtype: str, bounds: tuple[float, float]) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunehub.relax.quantised.scales import Affine, NotIntegerError, clipped_anyway, sums_of, symmetric, with_bias
+from tunehub.relax.quantised.scales import (
+    Affine,
+    NotIntegerError,
+    ScaledSums,
+    clipped_anyway,
+    sums_of,
+    symmetric,
+    with_bias,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -21,13 +29,23 @@ def test_sums_with_their_addend_and_scale_are_the_product_of_what_the_integers_s
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_bias_of_integers_goes_into_the_addend_and_any_other_does_not() -> None:
+def test_a_bias_of_integers_goes_into_the_addend_and_any_other_is_the_offset() -> None:
     sums = sums_of(Affine(scale=0.5, zero=0), np.ones((3, 2), "int8"), np.array([0.25, 0.5]), 1)
     added = with_bias(sums, np.array([0.125 * 9, -0.25 * 4]))
-    assert added is not None
-    assert added.addend.tolist() == [9, -4]
-    assert with_bias(sums, np.array([0.125 * 9.5, 0.0])) is None
-    assert with_bias(sums, np.array([1e12, 0.0])) is None
+    assert added.addend.tolist() == [9, -4] and added.offset is None
+    for bias in ([0.125 * 9.5, 0.0], [1e12, 0.0]):
+        other = with_bias(sums, np.array(bias))
+        assert other.addend.tolist() == [0, 0] and other.offset is not None
+        np.testing.assert_allclose(other.offset, bias)
+
+
+def test_sums_in_other_units_stand_for_the_same() -> None:
+    sums = ScaledSums(scale=np.float32([0.5, 0.25]), addend=np.int32([3, -4]), offset=np.float32([0.3, -7]))
+    steps = sums.in_units(0.02)
+    assert steps.offset is not None and sums.offset is not None
+    found = steps.scale * (10 + steps.addend) + steps.offset
+    np.testing.assert_allclose(0.02 * found, sums.scale * (10 + sums.addend) + sums.offset, rtol=1e-6)
+    assert not sums.are_integers and ScaledSums(scale=np.ones(2), addend=sums.addend).are_integers
 
 
 def test_weights_with_a_zero_point_are_shifted_where_8_bits_hold_them() -> None:
