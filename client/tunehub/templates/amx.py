@@ -15,7 +15,7 @@ from typing import Any
 
 from tunehub.relax.layout.grouped import TILES
 from tunehub.relax.nodes import buffer_kind, buffer_of
-from tunehub.templates.instruction import lacking
+from tunehub.templates.instruction import lacking, pointer_to, strided_match
 from tunehub.templates.tile_pieces import TILE, Piece, pieces_of
 
 _REGISTERS = 8
@@ -118,7 +118,7 @@ def multiply_by_tiles(schedule: Any, block: Any, loop: Any, matrices: Matrices) 
     if matrices.data_block is not None:
         data = _whole_axis(data, matrices.data_steps[0][0])
     names = ("sums", "data", "weights")
-    matched = [_matched(region, name) for region, name in zip((written, data, weights), names, strict=True)]
+    matched = [strided_match(region, name) for region, name in zip((written, data, weights), names, strict=True)]
     sums, operand, factors = (each.buffer for each in matched)
     body = _Body(sums, operand, factors, matrices, weights.region[0].min).statement()
     new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
@@ -132,16 +132,6 @@ def _whole_axis(region: Any, axis: int) -> Any:
     ranges, buffer = list(region.region), buffer_of(region)
     ranges[axis] = type(ranges[axis])(0, buffer_kind(buffer).shape[axis])
     return tirx.BufferRegion(buffer, ranges)
-
-
-def _matched(region: Any, name: str) -> Any:
-    """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
-    from tvm import s_tir, tirx
-
-    shape = [each.extent for each in region.region]
-    strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in range(len(shape))]
-    buffer = tirx.decl_buffer(shape, buffer_of(region).dtype, name, strides=strides, offset_factor=1)
-    return s_tir.MatchBufferRegion(buffer, region)
 
 
 def _configuration(rows: int, columns: int) -> int:
@@ -320,7 +310,7 @@ class _Body:
         of, strides, (block, lane) = self._of, self._sums.strides, self._lane(vector)
         place = image * strides[of.sums_image] if of.images > 1 else 0
         place += row * strides[of.sums_row] + block * strides[of.sums_block] + lane
-        return _pointer(self._sums, place, _SUM_BYTES), _bytes(strides[of.sums_row], _SUM_BYTES)
+        return pointer_to(self._sums, place, _SUM_BYTES), _bytes(strides[of.sums_row], _SUM_BYTES)
 
     def _data_at(self, image: Any, row: Any, block: Any, at: Sequence[Any]) -> tuple[Any, Any]:
         strides = self._data.strides
@@ -329,7 +319,7 @@ class _Body:
         place += image * image_step * strides[image_axis] if self._of.images > 1 else 0
         for (axis, step), index in self._at_steps(block, at):
             place += index * step * strides[axis]
-        return _pointer(self._data, place, self._element), _bytes(row_step * strides[row_axis], self._element)
+        return pointer_to(self._data, place, self._element), _bytes(row_step * strides[row_axis], self._element)
 
     def _weights_at(self, vector: Any, at: Sequence[Any]) -> tuple[Any, Any]:
         """Weights of a block lie in one piece, in the order of the reduction."""
@@ -339,7 +329,7 @@ class _Body:
             position = position * extent + index
         row = self._of.lanes * _SUM_BYTES // self._element
         place = block * self._weights.strides[0] + position * (TILES.steps * row) + lane * (_SUM_BYTES // self._element)
-        return _pointer(self._weights, place, self._element), _bytes(row, self._element)
+        return pointer_to(self._weights, place, self._element), _bytes(row, self._element)
 
     def _lane(self, vector: Any) -> tuple[Any, Any]:
         """The block of a vector of sums, and its first number in it."""
@@ -363,14 +353,6 @@ def _register(number: int) -> Any:
     from tvm import tirx
 
     return tirx.const(number, "int8")
-
-
-def _pointer(buffer: Any, elements: Any, size: int) -> Any:
-    """Of ``elements`` behind the first, by the memory itself: of what is reached otherwise TVM makes float32
-    (``BF16ComputeLegalize``)."""
-    from tvm import tirx
-
-    return tirx.handle_add_byte_offset(buffer.data, (buffer.elem_offset + elements) * size)
 
 
 def _bytes(elements: Any, size: int) -> Any:

@@ -64,3 +64,21 @@ def _condition(block: Any) -> Any | None:
     product = store.value.b
     conditional = str(getattr(getattr(product, "op", None), "name", "")).endswith(_ONLY_IF)
     return product.args[0] if conditional else None
+
+
+def strided_match(region: Any, name: str) -> Any:
+    """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
+    from tvm import s_tir, tirx
+
+    shape = [each.extent for each in region.region]
+    strides = [tirx.Var(f"{name}_{axis}", "int32") for axis in range(len(shape))]
+    buffer = tirx.decl_buffer(shape, buffer_of(region).dtype, name, strides=strides, offset_factor=1)
+    return s_tir.MatchBufferRegion(buffer, region)
+
+
+def pointer_to(buffer: Any, elements: Any, size: int) -> Any:
+    """Of ``elements`` behind the first, by the memory itself: of what is reached otherwise TVM makes float32
+    (``BF16ComputeLegalize``)."""
+    from tvm import tirx
+
+    return tirx.handle_add_byte_offset(buffer.data, (buffer.elem_offset + elements) * size)

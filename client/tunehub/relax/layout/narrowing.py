@@ -67,7 +67,15 @@ class Narrowing:
 
     def dense(self, depth: int) -> bool:
         """A product with sums of ``depth``."""
-        return depth % PAIRS.size == 0 and self.machine.rates.pairs >= _WORTH
+        return depth % PAIRS.size == 0 and self.worth(1)
+
+    def attention(self, depth: int, outputs: int) -> bool:
+        """Products of queries and keys of ``depth`` numbers, and of weights and values, which give ``outputs``."""
+        return depth % PAIRS.size == 0 and outputs % LANES == 0 and self.worth(1)
+
+    def worth(self, used: float) -> bool:
+        """Whether pairs gain enough where this share of what they multiply is needed."""
+        return self.machine.rates.pairs * used >= _WORTH
 
     def conv(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts."""

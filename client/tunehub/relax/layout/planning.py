@@ -17,7 +17,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunehub.relax.layout.attention import join_attention
+from tunehub.relax.layout.attention.joining import join_attention
 from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
@@ -74,7 +74,7 @@ def plan_layouts(
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
     packed = pack_dense(planned, machine.vector, dot, narrowing)
-    return join_attention(packed if narrowing is None else read_narrow(packed), machine.vector)
+    return join_attention(packed if narrowing is None else read_narrow(packed), machine.vector, narrowing)
 
 
 def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:

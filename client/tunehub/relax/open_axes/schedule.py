@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module
-from tunehub.relax.open_axes.attention import is_attention, schedule_attention
+from tunehub.relax.open_axes.attention import is_attention, lacks, schedule_attention
 from tunehub.relax.open_axes.axes import separate_axes
 from tunehub.relax.open_axes.divisors import with_positive_divisors
 from tunehub.relax.open_axes.images import by_images
@@ -49,6 +49,8 @@ def by_tiles(function: Any, target: Any, schedule: Inner) -> TiledFunction | Non
         return None
     machine = machine_for(target)
     if is_attention(main_module(function)):
+        if lacks(main_module(function), target) is not None:
+            return None
         return _whole(schedule_attention(main_module(function), machine), "attention")
     axes = separate_axes(function)
     if axes is None:

@@ -443,6 +443,10 @@ def _long_attention(request: Request) -> _Outcomes:
         return
     from tunehub.relax.schedule.template_fit import machine_for
 
+    lacking = attention.lacks(request.mod, request.target)
+    if lacking is not None:
+        yield StepRejected(step="template", template=attention.NAME, reason=lacking)
+        return
     try:
         schedule = attention.schedule_attention(request.mod, machine_for(request.target))
     except Exception as error:  # TVM raises many kinds for a schedule that does not fit

@@ -10,7 +10,8 @@ import pytest
 tvm = pytest.importorskip("tvm")
 relax = pytest.importorskip("tvm.relax")
 
-from tunehub.relax.layout.attention import MANY_KEYS, join_attention  # noqa: E402
+from tunehub.relax.layout.attention.joining import join_attention  # noqa: E402
+from tunehub.relax.layout.attention.rule import MANY_KEYS  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
 
 from ....relax_nets import net  # noqa: E402

@@ -1,0 +1,304 @@
+"""Attention as a tensor expression: both products and the softmax between, for a few queries at a time.
+
+Their scores stay in cache: they are padded to whole vectors, so that no vector has a remainder, and keys and values are
+copied once, so that vectors lie in one piece. What is divided by the sum of the exponentials is the result, not the
+weights (Dao et al. 2022, arXiv 2205.14135, without its online softmax: all scores of a few queries fit into the second
+cache).
+
+Narrow ones have operands in bfloat16 and sums in float32: queries and keys in pairs along their depth, weights and
+values in pairs of keys. The softmax is that of float32; what its weights are divided by is the sum of those before
+they are rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from tunehub.relax.fast_math import exp
+from tunehub.relax.layout.grouped import ATTENTION_PAIRS, NARROW, PAIRS, WIDE
+from tunehub.relax.nodes import integer, plain_extent, shape_of
+
+KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
+SCORES, MASKED = "tunehub_attention_scores", "tunehub_attention_masked"
+MOST, WEIGHTS, TOTAL = "tunehub_attention_most", "tunehub_attention_weights", "tunehub_attention_total"
+WEIGHTED, RESULT = "tunehub_attention_weighted", "tunehub_attention"
+OPERAND = "tunehub_attention_operand"
+ROUNDED, ROUNDED_WEIGHTS = "tunehub_attention_queries_bf16", "tunehub_attention_weights_bf16"
+SIDE = "_side"  # of the names of the blocks that keep several maxima or sums side by side
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "relax.add": lambda a, b: a + b,
+    "relax.subtract": lambda a, b: a - b,
+    "relax.multiply": lambda a, b: a * b,
+    "relax.divide": lambda a, b: a / b,
+}
+OPERATIONS = frozenset(_OPERATIONS)  # between the first product and the softmax
+_LOWEST = -3.4028234663852886e38  # of float32
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation on each score: with a number, or with the tensor at ``operand`` among the kernel's arguments."""
+
+    name: str
+    number: float | None
+    operand: int | None
+    swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """A tensor whose axes are those of another in the order ``axes``."""
+
+    tensor: Any
+    axes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The extents in that order; none where nothing is known of them."""
+        own = shape_of(self.tensor)
+        return () if own is None else tuple(own[axis] for axis in self.axes)
+
+    def at(self, *place: Any) -> Any:
+        """The element at a place along the axes in that order, of a tensor of tensor expressions."""
+        own = dict(zip(self.axes, place, strict=True))
+        return self.tensor[tuple(own[axis] for axis in range(len(self.axes)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Those that a task has in registers: of ``queries`` and ``keys``. ``narrow``: products are of bfloat16."""
+
+    queries: int
+    keys: int
+    narrow: bool = False
+
+
+def attention(
+    query: Any,
+    keys: Any,
+    values: Any,
+    operands: Sequence[Any],
+    *,
+    steps: Sequence[Step],
+    axes: Sequence[Sequence[int]],
+    scores: Scores,
+    safe: bool = False,
+) -> Any:
+    """The tensor ``[..., S, N]`` of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``.
+
+    ``axes``: for these three, which axis of the tensor as it is given each of theirs is. ``steps``: what is done with
+    each score before the softmax, ``operands``: tensors that broadcast to scores. ``scores``: of a task; narrow ones
+    need an even D. ``safe``: a query whose scores are all minus infinity gets zeros.
+    """
+    *lead, length, depth = _ordered(query, axes[0])
+    sizes = _Sizes(
+        lead=tuple(lead),
+        length=length,
+        depth=depth,
+        keys=_ordered(keys, axes[1])[-1],
+        outputs=_ordered(values, axes[2])[-1],
+        rows=scores.queries,
+        width=scores.keys,
+    )
+    multiplied, weighted = (_scores_of_pairs, _weighted_pairs) if scores.narrow else (_scores, _weighted)
+    masked = _masked(
+        sizes, multiplied(sizes, Reordered(query, tuple(axes[0])), Reordered(keys, tuple(axes[1]))), steps, operands
+    )
+    most = _joined_sides(sizes, masked, te.max, MOST)
+
+    def power(*i: Any) -> Any:
+        largest = most[i[:-2]]
+        return exp(masked[i] - (tirx.max(largest, tirx.const(_LOWEST, WIDE)) if safe else largest))
+
+    powers = te.compute(sizes.tile, power, name=WEIGHTS)
+    total = _joined_sides(sizes, powers, te.sum, TOTAL)
+    sums = weighted(sizes, powers, Reordered(values, tuple(axes[2])))
+
+    def result(*i: Any) -> Any:
+        *outer, row, output = i
+        place = (*outer, row // sizes.rows, row % sizes.rows)
+        quotient = _element(sums, *place, output) / total[place]
+        return tirx.Select(total[place] > 0, quotient, tirx.const(0, WIDE)) if safe else quotient
+
+    return te.compute((*lead, length, sizes.outputs), result, name=RESULT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sizes:
+    """Extents: of axes for batch and heads, queries, their depth, keys, outputs; queries of a task, and keys of one
+    group."""
+
+    lead: tuple[Any, ...]
+    length: Any
+    depth: int
+    keys: Any
+    outputs: int
+    rows: int
+    width: int
+
+    @property
+    def groups(self) -> Any:
+        """Groups of keys; the last one is filled up."""
+        return (self.keys + self.width - 1) // self.width
+
+    @property
+    def tasks(self) -> Any:
+        """Tasks of a head. TVM finds this form, and no other, equal to what it derives from the loops."""
+        return (self.length - 1) // self.rows + 1
+
+    @property
+    def tile(self) -> tuple[Any, ...]:
+        """The shape of all scores."""
+        return (*self.lead, self.tasks, self.rows, self.groups, self.width)
+
+    def row(self, task: Any, row: Any) -> Any:
+        """The query of a row of a task; behind the end, the last one."""
+        return tirx.min(task * self.rows + row, self.length - 1)
+
+
+def _scores(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
+    """The products of queries and keys, which are copied into groups."""
+
+    def packed(*i: Any) -> Any:
+        *outer, group, step, place = i
+        key = group * sizes.width + place
+        return tirx.if_then_else(key < sizes.keys, keys.at(*outer, step, key), tirx.const(0, WIDE))
+
+    groups = te.compute((*sizes.lead, sizes.groups, sizes.depth, sizes.width), packed, name=KEYS)
+    k = te.reduce_axis((0, sizes.depth), "k")
+
+    def product(*i: Any) -> Any:
+        *outer, task, row, group, place = i
+        return te.sum(query.at(*outer, sizes.row(task, row), k) * _element(groups, *outer, group, k, place), axis=k)
+
+    return te.compute(sizes.tile, product, name=SCORES)
+
+
+def _scores_of_pairs(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
+    """The same in bfloat16; behind the last key is that again."""
+    pairs = sizes.depth // PAIRS.size
+
+    def rounded(*i: Any) -> Any:
+        *outer, task, row, step = i
+        return query.at(*outer, sizes.row(task, row), step).astype(NARROW)
+
+    def packed(*i: Any) -> Any:
+        *outer, group, pair, place, item = i
+        key = tirx.min(group * sizes.width + place, sizes.keys - 1)
+        return keys.at(*outer, pair * PAIRS.size + item, key).astype(NARROW)
+
+    queries = te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.depth), rounded, name=ROUNDED)
+    groups = te.compute((*sizes.lead, sizes.groups, pairs, sizes.width, PAIRS.size), packed, name=KEYS)
+    k, item = te.reduce_axis((0, pairs), "k"), te.reduce_axis((0, PAIRS.size), "item")
+
+    def product(*i: Any) -> Any:
+        *outer, task, row, group, place = i
+        element = _element(queries, *outer, task, row, k * PAIRS.size + item)
+        factor = _element(groups, *outer, group, k, place, item)
+        return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=[k, item])
+
+    return te.compute(sizes.tile, product, name=ATTENTION_PAIRS)
+
+
+def _masked(sizes: _Sizes, scores: Any, steps: Sequence[Step], operands: Sequence[Any]) -> Any:
+    """Scores as the softmax takes them; those behind the last key count nothing."""
+    whole = [_padded(operand, sizes, at) for at, operand in enumerate(operands)]
+
+    def masked(*i: Any) -> Any:
+        *outer, task, row, group, place = i
+        key, score = group * sizes.width + place, scores[i]
+        for step in steps:
+            if step.operand is None:
+                other = tirx.const(step.number, WIDE)
+            else:
+                other = _broadcast(whole[step.operand], (*outer, sizes.row(task, row), key))
+            score = _OPERATIONS[step.name](*((other, score) if step.swapped else (score, other)))
+        return tirx.Select(key < sizes.keys, score, tirx.const(-math.inf, WIDE))
+
+    return te.compute(sizes.tile, masked, name=MASKED)
+
+
+def _joined_sides(sizes: _Sizes, scores: Any, reducer: Callable[..., Any], name: str) -> Any:
+    """A maximum or sum over all keys: of each place in a group, and then of these."""
+    group, lane = te.reduce_axis((0, sizes.groups), "group"), te.reduce_axis((0, sizes.width), "lane")
+    rows = (*sizes.lead, sizes.tasks, sizes.rows)
+
+    def along(*i: Any) -> Any:
+        return reducer(_element(scores, *i[:-1], group, i[-1]), axis=group)
+
+    side = te.compute((*rows, sizes.width), along, name=name + SIDE)
+    return te.compute(rows, lambda *i: reducer(_element(side, *i, lane), axis=lane), name=name)
+
+
+def _weighted(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
+    """The sums of values, which are copied in the order of the keys' groups, zeros behind the last."""
+
+    def filled(*i: Any) -> Any:
+        *outer, group, place, output = i
+        key = group * sizes.width + place
+        return tirx.if_then_else(key < sizes.keys, values.at(*outer, key, output), tirx.const(0, WIDE))
+
+    groups = te.compute((*sizes.lead, sizes.groups, sizes.width, sizes.outputs), filled, name=VALUES)
+    part, lane = te.reduce_axis((0, sizes.groups), "part"), te.reduce_axis((0, sizes.width), "lane")
+
+    def weighted(*i: Any) -> Any:
+        *outer, task, row, output = i
+        weight = _element(powers, *outer, task, row, part, lane)
+        return te.sum(weight * _element(groups, *outer, part, lane, output), axis=[part, lane])
+
+    return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
+
+
+def _weighted_pairs(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
+    """The same in bfloat16."""
+    pairs = sizes.width // PAIRS.size
+
+    def filled(*i: Any) -> Any:
+        *outer, group, pair, output, item = i
+        key = group * sizes.width + pair * PAIRS.size + item
+        value = tirx.if_then_else(key < sizes.keys, values.at(*outer, key, output), tirx.const(0, WIDE))
+        return value.astype(NARROW)
+
+    rounded = te.compute(sizes.tile, lambda *i: powers[i].astype(NARROW), name=ROUNDED_WEIGHTS)
+    groups = te.compute((*sizes.lead, sizes.groups, pairs, sizes.outputs, PAIRS.size), filled, name=VALUES)
+    extents = (("part", sizes.groups), ("pair", pairs), ("item", PAIRS.size))
+    part, pair, item = (te.reduce_axis((0, extent), name) for name, extent in extents)
+
+    def weighted(*i: Any) -> Any:
+        *outer, task, row, output = i
+        weight = _element(rounded, *outer, task, row, part, pair * PAIRS.size + item)
+        value = _element(groups, *outer, part, pair, output, item)
+        return te.sum(weight.astype(WIDE) * value.astype(WIDE), axis=[part, pair, item])
+
+    return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
+
+
+def _element(tensor: Any, *place: Any) -> Any:
+    return tensor[place]
+
+
+def _padded(operand: Any, sizes: _Sizes, at: int) -> Any:
+    """A tensor that scores are combined with, zeros behind its last axis; itself where that is 1."""
+    shape = [plain_extent(extent) for extent in operand.shape]
+    if integer(shape[-1]) == 1:
+        return operand
+
+    def compute(*i: Any) -> Any:
+        return tirx.if_then_else(i[-1] < sizes.keys, operand[i], tirx.const(0, WIDE))
+
+    return te.compute((*shape[:-1], sizes.groups * sizes.width), compute, name=f"{OPERAND}{at}")
+
+
+def _broadcast(tensor: Any, place: Sequence[Any]) -> Any:
+    shape = [plain_extent(extent) for extent in tensor.shape]
+    own = place[len(place) - len(shape) :]
+    return tensor[tuple(0 if integer(extent) == 1 else at for at, extent in zip(own, shape, strict=True))]
+
+
+def _ordered(tensor: Any, axes: Sequence[int]) -> list[Any]:
+    return [plain_extent(tensor.shape[axis]) for axis in axes]
