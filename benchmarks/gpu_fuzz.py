@@ -3,8 +3,8 @@
 ``python -m benchmarks.gpu_fuzz OUT [--seconds S] [--seed N] [--processes P] [--served]`` appends a line of JSON to the
 file OUT for each pair of a function and a schedule, and prints what came of all. Reference is the plain schedule
 (:mod:`tunehub.cuda.plain`). Schedules that the static check refuses are run, too: those that are right are its false
-alarms. With ``--served`` schedules are those that a client without records uses, timed beside TVM's own in turns.
-Without a GPU pairs are checked, not run.
+alarms. With ``--served`` schedules are those that a client without records uses; what they take
+:mod:`benchmarks.gpu_default` says. Without a GPU pairs are checked, not run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -26,12 +24,9 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
-from benchmarks.gpu_network import alone
 from benchmarks.random_functions import random_network
 from tunehub.exceptions import last_line
-from tunehub.measure.protocol import MeasuringPlan, in_turns, is_faster
 from tunehub.relax.nodes import buffer_shapes
-from tunehub_builder.tuning.runner.cuda_graph import RecordedLaunches
 
 if TYPE_CHECKING:
     from tunehub.cuda.tiles import Sums
@@ -41,8 +36,6 @@ H200 = {
     "max_shared_memory_per_block": 49152, "registers_per_block": 65536, "thread_warp_size": 32,
 }  # fmt: skip
 _ANCHORS, _NEIGHBOURS = 2, 4  # of a function: how many records are tried
-_TIMED = MeasuringPlan(rounds=5, sample_s=0.001, warm_up_s=0.001, budget_s=0.05)
-_LAUNCHES = 16  # of a CUDA graph
 _SERVED = "served by"
 LOST = 3  # exit code of a process whose CUDA context is lost
 
@@ -50,8 +43,7 @@ LOST = 3  # exit code of a process whose CUDA context is lost
 class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A function and a schedule. ``refused``: why the schedule does not apply; ``fault``: what the static check says;
     ``apart``: the difference of outputs from the plain schedule's, relative, which may be ``most``; None: it did not
-    run, for the reason ``failed`` if it should have. ``run_s`` and ``default_s``, of TVM's own schedule, are samples in
-    seconds where both were timed."""
+    run, for the reason ``failed`` if it should have."""
 
     seed: int
     kind: str
@@ -66,15 +58,6 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     apart: float | None = None
     most: float | None = None
     failed: str | None = None
-    run_s: tuple[float, ...] = ()
-    default_s: tuple[float, ...] = ()
-
-    @property
-    def slower(self) -> float | None:
-        """How many times as long as TVM's own schedule it takes, if longer beyond the noise."""
-        if not self.run_s or not is_faster(self.default_s, self.run_s):
-            return None
-        return median(self.run_s) / median(self.default_s)
 
 
 Run: TypeAlias = Callable[[Pair, Any, Any], Pair]
@@ -85,7 +68,7 @@ Run: TypeAlias = Callable[[Pair, Any, Any], Pair]
 @click.option("--seconds", default=300.0, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--processes", default=1, show_default=True)
-@click.option("--served", is_flag=True, help="Only what a client without records uses; timed beside TVM's own.")
+@click.option("--served", is_flag=True, help="Only what a client without records uses.")
 @click.option("--alone", "in_here", is_flag=True, hidden=True, help="In this process; what a lost GPU ends.")
 def main(out: Path, seconds: float, seed: int, processes: int, served: bool, in_here: bool) -> None:
     """Test random pairs for SECONDS."""
@@ -106,12 +89,6 @@ def summary(pairs: Iterable[Pair]) -> dict[str, Any]:
     wrong = [pair for pair in found if not pair.refused and not pair.fault and _is_wrong(pair)]
     whole: dict[str, Any] = {"pairs": len(found), **dict(sorted(counts.items()))}
     whole["wrong and not refused"] = [_name(p) for p in wrong]
-    timed = [pair for pair in found if pair.run_s]
-    if timed:
-        slower = sorted((pair for pair in timed if pair.slower), key=lambda pair: -(pair.slower or 0.0))
-        whole["timed"] = len(timed)
-        whole["of TVM's own time"] = geometric_mean(median(p.run_s) / median(p.default_s) for p in timed)
-        whole["slower than TVM's own"] = [f"{pair.slower:.2f} times: {_about(pair)}" for pair in slower]
     return whole
 
 
@@ -264,7 +241,6 @@ class _Runner:
         self._session = VerifySession(str(target))
         self._session.warm_up()
         self._pending = pending
-        self._lock = pending.with_name("gpu.lock")  # of all processes, whose files are in one folder
         self._reference: Any = None
 
     def __call__(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
@@ -278,55 +254,7 @@ class _Runner:
         self._pending.unlink()
         self.lost = found.lost
         apart = None if found.difference is None else min(found.difference, sys.float_info.max)  # JSON has no infinity
-        pair = replace(pair, apart=apart, most=found.tolerance, failed=found.error)
-        if _is_wrong(pair) or not pair.schedule.startswith(_SERVED):
-            return pair
-        return self._timed(pair, function, scheduled)
-
-    def _timed(self, pair: Pair, function: Any, scheduled: Any) -> Pair:
-        """Beside TVM's own schedule; not where TVM cannot build that one."""
-        import tvm
-
-        from tunehub.cuda.default import default_schedule
-        from tunehub.verify.inputs import arrays_for, unwritten
-
-        device, target = tvm.cuda(0), tvm.target.Target(H200)
-        try:
-            own = default_schedule(function, target)
-            libraries = [_library(each, target) for each in (own, scheduled)]
-        except Exception:  # of any kind: what TVM raises for its own rules
-            return pair
-        given = zip(arrays_for(function, "signed"), buffer_shapes(function), strict=True)
-        arrays = [unwritten(*shape, None) if array is None else array for array, shape in given]
-        tensors = [tvm.runtime.tensor(array, device) for array in arrays]
-
-        with alone(str(self._lock)):
-            timers = {place: _timer(library, tensors, device) for place, library in enumerate(libraries)}
-            default_s, run_s = in_turns(timers, _TIMED).values()
-        return replace(pair, run_s=run_s, default_s=default_s)
-
-
-def _timer(library: Any, tensors: Sequence[Any], device: Any) -> Callable[[int], float]:
-    """Mean seconds of so many runs, of many in a CUDA graph where they can be recorded."""
-    launch, recorded = partial(library["main"], *tensors), None
-    launch()
-    device.sync()
-    with suppress(Exception):  # of any kind: what TVM raises in a recording, and what the driver refuses
-        recorded = RecordedLaunches(launch, _LAUNCHES)
-
-    def seconds(runs: int) -> float:
-        if recorded is not None and runs >= _LAUNCHES:
-            return recorded.seconds(runs // _LAUNCHES)
-        return float(library.time_evaluator("main", device, number=runs, repeat=1)(*tensors).mean)
-
-    return seconds
-
-
-def _library(function: Any, target: Any) -> Any:
-    import tvm
-
-    named = function.with_attr("global_symbol", "main")
-    return tvm.tirx.build(tvm.IRModule({"main": named}), target=target)
+        return replace(pair, apart=apart, most=found.tolerance, failed=found.error)
 
 
 if __name__ == "__main__":

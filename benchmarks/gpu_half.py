@@ -139,8 +139,10 @@ def _matmul(item: dict[str, Any]) -> Matmul:
         (Axis(number, extent),) if extent > 1 else () for number, extent in enumerate(item["extents"])
     )
     orders = {name: item[name] for name in ("rows_first", "k_last", "columns_first")}
+    _, m, n, depth = item["extents"]
+    runs = (m if item["rows_first"] else depth, depth if item["k_last"] else n)
     return Matmul(
-        name=item["name"], batch=batch, rows=rows, columns=columns, k=k, runs=(1, 1), window=item["window"], **orders
+        name=item["name"], batch=batch, rows=rows, columns=columns, k=k, runs=runs, window=item["window"], **orders
     )
 
 

@@ -24,6 +24,7 @@ from tunehub.cuda.skinny.weights import GROUP, QUANTISED, WORD_BITS, Format, deq
 
 OPEN = "n"  # the open dimension
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 197, 256, 300, 384)
+_FEW = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16)
 _COUNT = 8  # sizes of a network with an open dimension
 _IMAGES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 _HALVES = ("float16", "float16", "bfloat16")
@@ -53,7 +54,7 @@ def random_case(seed: int, kinds: tuple[str, ...] = ()) -> OperatorCase:
 
     rng = random.Random(seed)
     kind = rng.choice(kinds or tuple(OPERATORS))
-    made = OPERATORS[kind]
+    made = OPERATORS[kind] if kind in OPERATORS else NARROW[kind]
     asked = rng.choice(made.dtypes)
     dtype, precision = ("float32", "tf32") if asked == "tf32" else (asked, "float32")
     inputs = Inputs(dtype)
@@ -141,12 +142,51 @@ def _channels_last(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
     return _convolved(rng, inputs, n, last=True)
 
 
-def _convolved(rng: random.Random, inputs: Inputs, n: Any, groups: int = 1, last: bool = False) -> DrawnOperator:
-    """A convolution; ``groups`` 0: one for each channel."""
+def _narrow_product(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
+    """Few rows, few columns or short sums, or several of these; also with vectors in a batch."""
+    extents = [rng.choice(_FEW) if rng.random() < 0.5 else rng.choice((*TOKENS, width(rng))) for _ in range(3)]
+    if min(extents) > _FEW[-1]:
+        extents[rng.randrange(3)] = rng.choice(_FEW)
+    rows, k, columns = extents
+    lead = rng.choice(((), (), (1,), (rng.randint(2, 12),)))
+    call = _turned_product(rng, inputs, (*lead, rows, k), (*(lead if rng.random() < 0.5 else ()), k, columns))
+    return DrawnOperator(call=call, shape=(*lead, rows, columns), channel=len(lead) + 1)
+
+
+def _narrow_convolution(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
+    return _convolved(rng, inputs, n, drawn=_few_channels(rng))
+
+
+def _narrow_channels_last(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
+    return _convolved(rng, inputs, n, last=True, drawn=_few_channels(rng))
+
+
+def _few_channels(rng: random.Random) -> tuple[int, int]:
+    """Of images and results; results are few in two of three."""
+    return rng.choice((*_FEW, *CHANNELS)), rng.choice((*_FEW, *_FEW, *CHANNELS))
+
+
+def _narrow_grouped(rng: random.Random, inputs: Inputs, n: Any) -> DrawnOperator:
+    """Some groups of one to three channels, with one to five results each."""
+    groups, last = rng.choice((2, 3, 5, 8, 12, 24, 32, 96)), rng.random() < 0.5
+    channels = groups * rng.choice((1, 1, 1, 2, 3)), groups * rng.choice((1, 1, 2, 3, 5))
+    return _convolved(rng, inputs, n, groups=groups, last=last, drawn=channels)
+
+
+def _convolved(
+    rng: random.Random,
+    inputs: Inputs,
+    n: Any,
+    groups: int = 1,
+    last: bool = False,
+    drawn: tuple[int, int] | None = None,
+) -> DrawnOperator:
+    """A convolution; ``groups`` 0: one for each channel. ``drawn``: channels of images and results; None: any."""
     from tvm.relax import op
 
     batch = n if n is not None else rng.choice((1, 1, 2, 4, 8))
-    channels, results = (max(groups, 1) * max(1, rng.choice(CHANNELS) // max(groups, 1)) for _ in range(2))
+    found = drawn or [max(groups, 1) * max(1, rng.choice(CHANNELS) // max(groups, 1)) for _ in range(2)]
+    channels, results = found
     if groups == 0:
         groups = results = channels
     kernel, stride = rng.choice((1, 1, 3, 3, 3, 5, 7)), rng.choice((1, 1, 2))
@@ -284,4 +324,11 @@ OPERATORS: Mapping[str, _Kind] = {
     "open grouped convolution": _Kind(make=_grouped, dtypes=("float32", "float16"), sizes=_IMAGES),
     "open attention": _Kind(make=_attention, dtypes=("float32", *_HALVES), sizes=_SIZES),
     "open reduction": _Kind(make=_reduction, dtypes=("float32", *_HALVES), sizes=_SIZES),
+}
+# Of the operators those in which rules may promise too much: little of a tile is used, or little is computed at all.
+NARROW: Mapping[str, _Kind] = {
+    "narrow product": _Kind(make=_narrow_product),
+    "narrow convolution": _Kind(make=_narrow_convolution),
+    "narrow channels last": _Kind(make=_narrow_channels_last),
+    "narrow grouped convolution": _Kind(make=_narrow_grouped),
 }

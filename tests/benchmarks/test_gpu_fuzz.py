@@ -55,16 +55,6 @@ def test_without_a_gpu_pairs_are_found_and_checked(tmp_path: Path) -> None:
     assert any("refused" not in pair and "check_s" in pair for pair in pairs)
 
 
-def test_what_serves_is_counted_beside_tvms_own_schedule() -> None:
-    own = (1e-5, 1.01e-5, 1.02e-5)
-    faster = _pair(apart=1e-6, run_s=(5e-6, 5e-6, 5e-6), default_s=own)
-    slower = _pair(apart=1e-6, run_s=(2e-5, 2e-5, 2e-5), default_s=own, schedule="served by split_k")
-    noise = _pair(apart=1e-6, run_s=(1.01e-5, 1.02e-5, 1.03e-5), default_s=own)
-    found = summary([faster, slower, noise, _pair(apart=1e-6)])
-    assert found["timed"] == 3
-    assert found["slower than TVM's own"] == ["1.98 times: 1 f [[2, 3]] by served by split_k"]
-
-
 def test_what_serves_without_records_is_checked_without_a_gpu(tmp_path: Path) -> None:
     command = [str(tmp_path / "pairs.jsonl"), "--seconds", "4", "--seed", "3", "--alone", "--served"]
     result = CliRunner().invoke(main, command)

@@ -227,7 +227,7 @@ def _spread(tiles: Sequence[T]) -> list[T]:
 
 def _on_tensor_cores(mod: Any, tile: TensorTile) -> Any:
     matmul = matmul_of(mod)
-    if matmul is None or tile not in set(tensor_core.tiles(matmul)):
+    if matmul is None or not tensor_core.is_among(matmul, tile):
         raise KnobError(f"{tile} is none of the tiles of this function on tensor cores")
     return checked(mod, matmul, tile)
 

@@ -42,7 +42,7 @@ _SKEW = 8  # elements that a row is longer, so that rows start at different bank
 GROUPS = (1, 2, 4)
 MOST_WARPS = 16
 MOST_FRAGMENTS = 16  # of sums that a warp holds
-_MOST_AT_ONCE = 8  # elements of 16 bits that a thread loads
+AT_ONCE = 8  # elements of 16 bits that a thread loads
 _MOST_WAITING = 128  # elements on their way into shared memory, in registers, two in each
 _WINDOWS = (1, 2, 4)  # fragments along each place of a window that are whole_windows at a time
 
@@ -90,12 +90,20 @@ def matmul_of(mod: Any) -> Matmul | None:
 
 
 def tiles(matmul: Matmul) -> Iterator[TensorTile]:
-    """Every tile that may suit ``matmul``; a block covers a dimension twice at most, and fits shared memory."""
-    for plain in _plain(matmul):
-        for groups in GROUPS:
-            tile = _vectorised(matmul, replace(plain, groups=groups))
-            if tile is not None and _suits(tile, *matmul.extents[1:]):
-                yield tile
+    """Every tile that may suit ``matmul``; a block covers a dimension twice at most, and fits shared memory. No vector
+    goes over the end of a row: TVM would load its elements one by one."""
+    return _tiles(matmul, runs_of(matmul))
+
+
+def is_among(matmul: Matmul, tile: TensorTile) -> bool:
+    """Whether ``tile`` is one of :func:`tiles`, or as earlier records have them, whose vectors may go over the ends."""
+    return any(tile in _tiles(matmul, runs) for runs in (runs_of(matmul), (AT_ONCE, AT_ONCE)))
+
+
+def runs_of(matmul: Matmul) -> tuple[int, int]:
+    """How many elements of A and of B a thread may load at once as their rows lie: at most eight."""
+    own = 1 if matmul.rows_first else math.gcd(AT_ONCE, matmul.runs[0])
+    return own, math.gcd(AT_ONCE, matmul.runs[1], 0 if matmul.k_last else matmul.columns[-1].extent)
 
 
 def apply(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
@@ -322,6 +330,15 @@ def _written(schedule: Any, stored: Any, matmul: Matmul) -> None:
 # -- which tiles suit
 
 
+def _tiles(matmul: Matmul, runs: tuple[int, int]) -> Iterator[TensorTile]:
+    """Every tile with vectors of at most ``runs``."""
+    for plain in _plain(matmul):
+        for groups in GROUPS:
+            tile = _vectorised(matmul, replace(plain, groups=groups), runs)
+            if tile is not None and _suits(tile, *matmul.extents[1:]):
+                yield tile
+
+
 def _plain(matmul: Matmul) -> Iterator[TensorTile]:
     """Tiles that load one element at a time."""
     sizes, gathers = (1, 2, 4, 8), matmul.window > 1 and matmul.rows_first
@@ -336,15 +353,16 @@ def _plain(matmul: Matmul) -> Iterator[TensorTile]:
                 yield replace(plain, k_fragments=windows * matmul.window, whole_windows=True)
 
 
-def _vectorised(matmul: Matmul, tile: TensorTile) -> TensorTile | None:
-    """The tile with the longest vectors with which all threads load alike; None when there are too many threads, or
-    when these do not gather whole windows."""
+def _vectorised(matmul: Matmul, tile: TensorTile, runs: tuple[int, int]) -> TensorTile | None:
+    """The tile with the longest vectors, in ``runs``, with which all threads load alike; None when there are too many
+    threads, or when these do not gather whole windows."""
     rows, columns, depth = tile.block
     if tile.whole_windows and (tile.threads % rows or depth % (_gathering(tile) * matmul.window)):
         return None
     lengths = (depth, depth if matmul.k_last else columns)
     found = []
-    for size, along, most in zip((rows * depth, columns * depth), lengths, _longest(matmul, tile), strict=True):
+    longest = map(min, _longest(matmul, tile), runs)
+    for size, along, most in zip((rows * depth, columns * depth), lengths, longest, strict=True):
         fitting = [v for v in (8, 4, 2, 1) if v <= most and along % v == 0 and size % (tile.threads * v) == 0]
         if not fitting:
             return None
@@ -355,8 +373,8 @@ def _vectorised(matmul: Matmul, tile: TensorTile) -> TensorTile | None:
 def _longest(matmul: Matmul, tile: TensorTile) -> tuple[int, int]:
     """The most elements of A and of B that a thread may load at once. Of windows that are loaded ahead TVM may not see
     that they lie behind each other in B, and it writes no code that compiles for eight indices at once."""
-    apart = tile.pipelined and matmul.k_last and matmul.window % _MOST_AT_ONCE != 0 and matmul.window > 1
-    return 1 if matmul.rows_first else _MOST_AT_ONCE, _MOST_AT_ONCE // 2 if apart else _MOST_AT_ONCE
+    apart = tile.pipelined and matmul.k_last and matmul.window % AT_ONCE != 0 and matmul.window > 1
+    return 1 if matmul.rows_first else AT_ONCE, AT_ONCE // 2 if apart else AT_ONCE
 
 
 def _suits(tile: TensorTile, rows: int, columns: int, k: int) -> bool:

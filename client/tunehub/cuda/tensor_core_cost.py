@@ -5,10 +5,11 @@ on an H200 (``benchmarks/gpu_half.py``)."""
 from __future__ import annotations
 
 import math
+from itertools import compress
 
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.matmul import Matmul
-from tunehub.cuda.tensor_core import TensorTile, shared_memory
+from tunehub.cuda.tensor_core import AT_ONCE, TensorTile, runs_of, shared_memory
 from tunehub.target.gpu_architectures import MOST_BLOCKS, MOST_WARPS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, WARP
 
 _HALF = 2  # bytes
@@ -17,18 +18,19 @@ _OF_SUMS, _OF_OPERAND, _OTHER_REGISTERS = 8, 8, 48  # registers of a thread: for
 
 # Seconds for one of each; see `counts`.
 COSTS = {
-    "launch": 3.01e-06,
-    "products": 6.47e-13,
-    "fragments": 1.6e-10,
-    "loads": 1.93e-09,
-    "sectors": 3.02e-10,
-    "placed": 1.35e-07,
-    "steps": 1.45e-07,
-    "pipelined_steps": 7.43e-08,
-    "chain": 6.69e-09,
-    "results": 7.64e-11,
-    "apart": 9.41e-11,
-    "bytes": 7.98e-14,
+    "launch": 2.96e-06,
+    "products": 6.43e-13,
+    "fragments": 2.33e-10,
+    "loads": 1.76e-09,
+    "sectors": 3.26e-10,
+    "placed": 1.23e-07,
+    "pieces": 1.5e-08,
+    "steps": 1.48e-07,
+    "pipelined_steps": 7.35e-08,
+    "chain": 6.83e-09,
+    "results": 4.25e-11,
+    "apart": 1.66e-10,
+    "bytes": 7.18e-14,
 }
 # The same for TVM's own rules for matmuls, with tensor cores where each extent is more than 64; see `default_counts`.
 _DEFAULT_TILE, _PLAIN_TILE, _MOST_PLAIN = (128, 128, 64), (32, 64, 16), 64
@@ -60,8 +62,9 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
 
     ``products``, ``fragments`` (read from shared memory by a warp), ``loads`` (of a warp), ``sectors``, ``results`` and
     ``apart`` (results whose neighbours are along the rows) keep units of the multiprocessor busy. ``steps``,
-    ``pipelined_steps``, ``chain`` (loads of one thread) and ``placed`` (elements of windows whose places a thread
-    computes) are waited for, once for all blocks that are there at the same time.
+    ``pipelined_steps``, ``chain`` (loads of one thread), ``placed`` (elements of windows whose places a thread
+    computes) and ``pieces`` (its loads of rows that are no whole vectors, each with a condition, unless these are under
+    way while the last are multiplied) are waited for, once for all blocks that are there at the same time.
     """
     batch, *extents = matmul.extents
     block_rows, block_columns, block_depth = tile.block
@@ -69,7 +72,9 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
     blocks = math.ceil(batch * rows * columns / MULTIPROCESSORS)
     rounds = math.ceil(blocks / min(blocks, _resident(tile)))
     parts = (block_rows * block_depth, block_columns * block_depth)
-    loads = sum(part / vector for part, vector in zip(parts, tile.vectors, strict=True))
+    runs = runs_of(matmul)
+    own = [part / math.gcd(vector, run) for part, vector, run in zip(parts, tile.vectors, runs, strict=True)]
+    loads, in_pieces = sum(own), (runs[0] < AT_ONCE and not matmul.rows_first, runs[1] < AT_ONCE)
     fragments = tile.all_warps * tile.k_fragments * sum(tile.fragments)
     busy, waited = blocks * steps, rounds * steps
     return {
@@ -79,6 +84,7 @@ def counts(matmul: Matmul, tile: TensorTile) -> dict[str, float]:
         "loads": busy * loads / WARP,
         "sectors": busy * sum(parts) * _HALF / _SECTOR,
         "placed": waited * parts[0] / tile.threads if matmul.window > 1 and not tile.whole_windows else 0.0,
+        "pieces": 0.0 if tile.pipelined else waited * sum(compress(own, in_pieces)) / tile.threads,
         "steps": 0.0 if tile.pipelined else waited,
         "pipelined_steps": waited if tile.pipelined else 0.0,
         "chain": waited * loads / tile.threads,

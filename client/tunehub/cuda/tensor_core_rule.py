@@ -14,6 +14,7 @@ from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tiles
 from tunehub.cuda.tensor_core_cost import default_s, seconds
+from tunehub.cuda.tiles import is_narrow, narrow_s
 from tunehub.records.never_worse import against_guess
 from tunehub.relax.intrinsics import import_intrinsics
 from tunehub.relax.schedule.guard import check_function, check_tiles
@@ -27,27 +28,31 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     function has no such product.
 
     Raises NoTileError when no tile is within bounds, when TVM's own schedule should take as little, within the margin
-    of every guess, or when CUDA's headers for tensor cores are missing; where none of the likeliest tiles does,
-    GuardError for what would be wrong or cannot be launched, or what TVM raises. The first call in a process takes 3 s,
-    in which TVM registers its intrinsics.
+    of every guess, when plain tiles should take less (of few columns), or when CUDA's headers for tensor cores are
+    missing; where none of the likeliest tiles does, GuardError for what would be wrong or cannot be launched, or what
+    TVM raises. The first call in a process takes 3 s, in which TVM registers its intrinsics.
     """
     matmul = matmul_of(mod)
     if matmul is None:
         return None
     check_headers()
     failure: Exception = NoTileError(f"no tile of {matmul.extents} is within bounds")
-    default = default_s(matmul)
+    default, (*_, columns, k) = default_s(matmul), matmul.extents
+    plain = narrow_s(mod, target) if is_narrow(columns, k) else None
     for tile in ranked(matmul, _ATTEMPTS):
-        against = against_guess(seconds(matmul, tile), default)
+        expected = seconds(matmul, tile)
+        against = against_guess(expected, default)
         if against is not None:
             raise NoTileError(against)
+        if plain is not None and plain < expected:
+            raise NoTileError(f"plain tiles should take {plain * 1e6:.3g} µs, these {expected * 1e6:.3g}")
         try:
             schedule = checked(mod, matmul, tile)
             check_function(schedule.mod["main"], mod["main"], target)
         except Exception as error:  # TVM raises many kinds; another tile may do
             failure = error
         else:
-            return schedule, seconds(matmul, tile)
+            return schedule, expected
     raise failure
 
 

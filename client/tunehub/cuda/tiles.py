@@ -17,6 +17,7 @@ import numpy as np
 from tunehub.cuda.cost import Operand, Problem, Term, default_s, matrix_shape
 from tunehub.cuda.limits import limits_of
 from tunehub.cuda.rule import UNROLLED, NoTileError, Tile, tile_for
+from tunehub.cuda.tensor_core import AT_ONCE, SIDE
 from tunehub.relax.index_expressions import evaluate
 from tunehub.relax.nodes import buffer_kind, buffer_of, integer, is_reduction, parameters, reduces
 from tunehub.relax.schedule.guard import check_exact, check_function, check_tiles
@@ -26,6 +27,7 @@ NAME = "cuda_tiles"  # in reports
 _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter are for tensor cores
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
+_FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
 WINDOW = 64  # most elements of a window
 _WINDOW_THREADS = (32, 256)  # of a block: fewest, most
 FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
@@ -51,7 +53,7 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float | None] | None:
     Raises NoTileError when TVM's own schedule should be as good, GuardError for what would be wrong or cannot be
     launched; what TVM refuses raises what TVM raises.
     """
-    sums = sums_of(mod)
+    sums = sums_of(mod, narrow=True)
     if sums is None:
         return None
     limits = limits_of(target)
@@ -82,8 +84,21 @@ def others_s(sums: Sums, target: Any) -> tuple[float | None, float | None]:
     return tile.expected_s, default_s(sums.problem)
 
 
-def sums_of(mod: Any) -> Sums | None:
-    """Describe a function that adds up once, in floats, and computes elements on their own before and after that."""
+def is_narrow(columns: int, k: int) -> bool:
+    """Whether tensor cores would mostly multiply zeros, or load elements of few columns one by one."""
+    return columns < SIDE or (columns <= _FEW_COLUMNS and k % AT_ONCE != 0)
+
+
+def narrow_s(mod: Any, target: Any) -> float | None:
+    """Seconds that a product in half precision that :func:`is_narrow` should take by the rule's tile; None where the
+    rule leaves it to TVM."""
+    sums = sums_of(mod, narrow=True)
+    return None if sums is None else others_s(sums, target)[0]
+
+
+def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
+    """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
+    ``narrow``: also products in half precision that are :func:`is_narrow`."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if reduces(block)]
@@ -102,7 +117,7 @@ def sums_of(mod: Any) -> Sums | None:
     found = Sums(name=names[at], problem=None, places=(0, 0), spatial=spatial, reduction=reduction, einsum=False)
     if type(summand).__name__ in _LOADS:
         return found
-    return _with_problem(found, block, summand)
+    return _with_problem(found, block, summand, narrow=narrow)
 
 
 def checked_tiles(mod: Any, sums: Sums, tile: Tile) -> Any:
@@ -284,10 +299,11 @@ def _summand(block: Any) -> Any | None:
     return store.value.b if [str(index) for index in store.indices] == spatial else None
 
 
-def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
+def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums | None:
     """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
 
-    Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take.
+    Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
+    ``narrow`` ones.
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
@@ -306,7 +322,8 @@ def _with_problem(sums: Sums, block: Any, summand: Any) -> Sums | None:
     first, second = operands
     assert first is not None and second is not None
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
-    if types != {"float32"} and matrix_shape(problem) is not None:
+    shape = None if types == {"float32"} else matrix_shape(problem)
+    if shape is not None and not (narrow and wide and is_narrow(shape[-1], problem.summands)):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
     return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)

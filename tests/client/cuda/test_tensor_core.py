@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
 
 from tunehub.cuda import tensor_core
 from tunehub.cuda.matmul import Axis
-from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.cuda.tensor_core import TensorTile, apply, is_among, matmul_of, tile_of, tiles
 from tunehub.relax.intrinsics import import_intrinsics
 from tunehub_registry.trace_rules import required_features
 
@@ -54,6 +55,17 @@ def conv() -> Any:
     y = topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")
     z = te.compute(y.shape, lambda n, c, h, v: y[n, c, h, v].astype("float16") + bias[0, c, 0, 0], name="add")
     return tvm.IRModule({"main": te.create_prim_func([x, w, bias, z], index_dtype_override="int64")})
+
+
+def narrow_conv() -> Any:
+    """Of 10 to 3 channels: K is 90."""
+    import tvm
+    from tvm import te, topi
+
+    x, w = te.placeholder((1, 10, 28, 28), "float16", name="x"), te.placeholder((3, 10, 3, 3), "float16", name="w")
+    y = topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")
+    z = te.compute(y.shape, lambda *i: y(*i).astype("float16"), name="half")
+    return tvm.IRModule({"main": te.create_prim_func([x, w, z], index_dtype_override="int64")})
 
 
 def scores() -> Any:
@@ -117,6 +129,26 @@ def test_tiles_keep_to_what_a_gpu_has(case: str) -> None:
         assert total <= (99 << 10 if asked_for else 48 << 10)
         for size, vector in zip((rows * depth, columns * depth), tile.vectors, strict=True):
             assert size % (tile.threads * vector) == 0
+
+
+@pytest.mark.parametrize(
+    ("mod", "most"),
+    [
+        (dense(columns=90, inner=147), (1, 2)),
+        (dense(columns=96, inner=20), (4, 8)),
+        (narrow_conv(), (1, 2)),
+    ],
+    ids=["odd rows", "rows of 20", "windows of ten channels"],
+)
+def test_no_vector_goes_over_the_end_of_a_row(mod: Any, most: tuple[int, int]) -> None:
+    """TVM would load its elements one by one. Records from before that may."""
+    matmul = matmul_of(mod)
+    assert matmul is not None
+    found = list(tiles(matmul))
+    assert tuple(max(tile.vectors[side] for tile in found) for side in (0, 1)) == most
+    formerly = (1 if matmul.rows_first else 8, 8)
+    assert any(is_among(matmul, replace(tile, vectors=formerly)) for tile in found)
+    assert is_among(matmul, found[0]) and not is_among(matmul, replace(found[0], vectors=(1, 16)))
 
 
 LOCAL_STAGE = ("dense", "conv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import tvm
 from tvm import te, topi
 
 from tunehub.cuda import headers, tensor_core, tensor_core_rule
+from tunehub.cuda import tiles as cuda_tiles
 from tunehub.cuda.nvrtc import source_of
 from tunehub.cuda.rule import NoTileError
-from tunehub.cuda.tensor_core import apply, matmul_of, tile_of, tiles
-from tunehub.cuda.tensor_core_cost import seconds
+from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tile_of, tiles
+from tunehub.cuda.tensor_core_cost import counts, seconds
 from tunehub.cuda.tensor_core_rule import by_rule, ranked
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.intrinsics import import_intrinsics
@@ -27,7 +29,7 @@ from tunehub.relax.traces import export_trace
 from ...sweeps import swept
 from ...threads_as_loops import threads_as_loops
 from .scheduled import H200
-from .test_tensor_core import CASES, dense, run
+from .test_tensor_core import CASES, dense, narrow_conv, run
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +162,27 @@ def test_a_function_without_a_record_runs_on_tensor_cores() -> None:
     assert (scheduled.served.rung, scheduled.served.template) == ("template", tensor_core_rule.NAME)
     assert scheduled.served.predicted_s is not None and scheduled.served.predicted_s < 1e-4
     assert "wmma" in function.script()
+
+
+def test_few_outputs_are_for_plain_tiles() -> None:
+    """Tensor cores would multiply 3 of 16 columns: on an H200 such a kernel took 1.9 times as long as TVM's own."""
+    with pytest.raises(NoTileError, match=r"plain tiles should take 3\.\d+ µs"):
+        by_rule(narrow_conv(), H200)
+    scheduled, _ = schedule_function(narrow_conv()["main"], H200, EmptyLookup())
+    assert scheduled.served is not None and scheduled.served.template == cuda_tiles.NAME
+    wide = _conv(28, 64, 64, 3, 1)
+    found = by_rule(wide, H200)
+    assert found is not None and cuda_tiles.sums_of(wide, narrow=True) is None
+
+
+def test_loads_in_pieces_cost_what_they_take() -> None:
+    """Rows of 147 numbers: of tiles without loads that are under way, those with them are cheaper."""
+    odd, even = (matmul_of(_product(1, 197, 128, k, transposed=(False, True))) for k in (147, 160))
+    assert odd is not None and even is not None
+    tile = TensorTile(warps=(2, 2), fragments=(1, 1), k_fragments=4, vectors=(1, 1))
+    assert counts(odd, tile)["pieces"] == 3 * (32 * 64 + 32 * 64) / 128
+    assert counts(even, tile)["pieces"] == counts(odd, replace(tile, pipelined=True))["pieces"] == 0
+    assert ranked(odd, 1)[0].pipelined
 
 
 @pytest.mark.parametrize(("dtype", "total"), [("float32", "float32"), ("float16", "float16")])

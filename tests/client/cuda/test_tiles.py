@@ -23,6 +23,7 @@ from tunehub.relax.schedule.ladder import schedule_function
 from tunehub_registry.evidence import RecordEvidence
 
 from ..relax.outputs import difference, one_after_the_other
+from .test_tensor_core import narrow_conv
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +97,7 @@ CASES = {
     "groups": lambda: _conv(24, 7, 36, 3, groups=3),
     "depthwise": lambda: _conv(32, 9, 32, 5, groups=32),
     "primes": lambda: _conv(7, 13, 11, 3),
+    "few outputs in half precision": narrow_conv,
     "plain product": lambda: _product(32, 48, 40, "none"),
     "branching epilogue": lambda: _product(32, 48, 40, "branches"),
 }
@@ -106,7 +108,7 @@ CASES = {
 def test_tiles_compute_what_the_function_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_tiles, "UNROLLED", 1)  # LLVM takes seconds for long straight code
     mod = CASES[name]()
-    sums = sums_of(mod)
+    sums = sums_of(mod, narrow=True)
     assert sums is not None and sums.problem is not None
     tiles = ranked(sums.problem, count=200, **LIMITS)
     for tile in (tiles[0], tiles[len(tiles) // 2]):
@@ -221,8 +223,9 @@ def test_other_functions_are_left_to_tvm(number: int) -> None:
     assert by_rule(_functions_of_other_kinds()[number], TARGET) is None
 
 
-def test_in_half_precision_tensor_cores_serve_all_but_groups() -> None:
-    assert sums_of(_conv(64, 14, 64, 3, dtype="float16")) is None
+def test_in_half_precision_tensor_cores_serve_all_but_groups_and_few_outputs() -> None:
+    assert sums_of(_conv(64, 14, 64, 3, dtype="float16"), narrow=True) is None
+    assert sums_of(narrow_conv()) is None and sums_of(narrow_conv(), narrow=True) is not None
     found = by_rule(_conv(64, 14, 64, 3, groups=64, dtype="float16"), TARGET)
     assert found is not None and found[1] is not None
 

@@ -1,0 +1,171 @@
+"""Ways to compute a function on a GPU, each compiled into a library: as TVM alone schedules it, as it is served without
+records, and by the likeliest tile of each rule that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tunehub.exceptions import last_line
+from tunehub.relax.nodes import buffer_shapes, main_module
+
+if TYPE_CHECKING:
+    from tunehub.relax.schedule.ladder import Scheduling
+
+DEFAULT, SERVED = "default", "served"
+
+
+class BuiltFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function: its ``key``, the ``shapes`` and types of its buffers, what serves it, if not TVM (``served``; not
+    ``asked``: only TVM alone has the function); by the name of each way to compute it the seconds that this should
+    take, None where nothing says so; why others are not there (``failed``)."""
+
+    key: str
+    name: str
+    asked: bool
+    shapes: list[tuple[tuple[int, ...], str]]
+    served: str | None = None
+    ways: dict[str, float | None]
+    failed: dict[str, str] = {}
+
+
+def build_function(
+    folder: Path, target: Any, schedulings: Mapping[str, Scheduling], name: str, function: Any, *, further: bool
+) -> str:
+    """The key of ``function``, a PrimFunc called ``name``, whose ways are in ``folder`` then: libraries ``KEY.WAY.so``,
+    what is to be known of them, ``KEY.json`` (:class:`BuiltFunction`), and ``KEY.tir``, the function in TVM's JSON.
+
+    ``schedulings``: what serves functions, by name. ``further``: also by rules that do not serve it.
+    """
+    import tvm
+
+    from tunehub.relax.keys import workload_key
+
+    mod = main_module(function)
+    scheduling = schedulings.get(name)
+    served = None if scheduling is None else scheduling.served
+    key = workload_key(mod)
+    about = folder / f"{key}.json"
+    if about.exists() and (scheduling is None or msgspec.json.decode(about.read_bytes(), type=BuiltFunction).asked):
+        return key
+    ways: dict[str, float | None] = {}
+    failed: dict[str, str] = {}
+    for way, make in _ways(mod, target, scheduling, further=further):
+        try:
+            scheduled, ways[way] = make()
+            _export(scheduled, target, folder / f"{key}.{way}.so")
+        except Exception as error:  # of any kind: what TVM raises for a schedule, and NVRTC
+            ways.pop(way, None)
+            failed[way] = last_line(error, limit=160)
+    (folder / f"{key}.tir").write_text(tvm.ir.save_json(mod["main"]))
+    found = BuiltFunction(
+        key=key,
+        name=name,
+        asked=scheduling is not None,
+        shapes=[(tuple(map(int, shape)), dtype) for shape, dtype in buffer_shapes(mod["main"])],
+        served=None if served is None else str(served.template or served.rung),
+        ways=ways,
+        failed=failed,
+    )
+    about.write_bytes(msgspec.json.encode(found) + b"\n")
+    return key
+
+
+_Made = Callable[[], "tuple[Any, float | None]"]
+
+
+def _ways(mod: Any, target: Any, scheduling: Scheduling | None, *, further: bool) -> Iterator[tuple[str, _Made]]:
+    from tunehub.cuda.default import default_schedule
+
+    yield DEFAULT, lambda: (default_schedule(mod["main"], target), _default_s(mod))
+    if scheduling is not None and scheduling.served is not None:
+        served = scheduling.served
+        yield SERVED, lambda: (served.schedule.mod["main"], served.predicted_s)
+    if further:
+        yield from _by_rules(mod, target)
+
+
+def _default_s(mod: Any) -> float | None:
+    """What the costs say of TVM's own schedule."""
+    from tunehub.cuda.cost import default_s
+    from tunehub.cuda.tensor_core import matmul_of
+    from tunehub.cuda.tensor_core_cost import default_s as half_default_s
+    from tunehub.cuda.tiles import sums_of
+
+    matmul, sums = matmul_of(mod), sums_of(mod)
+    if matmul is not None:
+        return half_default_s(matmul)
+    return None if sums is None or sums.problem is None else default_s(sums.problem)
+
+
+def _by_rules(mod: Any, target: Any) -> Iterator[tuple[str, _Made]]:
+    """The likeliest tile of each rule that knows the function, whatever it promises."""
+    from tunehub.cuda import split_k, tensor_core, tiles
+    from tunehub.cuda.hopper import rule as warpgroups
+
+    sums, matmul, wide = tiles.sums_of(mod, narrow=True), tensor_core.matmul_of(mod), split_k.matmul_of(mod)
+    if sums is not None and sums.problem is not None:
+        yield "cuda_tiles", partial(_plain_tile, mod, target, sums)
+    if wide is not None:
+        yield "split_k", partial(_divided, mod, wide)
+    if matmul is not None:
+        yield "tensor_cores", partial(_on_tensor_cores, mod, matmul)
+        if min(tensor_core.runs_of(matmul)[matmul.rows_first :]) < tensor_core.AT_ONCE:
+            yield "tensor_cores, longer vectors", partial(_on_tensor_cores, mod, matmul, longer=True)
+    half = warpgroups.matmul_in(mod)
+    if half is not None and warpgroups.expected_s(half, target) is not None:
+        yield "warpgroups", partial(_by_warpgroups, mod, target, half)
+
+
+def _plain_tile(mod: Any, target: Any, sums: Any) -> tuple[Any, float | None]:
+    from tunehub.cuda.limits import limits_of
+    from tunehub.cuda.rule import ranked
+    from tunehub.cuda.tiles import checked_tiles
+
+    limits = limits_of(target)
+    tile, *_ = ranked(
+        sums.problem, shared_memory=limits.shared_memory, threads=limits.threads, count=1, covering=sums.einsum
+    )
+    return checked_tiles(mod, sums, tile).mod["main"], tile.expected_s
+
+
+def _divided(mod: Any, matmul: Any) -> tuple[Any, float | None]:
+    from tunehub.cuda import split_k, split_k_rule
+
+    (tile, expected_s), *_ = split_k_rule.likeliest(matmul, 1)
+    return split_k.apply(mod, matmul, tile).mod["main"], expected_s
+
+
+def _on_tensor_cores(mod: Any, matmul: Any, *, longer: bool = False) -> tuple[Any, float | None]:
+    from tunehub.cuda.tensor_core import AT_ONCE, is_among
+    from tunehub.cuda.tensor_core_cost import seconds
+    from tunehub.cuda.tensor_core_rule import checked, ranked
+
+    (tile,) = ranked(matmul, 1)
+    if longer:  # as it was chosen before vectors ended with rows
+        lengths = [1 << power for power in reversed(range(AT_ONCE.bit_length()))]
+        also = (replace(tile, vectors=both) for both in product(lengths, lengths))
+        tile = next(each for each in also if is_among(matmul, each))
+    return checked(mod, matmul, tile).mod["main"], seconds(matmul, tile)
+
+
+def _by_warpgroups(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | None]:
+    from tunehub.cuda.hopper import rule
+
+    (tile,) = rule.ranked(matmul, 1)
+    return rule.by_tile(mod, matmul, tile, target).mod["main"], rule.expected_s(matmul, target)
+
+
+def _export(scheduled: Any, target: Any, path: Path) -> None:
+    import tvm
+
+    from tunehub.deploy.library import write_library
+
+    named = scheduled.with_attr("global_symbol", "main")
+    write_library(tvm.tirx.build(tvm.IRModule({"main": named}), target=target), path)
