@@ -192,8 +192,10 @@ def _with_winograd(prepared: Any, target: Any, hub: Hub, known: dict[str, Schedu
 
 def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
     """``mod`` with channels last where that serves it; ``prepared``, its own order, where records are for that and are
-    not slower than turned convolutions should be, by the margin of every guess."""
+    not slower than turned convolutions should be, by the margin of every guess, or where few convolutions should gain
+    less than turning takes."""
     from tunehub.cuda.channels_last import turns
+    from tunehub.cuda.turning import pays
 
     if not turns(mod, target, hub.precision):
         return prepared
@@ -201,7 +203,8 @@ def _turned(prepared: Any, mod: Any, target: Any, hub: Hub) -> Any:
     if 0.0 < recorded_s < GUESS_MARGIN * turned_s:
         return prepared
     try:
-        return prepare(mod, target, turned=True, precision=hub.precision)
+        turned = prepare(mod, target, turned=True, precision=hub.precision)
+        return turned if pays(prepared, turned, target, hub.precision) else prepared
     except Exception as error:
         hub.failed("turning images", error)
         return prepared

@@ -17,6 +17,7 @@ from tvm.relax import op
 
 import tunehub
 from tunehub.cuda.channels_last import channels_last, turns
+from tunehub.cuda.turning import pays
 from tunehub.relax.nodes import shape_of, tensor_class
 from tunehub.relax.pipeline import _prepare_for
 from tunehub.relax.preparing import prepare
@@ -107,3 +108,29 @@ def test_convolutions_with_records_keep_their_order_unless_these_are_slow(
         chosen, plain = _prepare_for(hub, _network(), H200), prepare(_network(), H200)
     names = [[str(v.name_hint) for v in mod.functions] for mod in (chosen, plain)]
     assert (names[0] == names[1]) is keeps
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "precision", "turns_images"),
+    [
+        ((1, 16, 28, 28), (32, 16, 3, 3), "float32", False),
+        ((1, 512, 7, 7), (512, 512, 3, 3), "float32", True),
+        ((1, 16, 28, 28), (32, 16, 3, 3), "tf32", False),
+    ],
+    ids=["small", "long sums", "small, TF32"],
+)
+def test_a_convolution_alone_is_turned_where_it_gains_more_than_turning_takes(
+    shape: tuple[int, ...], kernel: tuple[int, ...], precision: Any, turns_images: bool
+) -> None:
+    dtype = "float32" if precision == "tf32" else "float16"
+    image = relax.Var("image", _Tensor(shape, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image]):
+        with builder.dataflow():
+            weight = relax.const(np.ones(kernel, dtype))
+            result = builder.emit_output(op.nn.conv2d(image, weight, padding=1))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    with H200:
+        own, other = (prepare(mod, H200, turned=turned, precision=precision) for turned in (False, True))
+    assert pays(own, other, H200, precision) is turns_images
