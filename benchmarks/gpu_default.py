@@ -27,7 +27,7 @@ import msgspec
 
 from benchmarks.fuzz_lanes import pending_of, tried_in_lanes
 from benchmarks.gpu_fuzz import H200, LOST
-from benchmarks.gpu_ways import DEFAULT, SERVED, BuiltFunction, build_function
+from benchmarks.gpu_ways import DEFAULT, SERVED, BuiltFunction, build_function, use_machine_code
 from benchmarks.random_operators import NARROW, OPERATORS, random_case
 from tunehub.exceptions import last_line
 from tunehub.measure.protocol import MeasuringPlan, in_turns, is_faster
@@ -186,6 +186,7 @@ def _keep_pending(out: Path) -> None:
 
 def _measure(folder: Path, out: Path, end: float) -> bool:
     """Functions that ``out`` does not have; True as soon as the GPU does not answer any more."""
+    use_machine_code(folder / _FUNCTIONS)
     done, pending = {each.key for each in measured_in(out)}, pending_of(out)
     ordered = sorted(functions_of(folder).values(), key=lambda each: (each.served is None, each.key))
     with out.open("ab") as lines:

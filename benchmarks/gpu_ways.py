@@ -3,19 +3,22 @@ records, and by the likeliest tile of each rule that knows it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from benchmarks.gpu_fuzz import H200
 from tunehub.exceptions import last_line
 from tunehub.relax.nodes import buffer_shapes, main_module
 
 if TYPE_CHECKING:
+    from tunehub.cuda.nvrtc import Compiler
     from tunehub.relax.schedule.ladder import Scheduling
 
 DEFAULT, SERVED = "default", "served"
@@ -163,9 +166,50 @@ def _by_warpgroups(mod: Any, target: Any, matmul: Any) -> tuple[Any, float | Non
 
 
 def _export(scheduled: Any, target: Any, path: Path) -> None:
+    """Write a library, which has kernels as source, and their machine code into the same folder."""
     import tvm
 
+    from tunehub.cuda.nvrtc import source_of
     from tunehub.deploy.library import write_library
 
     named = scheduled.with_attr("global_symbol", "main")
-    write_library(tvm.tirx.build(tvm.IRModule({"main": named}), target=target), path)
+    library = tvm.tirx.build(tvm.IRModule({"main": named}), target=target)
+    source, compiler = source_of(library), _compiler()
+    if source and compiler is not None:
+        _machine_code(path.parent, source).write_bytes(compiler.compile(source))
+    write_library(library, path)
+
+
+def use_machine_code(folder: Path) -> None:
+    """Let TVM take the machine code of kernels from where :func:`build_function` has put it, in this process: libraries
+    have their source, which it would compile at the first call."""
+    import tvm_ffi
+
+    from tunehub.cuda.nvrtc import CALLBACK
+
+    compiler = _compiler()
+    if compiler is None:
+        return
+
+    def compiled(code: Any, *_target: Any) -> bytearray:
+        found = _machine_code(folder, str(code))
+        return bytearray(found.read_bytes() if found.exists() else compiler.compile(str(code)))
+
+    tvm_ffi.register_global_func(CALLBACK, compiled, override=True)
+
+
+def _machine_code(folder: Path, source: str) -> Path:
+    return folder / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
+
+
+@cache
+def _compiler() -> Compiler | None:
+    """What TVM compiles kernels with from now on; None without NVRTC."""
+    from tunehub.cuda.nvrtc import Compiler, NvrtcError
+
+    try:
+        compiler = Compiler(str(H200["arch"]))
+    except NvrtcError:
+        return None
+    compiler.install()
+    return compiler

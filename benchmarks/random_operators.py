@@ -25,7 +25,7 @@ from tunehub.cuda.skinny.weights import GROUP, QUANTISED, WORD_BITS, Format, deq
 OPEN = "n"  # the open dimension
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 197, 256, 300, 384)
 _FEW = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16)
-_COUNT = 8  # sizes of a network with an open dimension
+_COUNT = 10  # sizes of a network with an open dimension
 _IMAGES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 _HALVES = ("float16", "float16", "bfloat16")
 _SCALES = {"layer_norm": 2, "rms_norm": 1}

@@ -61,6 +61,24 @@ def test_networks_are_compiled_in_each_way_without_a_gpu(tmp_path: Path) -> None
         }
 
 
+def test_kernels_are_not_compiled_again(tmp_path: Path) -> None:
+    """TVM is given the machine code of a source that was compiled before."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    import tvm_ffi
+
+    from tunehub.cuda.nvrtc import CALLBACK, build_plain, source_of
+
+    before, source = tvm_ffi.get_global_func(CALLBACK), source_of(build_plain())
+    gpu_ways._machine_code(tmp_path, source).write_bytes(b"of before")
+    try:
+        gpu_ways.use_machine_code(tmp_path)
+        compile_cuda = tvm_ffi.get_global_func(CALLBACK)
+        assert bytes(compile_cuda(source)) == b"of before"
+        assert bytes(compile_cuda(source + " ")).startswith(b"\x7fELF")
+    finally:
+        tvm_ffi.register_global_func(CALLBACK, before, override=True)
+
+
 def test_libraries_are_compared_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU: each way is TVM's own loops."""
 
