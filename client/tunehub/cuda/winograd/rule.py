@@ -19,19 +19,20 @@ from tunehub.relax.nodes import main_module
 from tunehub.relax.winograd.kernel import KERNEL
 
 _LARGE, _SMALL = 4, 2
-TILES = (_LARGE, _SMALL)
-HALF_TILES: tuple[int, ...] = ()  # in float16: none before they have been measured (ADR 44)
+# Tiles that may be chosen, and from how many to how many input channels. In float32 products of shorter sums take up to
+# five times as long as their costs say, and sums of 512 inputs are at most 1e-4 off with F(4x4). In float16 nothing is
+# chosen before it has been measured (ADR 44).
+TILES = {_LARGE: (64, 512), _SMALL: (64, math.inf)}
+HALF_TILES: dict[int, tuple[int, float]] = {}
 _BYTES = {False: 4, True: 2}  # of a number, whether it is in half precision
-_FEWEST_INPUTS = 64  # products of shorter sums take up to five times as long as their costs say
-_MOST_INPUTS = 512  # sums of so many inputs are at most 1e-4 off with F(4x4)
 _LARGE_TILES = 1.1  # times as fast as small ones, which are more accurate and have fewer weights
 
 
 def chosen_tile(convolution: PlainConv3x3, direct_s: Sequence[float], target: Any) -> int | None:
     """The tile that promises most, if that is worth a guess beside ``direct_s``, the seconds of the direct convolution,
     and no loss for any batch by which it is judged. Large tiles are for sums that are short enough to be accurate."""
-    tiles = [tile for tile in _tiles(convolution) if tile == _SMALL or convolution.inputs <= _MOST_INPUTS]
-    if convolution.inputs < _FEWEST_INPUTS or not tiles:
+    tiles = _tiles(convolution)
+    if not tiles:
         return None
     times = {tile: [winograd_s(each, tile, target) for each in convolution.judged()] for tile in tiles}
     tile = min(tiles, key=lambda each: (_LARGE_TILES if each == _LARGE else 1.0) * geometric_mean(times[each]))
@@ -62,5 +63,6 @@ def _products_s(convolution: PlainConv3x3, tile: int, target: Any) -> float:
     return math.inf if found is None else found
 
 
-def _tiles(convolution: PlainConv3x3) -> tuple[int, ...]:
-    return HALF_TILES if convolution.half else TILES
+def _tiles(convolution: PlainConv3x3) -> list[int]:
+    bounds = HALF_TILES if convolution.half else TILES
+    return [tile for tile, (fewest, most) in bounds.items() if fewest <= convolution.inputs <= most]

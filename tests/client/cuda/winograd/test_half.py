@@ -105,6 +105,6 @@ def test_it_has_to_promise_more_than_a_little_beside_the_direct_convolution(monk
         assert direct_s is not None
         return chosen_tile(own, [direct_s], H200)
 
-    monkeypatch.setattr(rule, "HALF_TILES", (4, 2))
+    monkeypatch.setattr(rule, "HALF_TILES", rule.TILES)
     assert chosen(8, 512, 28) == 4
     assert chosen(1, 64, 56) is None and chosen(8, 64, 56) is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("tvm.s_tir", reason="needs TVM 0.25 or newer")
+
 from tunehub.cuda.winograd.points import matrices
 
 pytestmark = pytest.mark.slow

@@ -102,9 +102,9 @@ def test_operands_that_may_be_rounded_are_left_to_tensor_cores(nets: Nets, make_
 
 
 @pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
-@pytest.mark.parametrize(("tiles", "steps"), [((), 0), ((4, 2), 3)])
+@pytest.mark.parametrize(("tiles", "steps"), [({}, 0), (rule.TILES, 3)])
 def test_in_half_precision_products_are_for_tensor_cores_and_nothing_is_chosen_unmeasured(
-    tiles: tuple[int, ...], steps: int, nets: Nets, make_hub: Any, monkeypatch: Any
+    tiles: Any, steps: int, nets: Nets, make_hub: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(rule, "HALF_TILES", tiles)
     hub = make_hub(winograd=True)
