@@ -27,6 +27,7 @@ from tunehub.relax.layout.narrowing import Narrowing, read_narrow
 from tunehub.relax.layout.operators import Choice, Operator, Rules
 from tunehub.relax.layout.rules import ELEMENTWISE, recognise
 from tunehub.relax.layout.sequences import as_images
+from tunehub.relax.layout.shuffles import fold_shuffles
 from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.templates.dot_product import DotProduct
 
@@ -60,6 +61,8 @@ def plan_layouts(
     sizes += narrowing.blocks if narrowing is not None else ()
     rewriter: Any = None
     mod = as_images(mod, ELEMENTWISE)
+    if narrowing is not None and narrowing.tiles:
+        mod = fold_shuffles(mod)
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function):
             continue
