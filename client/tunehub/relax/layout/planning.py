@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunehub.relax.layout.attention.joining import join_attention
+from tunehub.relax.layout.channel_sums import sum_channels_by_tiles
 from tunehub.relax.layout.choice_graph import ChoiceGraph, Plan
 from tunehub.relax.layout.costs import PLAIN, LayoutCosts, ModelCosts
 from tunehub.relax.layout.dense import pack_dense
@@ -62,7 +63,7 @@ def plan_layouts(
     rewriter: Any = None
     mod = as_images(mod, ELEMENTWISE)
     if narrowing is not None and narrowing.tiles:
-        mod = fold_shuffles(mod)
+        mod = sum_channels_by_tiles(fold_shuffles(mod))
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function):
             continue

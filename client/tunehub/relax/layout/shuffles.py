@@ -87,16 +87,18 @@ def _found(function: Any) -> Iterator[tuple[Any, _Shuffled]]:
 
     for variable, value in values.items():
         turned = alone(value.args[0]) if operator_of(value) == "relax.reshape" else None
-        split = alone(turned.args[0]) if operator_of(turned) == "relax.permute_dims" else None
-        if operator_of(split) != "relax.reshape" or [int(axis) for axis in turned.attrs.axes or ()] != [0, 2, 1, 3, 4]:
+        if turned is None or operator_of(turned) != "relax.permute_dims":
             continue
-        shapes = [static_shape(each) for each in (split.args[0], split, value)]
-        if None in shapes or len(shapes[0]) != 4 or shapes[0] != shapes[2] or len(shapes[1]) != 5:
+        split = alone(turned.args[0])
+        if split is None or operator_of(split) != "relax.reshape":
             continue
-        (batch, channels, *size), (_, groups, each, *_) = shapes[0], shapes[1]
-        if shapes[1] != (batch, groups, each, *size) or groups * each != channels:
+        shape, groups = static_shape(value), static_shape(split)
+        axes = [int(axis) for axis in turned.attrs.axes or ()]
+        if shape is None or groups is None or len(shape) != 4 or axes != [0, 2, 1, 3, 4]:
             continue
-        order = np.arange(channels).reshape(groups, each).T.ravel()
+        if static_shape(split.args[0]) != shape or groups != (shape[0], *groups[1:3], *shape[2:]):
+            continue
+        order = np.arange(shape[1]).reshape(groups[1:3]).T.ravel()
         shuffled = _behind(split.args[0], alone, order)
         if shuffled is not None:
             yield variable, shuffled
