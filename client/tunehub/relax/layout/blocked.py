@@ -151,6 +151,33 @@ def pool2d_blocked(
     )
 
 
+def max_pool2d_narrow(
+    data: Any,
+    *,
+    pool_size: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    size: tuple[int, int],
+) -> Any:
+    """Return the largest of each window of ``data`` ``[N, C/c, H, W, c]`` in bfloat16 as float32; ``size``: rows and
+    columns of the result, whose last windows may end behind the image."""
+    batch, outer, *image, block = _extents(data.shape)
+    taken = [(size[i] - 1) * strides[i] + (pool_size[i] - 1) * dilation[i] + 1 - padding[i] for i in (0, 1)]
+    after = [max(taken[i] - image[i], 0) for i in (0, 1)]
+    whole = (padding[0], padding[1], after[0], after[1])
+    if any(whole):
+        least = tirx.min_value("bfloat16")
+        data = topi.nn.pad(data, [0, 0, *whole[:2], 0], [0, 0, *whole[2:], 0], least, name=PAD)
+    kh, kw = te.reduce_axis((0, pool_size[0]), "rv0"), te.reduce_axis((0, pool_size[1]), "rv1")
+
+    def most(n: Any, c: Any, oh: Any, ow: Any, ci: Any) -> Any:
+        row, column = oh * strides[0] + kh * dilation[0], ow * strides[1] + kw * dilation[1]
+        return te.max(at(data, n, c, row, column, ci).astype("float32"), axis=[kh, kw])
+
+    return te.compute((batch, outer, *size, block), most, name="pool_max")
+
+
 def _average(
     data: Any,
     pool_size: tuple[int, int],

@@ -2,11 +2,13 @@
 
 An operator of pairs (:mod:`tunehub.relax.layout.grouped`) reads a tensor that is rounded once for all of them. If the
 rest of its readers only add, multiply or compare its elements, they read it rounded, too: then the kernel before writes
-nothing else, and half of the bytes move. What sums up or divides (norms, softmax, pooling) reads float32.
+nothing else, and half of the bytes move; what is joined for such readers alone is rounded before that. What sums up or
+divides (norms, softmax, averages) reads float32.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +65,11 @@ class Narrowing:
         """Whether depthwise convolutions, which multiply in float32, read bfloat16. What is around them is so much
         faster by instructions for matrices that the bytes count; by those for pairs MobileNetV2 and ShuffleNet took
         1.05 times as long so, on Zen 4."""
+        return self.tiles
+
+    @property
+    def narrow_bytes(self) -> bool:
+        """Whether maxima of windows and joined images are of bfloat16: bytes count as for depthwise convolutions."""
         return self.tiles
 
     def dense(self, depth: int) -> bool:
@@ -124,18 +131,30 @@ def doubt(target: Any, machine: Machine, *, asked: bool = True) -> str | None:
     return None
 
 
-def read_narrow(mod: Any) -> Any:
-    """``mod`` with tensors that operators of pairs read in bfloat16 alone, where their other readers allow that."""
-    return relax.transform.DeadCodeElimination()(rewritten(_NarrowReader(mod), mod))
+def read_narrow(mod: Any, *, joined: bool) -> Any:
+    """``mod`` with tensors that operators of pairs read in bfloat16 alone, where their other readers allow that;
+    ``joined``: what such a tensor is joined of, too."""
+    reader = _NarrowReader(mod)
+    reader.joined = joined
+    return relax.transform.DeadCodeElimination()(rewritten(reader, mod))
 
 
 @mutator
 class _NarrowReader(PyExprMutator):  # type: ignore[misc]
+    joined: bool
+
     def visit_dataflow_block_(self, block: Any) -> Any:
         self._narrow = _kept_narrow(block)  # variable -> the variable of what it is rounded to
+        self._joined = _joined(block) if self.joined else {}
         return super().visit_dataflow_block_(block)
 
     def visit_call_(self, call: Any) -> Any:
+        if operator_of(call) == "relax.astype" and call.args[0] in self._narrow and call.args[0] in self._joined:
+            joined = self._joined[call.args[0]]
+            parts = [
+                self.builder_.emit(relax.op.astype(self.visit_expr(part), NARROW)) for part in joined.args[0].fields
+            ]
+            return relax.Call(joined.op, [relax.Tuple(parts)], joined.attrs)
         if operator_of(call) not in _ELEMENTWISE:
             return super().visit_call_(call)
         arguments = [self._read(each) for each in call.args]
@@ -146,6 +165,19 @@ class _NarrowReader(PyExprMutator):  # type: ignore[misc]
         if rounded is None:
             return self.visit_expr(argument)
         return self.builder_.emit(relax.op.astype(self.visit_expr(rounded), WIDE))
+
+
+def _joined(block: Any) -> dict[Any, Any]:
+    """The tensors of ``block`` that join others that nobody else reads: these may be rounded before they are joined."""
+    values = {each.var: each.value for each in block.bindings}
+    read = Counter(each for value in values.values() for each in variables_in(value))
+    return {
+        variable: value
+        for variable, value in values.items()
+        if operator_of(value) == "relax.concat"
+        and isinstance(value.args[0], relax.Tuple)
+        and all(isinstance(part, relax.DataflowVar) and read[part] == 1 for part in value.args[0].fields)
+    }
 
 
 def _kept_narrow(block: Any) -> dict[Any, Any]:

@@ -78,7 +78,8 @@ def plan_layouts(
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     planned = mod if rewriter is None else relax.transform.DeadCodeElimination()(rewriter.builder_.get())
     packed = pack_dense(planned, machine.vector, dot, narrowing)
-    return join_attention(packed if narrowing is None else read_narrow(packed), machine.vector, narrowing)
+    narrow = packed if narrowing is None else read_narrow(packed, joined=narrowing.narrow_bytes)
+    return join_attention(narrow, machine.vector, narrowing)
 
 
 def _of_integers(function: Any, dot: DotProduct | None) -> tuple[int, ...]:

@@ -42,7 +42,12 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
             return None
 
-        def write(builder: Any, _choice: Choice, inputs: Sequence[Any]) -> Any:
+        sizes = (static_shape(call.args[0]), static_shape(call))
+        fixed = kind == "max" and None not in sizes and rules.narrowing is not None and rules.narrowing.narrow_bytes
+
+        def write(builder: Any, choice: Choice, inputs: Sequence[Any]) -> Any:
+            if fixed and choice.result:
+                return _narrow_pooling(rules, builder, call, inputs[0])
             return builder.call_te(
                 lambda x: blocked.pool2d_blocked(
                     x,
@@ -62,6 +67,23 @@ def _pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:
         return _same_layout(rules, call, (call.args[0],), write, taps=taps)
 
     return rule
+
+
+def _narrow_pooling(rules: Rules, builder: Any, call: Any, image: Any) -> Any:
+    """The largest elements of windows of bfloat16: rounding them before or after gives the same."""
+    attrs, (_, _, rows, columns) = call.attrs, shape_of(call) or (0, 0, 0, 0)
+    return builder.call_te(
+        lambda x: blocked.max_pool2d_narrow(
+            x,
+            pool_size=pair(attrs.pool_size),
+            strides=pair(attrs.strides),
+            padding=four(attrs.padding),
+            dilation=pair(attrs.dilation),
+            size=(int(rows), int(columns)),
+        ),
+        rules.narrow(builder, image),
+        primfunc_name_hint="max_pool2d_bf16",
+    )
 
 
 def _adaptive_pooling(kind: str) -> Callable[[Rules, Any], Operator | None]:

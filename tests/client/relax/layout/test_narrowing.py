@@ -280,3 +280,46 @@ def test_plain_images_and_groups_have_pairs_where_whole_ones_are_there() -> None
     assert rule.conv(conv(12, 1, groups=2), 8, 16)
     assert not rule.conv(conv(10, 1, groups=2), 8, 16)  # five inputs in a group
     assert not Narrowing(machine=replace(MACHINE, rates=Rates(pairs=1.0)), winograd=True).rows(conv(3, 7), 16)
+
+
+def joined(nets: Nets) -> Any:
+    """Two convolutions joined, of which windows have the largest, and a convolution reads both."""
+
+    def make(b: Any, x: Any) -> Any:
+        sides = [b.emit(op.nn.relu(b.emit(op.nn.conv2d(x, nets.const(32, 32, 1, 1))))) for _ in range(2)]
+        both = b.emit(op.concat(sides, axis=1))
+        most = b.emit(op.nn.max_pool2d(both, (3, 3), strides=(2, 2), ceil_mode=True))
+        wide = b.emit(op.nn.conv2d(both, nets.const(64, 64, 1, 1), strides=2))
+        return b.emit(op.add(b.emit(op.nn.conv2d(most, nets.const(64, 64, 1, 1))), wide))
+
+    return nets.build(make, (1, 32, 14, 14))
+
+
+@needs_tvm
+def test_what_is_joined_or_pooled_for_tiles_is_rounded_before(nets: Nets) -> None:
+    found = signatures(prepare(joined(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16"))
+    assert [types for name, types in found.items() if "concatenate" in name] == [["bfloat16"] * 3]
+    assert [types for name, types in found.items() if "max_pool" in name] == [["bfloat16"] * 2]
+
+
+@needs_tvm
+@pytest.mark.parametrize("how", [{"padding": (0, 1, 0, 1), "ceil_mode": True}, {"padding": (1, 1, 1, 1)}])
+def test_maxima_of_bfloat16_are_those_of_float32(how: Any) -> None:
+    import ml_dtypes
+    from tvm import te
+
+    from tunehub.relax.layout import blocked
+
+    data = np.random.default_rng(0).standard_normal((1, 1, 14, 13, 16)).astype(ml_dtypes.bfloat16)
+    x, wide = te.placeholder(data.shape, "bfloat16"), te.placeholder(data.shape, "float32")
+    whole: dict[str, Any] = {"pool_size": (3, 3), "strides": (2, 2), "padding": how["padding"], "dilation": (1, 1)}
+    expected = blocked.pool2d_blocked(wide, kind="max", **whole, ceil_mode=how.get("ceil_mode", False))
+    size = (int(expected.shape[2]), int(expected.shape[3]))
+    narrow = blocked.max_pool2d_narrow(x, **whole, size=size)
+    found = []
+    for tensors, array in ((x, narrow), data), ((wide, expected), data.astype("float32")):
+        function = te.create_prim_func(tensors).with_attr("global_symbol", "main")
+        output = tvm.runtime.tensor(np.zeros((1, 1, *size, 16), "float32"))
+        tvm.compile(tvm.IRModule({"main": function}), target="llvm")["main"](tvm.runtime.tensor(array), output)
+        found.append(output.numpy())
+    np.testing.assert_array_equal(*found)
