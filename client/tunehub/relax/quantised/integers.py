@@ -44,8 +44,8 @@ from tunehub.relax.quantised.operands import (
     users_in,
     variable_of,
     weight_of,
-    widened,
 )
+from tunehub.relax.quantised.run_time import fills_vectors, parts_of, product, product_of_integers, shifted
 from tunehub.relax.quantised.scales import (
     LIMITS,
     Affine,
@@ -53,7 +53,6 @@ from tunehub.relax.quantised.scales import (
     NotIntegerError,
     clipped_anyway,
     sums_of,
-    symmetric,
     with_bias,
 )
 from tunehub.relax.quantised.sums import SumsInGraph, zero_point
@@ -146,46 +145,32 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """``matmul`` of dequantised operands, the second of them constant and maybe turned; of integers as ONNX's
         ``MatMulInteger`` is imported."""
         if _is_integer_product(call):
-            return self._matmul_of_integers(call)
+            return self._counted(lambda dot: product_of_integers(self, call, dot))
         second = matrix_of(self, call.args[1])
         turned = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
+        weight = bound_value(self, second.args[0]) if turned else second
+        parts = parts_of(self, call.args[0])
+        if parts is not None and operator_of(weight) == DEQUANTIZE:
+            return self._counted(lambda dot: product(self, parts, weight, turned, dot))
 
-        def write(data: Any, weight: Array, _zero: int) -> Any:
-            if weight.ndim != 2:
-                raise NotIntegerError("its second operand is no matrix")
+        def write(data: Any, values: Array, _zero: int) -> Any:
             assert self._dot is not None
-            if weight.shape[0] % self._dot.group or weight.shape[1] < self._dot.lanes:
-                raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
-            return relax.op.matmul(data, relax.const(np.ascontiguousarray(weight)), out_dtype="int32")
+            fills_vectors(values, self._dot)
+            return relax.op.matmul(data, relax.const(np.ascontiguousarray(values)), out_dtype="int32")
 
         return self._product(call, turned, 1, len(shape_of(call) or (0, 0)) - 1, write)
 
-    def _matmul_of_integers(self, call: Any) -> Any | None:
-        """``(a - z) @ (b - y)`` of 8 bits that were widened, with a constant ``b``: the zero point ``z``, which may be
-        computed at run time, is taken off the sums."""
-        (data, zero), (factor, offset) = (widened(self, argument) for argument in call.args)
-        weight = None if factor is None else constant_of(self, factor)
-        if data is None or weight is None or (offset is not None and constant_of(self, offset) is None):
-            return None
+    def _counted(self, write: Callable[[DotProduct], Any | None]) -> Any | None:
+        """What ``write`` writes in place of a convolution or product; the report counts it, or the reason why not."""
         try:
             if self._dot is None:
                 raise NotIntegerError("the target has no instruction for it that TVM can use")
-            zeros = np.zeros((), "int32") if offset is None else np.asarray(constant_of(self, offset))
-            if zeros.size not in (1, weight.shape[-1]) or weight.ndim != 2 or not has_type(data, "uint8"):
-                raise NotIntegerError("it is no product of uint8 with a matrix")
-            if weight.shape[0] % self._dot.group or weight.shape[1] < self._dot.lanes:
-                raise NotIntegerError(f"a product of {weight.shape[0]} x {weight.shape[1]} does not fill vectors")
-            values = symmetric(weight, zeros.reshape(-1) if zeros.size > 1 else zeros.reshape(()), 1)
-            sums_of(Affine(scale=1.0, zero=255), values, np.ones(1), 1)
+            written = write(self._dot)
         except NotIntegerError as reason:
             self.kept[str(reason)] += 1
             return None
-        self.written += 1
-        sums = relax.op.matmul(data, relax.const(values), out_dtype="int32")
-        if zero is None:
-            return sums
-        totals = relax.const(values.astype("int32").sum(0, dtype="int32"))
-        return relax.op.subtract(self._emit(sums), self._emit(relax.op.multiply(self._emit(zero), totals)))
+        self.written += written is not None
+        return written
 
     def _product(
         self, call: Any, turned: bool, outputs: int, axis: int, write: Callable[[Any, Array, int], Any]
@@ -198,20 +183,17 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             if data is not None or operator_of(weight) == DEQUANTIZE:
                 self.kept["only one of its operands is quantised"] += 1
             return None
-        try:
-            if self._dot is None:
-                raise NotIntegerError("the target has no instruction for it that TVM can use")
+        integers, affine = data
+
+        def written(_dot: DotProduct) -> Any:
             values, scales = weight_of(self, weight, 1 - outputs if turned else outputs)
             values = values.T if turned else values
-            if str(tensor_type(data[0]).dtype) != "uint8":
+            if not has_type(integers, "uint8"):
                 raise NotIntegerError("its data are of 8 signed bits, and others than dequantising read them")
-            sums = sums_of(data[1], values, scales, outputs)
-            accumulated = self._emit(write(data[0], values, data[1].zero))
-        except NotIntegerError as reason:
-            self.kept[str(reason)] += 1
-            return None
-        self.written += 1
-        return self._sums.as_float(accumulated, sums, axis)
+            sums = sums_of(affine, values, scales, outputs)
+            return self._sums.as_float(self._emit(write(integers, values, affine.zero)), sums, axis)
+
+        return self._counted(written)
 
     def _addition(self, call: Any) -> Any | None:
         """A bias becomes part of the sums' addend."""
@@ -238,6 +220,8 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _quantising(self, call: Any) -> Any | None:
         """Clipping goes, scales of sums and of the result become one, and what only moves elements stays integer."""
         affine, dtype = affine_of(self, call), str(tensor_type(call).dtype)
+        if affine is None and self._may_shift:
+            return self._marked(shifted(self, call))
         if affine is None or dtype not in LIMITS or is_constant(bound_value(self, call.args[0])):
             return None
         source = self._unclipped(call.args[0], affine, dtype)
@@ -250,9 +234,13 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             moved = self._quantised_sums(source, own, kind)
         if moved is None:
             moved = _call_quantize(source, own, kind)
-        if not shifts:
-            return moved
-        variable = self._emit(moved)
+        return self._marked(moved) if shifts else moved
+
+    def _marked(self, call: Any | None) -> Any | None:
+        """The variable of a ``call`` that writes 128 more."""
+        if call is None:
+            return None
+        variable = self._emit(call)
         self._shifted.add(variable)
         return variable
 
@@ -260,6 +248,9 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """What was shifted has its zero point 128 higher."""
         affine = affine_of(self, call)
         source = variable_of(self, call.args[0])
+        if affine is None and source in self._shifted:
+            parameters = bound_value(self, source).args[1:3]
+            return relax.op.dequantize(source, *parameters, out_dtype=str(tensor_type(call).dtype))
         if affine is None or is_constant(bound_value(self, source)):
             return None
         zero = affine.zero + (_SHIFT if source in self._shifted else 0)
@@ -280,9 +271,12 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
     def _viewed(self, call: Any) -> Any | None:
         """What only shapes dequantised data shapes the integers: a product behind it finds them. What gives a product
         the shape that its data had makes it one of these."""
-        value, data = bound_value(self, call.args[0]), dequantised(self, call.args[0])
+        value = bound_value(self, call.args[0])
+        data = dequantised(self, call.args[0]) or parts_of(self, call.args[0])
         if data is None:
             return self._product_of_sequences(call)
+        if shape_of(call) == ():
+            return None  # TVM 0.25 and 0.26 dequantise no tensors without axes
         if operator_of(call) == "relax.broadcast_to":
             return call.args[0] if same_shape(call, call.args[0]) else None
         integers = self._emit(relax.Call(call.op, [data[0], *call.args[1:]], call.attrs))

@@ -109,7 +109,8 @@ def _quantized(
     if narrow and constant:  # of numbers, so that integers are quantised alone: clients look for that
         x = builder.emit(relax.op.clip(x, *(by[0] * (limit - by[1]) for limit in limits)))
     scale, zero = _parameters(builder.emit, by, dtype, axis)
-    q = builder.emit(relax.op.quantize(x, scale, zero, axis=-1 if axis is None else axis, out_dtype=dtype))
+    along = -1 if axis is None else axis
+    q = _with_an_axis(builder.emit, x, lambda x: relax.op.quantize(x, scale, zero, axis=along, out_dtype=dtype))
     if narrow and not constant:
         low, high = (relax.const(np.asarray(limit, dtype)) for limit in limits)
         q = builder.emit(relax.op.minimum(builder.emit(relax.op.maximum(q, low)), high))
@@ -122,8 +123,20 @@ def _dequantized(builder: Any, x: Any, by: tuple[Any, Any], out_dtype: Any, axis
     from tunehub.relax.nodes import tensor_type
 
     scale, zero = _parameters(builder.emit, by, str(tensor_type(x).dtype), axis)
-    along, result = -1 if axis is None else axis, "float32" if out_dtype is None else _name(out_dtype)
-    return _as(builder.emit, builder.emit(relax.op.dequantize(x, scale, zero, axis=along)), result)
+    along = -1 if axis is None else axis
+    result = _with_an_axis(builder.emit, x, lambda x: relax.op.dequantize(x, scale, zero, axis=along))
+    return _as(builder.emit, result, "float32" if out_dtype is None else _name(out_dtype))
+
+
+def _with_an_axis(emit: Callable[[Any], Any], x: Any, compute: Callable[[Any], Any]) -> Any:
+    """``compute`` on elements; TVM 0.25 and 0.26 want an axis where a single number has none."""
+    from tvm import relax
+
+    from tunehub.relax.nodes import shape_of
+
+    if shape_of(x) != ():
+        return emit(compute(x))
+    return emit(relax.op.reshape(emit(compute(emit(relax.op.reshape(x, (1,))))), ()))
 
 
 def _parameters(emit: Callable[[Any], Any], by: tuple[Any, Any], dtype: str, axis: int | None) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 import tunehub
-from tunehub.relax.nodes import calls_in, operator_of, tensor_class
+from tunehub.relax.nodes import calls_in, operator_of, tensor_class, tensor_type
 from tunehub.relax.quantised.integers import in_integers
 from tunehub.templates.dot_product import DotProduct
 
@@ -145,6 +145,52 @@ def test_parameters_chosen_at_run_time(kind: str, dtype: str, low: int, high: in
     steps = quantised(x, scale, zero, low, high)
     assert np.abs(q - steps).max() <= 1 and (q != steps).mean() < 0.05
     np.testing.assert_allclose(found, (q.astype(int) - int(zero)) * scale, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_layer_whose_data_are_quantised_at_run_time_is_computed_in_integers(dtype: str, rank: int) -> None:
+    """Dynamic quantisation; the layer as `run_decompositions` writes it, a product of matrices."""
+    weight, scales = RNG.integers(-128, 128, (32, 16)).astype("int8"), RNG.uniform(0.001, 0.01, 32)
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127)
+    limits = (low, high, f"torch.{dtype}")
+    data = X if rank == 2 else X.reshape(1, *X.shape)
+
+    def make(importer: Importer, x: Any) -> Any:
+        emit = importer.block_builder.emit
+        by = importer.call("choose_qparams.tensor", x, low, high, 1.2e-7, f"torch.{dtype}")
+        q = importer.call("quantize_per_tensor.tensor", x, *by, *limits)
+        y = importer.call("dequantize_per_tensor.tensor", q, *by, *limits)
+        constants = relax.const(weight), relax.const(scales), relax.const(np.zeros(32, "int64"))
+        factor = importer.call("dequantize_per_channel.default", *constants, 0, -128, 127, "torch.int8")
+        product = emit(relax.op.matmul(emit(relax.op.reshape(y, X.shape)), emit(relax.op.permute_dims(factor))))
+        return relax.op.reshape(product, (*data.shape[:-1], 32))
+
+    notes: list[str] = []
+    written = in_integers(module(make, data), DotProduct(lanes=16, group=4), notes.append)
+    assert notes == ["int8: 1 of 1 convolutions and products with quantised operands compute in integers"]
+    kinds = {str(tensor_type(call.args[0]).dtype) for call in calls_in(written) if operator_of(call) == "relax.matmul"}
+    assert kinds == {"uint8"}
+    scale = np.float32(X.max() - X.min()) / np.float32(high - low)
+    zero = low - np.rint(X.min() / scale)
+    expected = (quantised(X, scale, zero, low, high) - zero) * scale @ (weight * scales[:, None]).T
+    machine = relax.VirtualMachine(tvm.compile(written, tvm.target.Target({"kind": "llvm"})), tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(data)).numpy()
+    assert found.shape == (*data.shape[:-1], 32)
+    np.testing.assert_allclose(
+        found.reshape(expected.shape), expected, atol=scale * np.abs(weight * scales[:, None]).max()
+    )
+
+
+def test_a_single_number_is_quantised_as_any_tensor() -> None:
+    def make(importer: Importer, x: Any) -> Any:
+        q = importer.call("quantize_per_tensor.default", x, 0.02, 3, 0, 255, "torch.uint8")
+        return importer.call("dequantize_per_tensor.default", q, 0.02, 3, 0, 255, "torch.uint8")
+
+    x = np.float32(1.23)
+    notes: list[str] = []
+    assert in_integers(module(make, x), DotProduct(lanes=16, group=4), notes.append) is not None
+    np.testing.assert_allclose(computed(make, np.asarray(x)), 1.24, rtol=1e-6)
 
 
 def test_half_precision_and_other_integers() -> None:
