@@ -19,6 +19,7 @@ from tunehub.templates.instruction import lacking, pointer_to, strided_match
 from tunehub.templates.tile_pieces import TILE, Piece, pieces_of
 
 _REGISTERS = 8
+_IN_STEP = 3  # axes of weights: groups that are added up, sums, numbers in a group
 _SUM_BYTES = 4
 _INSTRUCTIONS = {"bfloat16": "llvm.x86.tdpbf16ps", "uint8": "llvm.x86.tdpbusd"}  # by the type of data
 _LOAD = "llvm.x86.tileloadd64"
@@ -188,7 +189,9 @@ class _Body:
                 number = tirx.Cast(total, tirx.BufferLoad(self._data, element))
 
                 def added(lane: Any, sum_: Any) -> Any:
-                    factor = tirx.BufferLoad(self._weights, (block, *steps, part, first + lane, item))
+                    factor = tirx.BufferLoad(
+                        self._weights, self._weights_place(block, *steps, part, first + lane, item)
+                    )
                     return sum_ + number * tirx.Cast(total, factor)
 
                 return self._vector(place, added)
@@ -197,6 +200,11 @@ class _Body:
             return tirx.SeqStmt([self._vector(place, lambda *_: tirx.const(0, total)), _loops(extents, step)])
 
         return _loops([("vector", self._vectors), ("image", self._of.images), ("row", self._of.rows)], sums)
+
+    def _weights_place(self, block: Any, *at: Any) -> list[Any]:
+        """Indices of a number of a block; where all sums are in one there may be none."""
+        place = [block, *at] if self._of.blocks > 1 else list(at)
+        return [0] * (len(self._weights.shape) - len(place)) + place
 
     def _vector(self, place: Sequence[Any], value: Callable[[Any, Any], Any]) -> Any:
         """A vector of sums from ``place`` on becomes ``value`` of the lane and of what it was."""
@@ -328,7 +336,9 @@ class _Body:
         for index, extent in zip(at, self._of.reduction, strict=True):
             position = position * extent + index
         row = self._of.lanes * _SUM_BYTES // self._element
-        place = block * self._weights.strides[0] + position * (TILES.steps * row) + lane * (_SUM_BYTES // self._element)
+        place = position * (TILES.steps * row) + lane * (_SUM_BYTES // self._element)
+        if self._of.blocks > 1:
+            place += block * self._weights.strides[-len(self._of.reduction) - _IN_STEP - 1]
         return pointer_to(self._weights, place, self._element), _bytes(row, self._element)
 
     def _lane(self, vector: Any) -> tuple[Any, Any]:

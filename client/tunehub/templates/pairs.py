@@ -12,6 +12,7 @@ from typing import Any
 
 from tunehub.relax.layout.grouped import (
     ATTENTION_PAIRS,
+    ATTENTION_TILES,
     CONV2D_PAIRS,
     CONV2D_TILES,
     DENSE_PAIRS,
@@ -50,7 +51,7 @@ def doubt(target: Any) -> str | None:
 
 def is_paired(function: Any) -> bool:
     """Whether ``function``, a PrimFunc without a schedule, multiplies pairs, or tiles of them."""
-    names = (DENSE_PAIRS, CONV2D_PAIRS, DENSE_TILES, CONV2D_TILES, ATTENTION_PAIRS)
+    names = (DENSE_PAIRS, CONV2D_PAIRS, DENSE_TILES, CONV2D_TILES, ATTENTION_PAIRS, ATTENTION_TILES)
     found = (block for block in blocks_in(function.body) if str(block.name_hint) in names)
     return any(str(buffer_kind(buffer_of(block.writes[0])).dtype) == WIDE for block in found)
 

@@ -3,8 +3,6 @@ real code of them, which says what is missing where a CPU has none."""
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,27 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=st
 MACHINE = templates.Machine(vector=16, registers=32, cores=2)
 TILES = {"bfloat16": grouped.TILES, "int8": grouped.TILES_INT8}
 Array = Any
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The emulation, whose functions the process has from now on."""
-    cc = pytest.importorskip("tvm.support.cc") if hasattr(tvm, "support") else pytest.importorskip("tvm.contrib.cc")
-    path = tmp_path_factory.mktemp("amx") / "emulated_amx.so"
-    cc.create_shared(str(path), [str(Path(__file__).with_name("emulated_amx.c"))], ["-O2"], cc="cc")
-    return ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
-    def call(name: str, *arguments: Any) -> Any:
-        function = f"emulated_{name.rpartition('.')[2]}"
-        assert hasattr(library, function)
-        return tirx.Evaluate(tirx.call_extern("void", function, *arguments))
-
-    monkeypatch.setattr(amx, "_call", call)
-    monkeypatch.setattr(amx, "_IMPORTED", "declare void @tunehub_nothing()\n")
-    monkeypatch.setattr(amx._Body, "_plain", lambda _: tirx.Evaluate(0))  # never taken, and half of the compile time
 
 
 def module(make: Any, *arrays: Array) -> Any:
@@ -217,22 +194,12 @@ def test_the_instructions_are_in_the_code(kind: str, instruction: str) -> None:
     assert "tunehub_amx_begin" not in code  # inlined
 
 
-def refused_target() -> Any:
-    """This machine's CPU, as if it had AMX; skips the test where it has."""
-    host = tvm.target.Target(tunehub.host_target())
-    if amx.doubt(host, "bfloat16") is None:
-        pytest.skip("this CPU has AMX")
-    features = [*map(str, host.attrs.get("mattr", ())), "+amx-tile", "+amx-bf16", "+amx-int8"]
-    return {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "mattr": features}
-
-
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 def test_a_library_made_for_amx_computes_without_it_elsewhere_and_says_so(
-    kind: str, capfd: pytest.CaptureFixture[str]
+    kind: str, refused_target: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    target = refused_target()
     mod, arrays = scheduled_product(kind)
-    found = run(mod, target, arrays).astype("float64") - 1
+    found = run(mod, refused_target, arrays).astype("float64") - 1
     data, weights = operands(kind, (1, 48, 64), (64, 32))
     expected = data.astype("float64") @ weights.astype("float64")
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
@@ -244,8 +211,8 @@ def test_a_library_made_for_amx_computes_without_it_elsewhere_and_says_so(
     "case", [(3, {"padding": (1, 0, 2, 1), "strides": (2, 2)}), (1, {}), (3, {"dilation": (2, 2)})]
 )
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
-def test_convolutions_made_for_amx_are_right_without_it(kind: str, case: tuple[int, Any]) -> None:
-    target, (kernel, how) = refused_target(), case
+def test_convolutions_made_for_amx_are_right_without_it(kind: str, case: tuple[int, Any], refused_target: Any) -> None:
+    kernel, how = case
     block = TILES[kind].depth
     data, weights = operands(kind, (1, 2 * block, 11, 13), (2 * block, 2 * block, kernel, kernel))
     packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES[kind], in_block=block, out_block=block)))
@@ -254,7 +221,7 @@ def test_convolutions_made_for_amx_are_right_without_it(kind: str, case: tuple[i
     match = templates.find(mod)
     assert match is not None
     for knobs in match.template.knob_space(match.workload, MACHINE)[:2]:
-        found = run(match.template.apply(mod, match.workload, knobs).mod, target, arrays).astype("float64") - 1
+        found = run(match.template.apply(mod, match.workload, knobs).mod, refused_target, arrays).astype("float64") - 1
         expected = in_blocks(convolved(data, weights, how), block)
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 

@@ -28,7 +28,7 @@ NARROW, WIDE = "bfloat16", "float32"
 DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16", "tunehub_dense_amx"
 CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES = "tunehub_conv2d_int8", "tunehub_conv2d_bf16", "tunehub_conv2d_amx"
 PIXEL = 4  # channels in a block of a plain image that instructions for matrices read
-ATTENTION_PAIRS = "tunehub_attention_scores_bf16"
+ATTENTION_PAIRS, ATTENTION_TILES = "tunehub_attention_scores_bf16", "tunehub_attention_scores_amx"
 _ROW_AXES = ("ic", "kh", "kw", "k0")  # the last counts one: pairs of a block of channels have more
 
 
@@ -46,6 +46,10 @@ class Groups:
     def depth(self) -> int:
         """Numbers that one instruction adds up in each sum."""
         return self.steps * self.size
+
+    def split(self, count: int) -> tuple[int, ...]:
+        """The axes that ``count`` numbers along what is summed up have in weights, without that of a group."""
+        return (count // self.depth, self.steps) if self.steps > 1 else (count // self.size,)
 
 
 PAIRS = Groups(name="bf16", kind=NARROW, size=2)
@@ -67,7 +71,7 @@ def dense_grouped(data: Any, weight: Any, *, outputs: int) -> Any:
 
     def compute(*indices: Any) -> Any:
         *rows, oc, oi = indices
-        element, factor = at(data, *rows, _position(axes, (*split, group))), at(weight, oc, *axes[:-1], oi, axes[-1])
+        element, factor = at(data, *rows, position(axes, (*split, group))), at(weight, oc, *axes[:-1], oi, axes[-1])
         return te.sum(element.astype(sums) * factor.astype(sums), axis=axes)
 
     name = _named(weight, len(split), DENSE_INT8, DENSE_PAIRS, DENSE_TILES)
@@ -235,28 +239,28 @@ def _named(weight: Any, split: int, integers: str, pairs: str, tiles: str) -> st
     return tiles if split > 1 else pairs if str(weight.dtype) == NARROW else integers
 
 
-def _position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
+def position(axes: Sequence[Any], extents: Sequence[int]) -> Any:
     """Where along the inputs an element is that ``axes`` count, the last of them fastest."""
-    position = axes[0]
+    place = axes[0]
     for axis, extent in zip(axes[1:], extents[1:], strict=True):
-        position = position * extent + axis
-    return position
+        place = place * extent + axis
+    return place
 
 
 def _channel(data: Any, weight: Any, groups: int, channels: tuple[int, int] | None) -> tuple[Any, Any | None]:
     """A function of the loops (oc, ic, …) that returns the indices of the input channel, and on which condition."""
     *split, _, group = [int(extent) for extent in weight.shape[4:]]
     if groups == 1:
-        return (lambda oc, ic, *inner: (ic, _position(inner, (*split, group)))), None
+        return (lambda oc, ic, *inner: (ic, position(inner, (*split, group)))), None
     if len(split) > 1:
         assert channels is not None
         first = ReadBlocks.of(groups, channels, int(data.shape[4])).first
-        return (lambda oc, ic, *inner: (first(oc, tirx.min) + ic, _position(inner, (*split, group)))), None
+        return (lambda oc, ic, *inner: (first(oc, tirx.min) + ic, position(inner, (*split, group)))), None
     of_group, touched = groups_of(data, weight, groups, channels, group)
 
     def channel(oc: Any, ic: Any, inner: Any, item: Any) -> tuple[Any, Any]:
-        outer, position = of_group(oc, ic, inner)
-        return outer, position * group + item
+        outer, place = of_group(oc, ic, inner)
+        return outer, place * group + item
 
     return channel, touched
 

@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
-from tunehub.relax.layout.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE
+from tunehub.relax.layout.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE, Groups
 from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
 from tunehub.templates import amx, pairs
@@ -76,13 +76,19 @@ class Narrowing:
         """A product with sums of ``depth``."""
         return depth % PAIRS.size == 0 and self.worth(1)
 
-    def attention(self, depth: int, outputs: int) -> bool:
-        """Products of queries and keys of ``depth`` numbers, and of weights and values, which give ``outputs``."""
-        return depth % PAIRS.size == 0 and outputs % LANES == 0 and self.worth(1)
+    def attention(self, depth: int, outputs: int, *, known: bool) -> Groups | None:
+        """How products are computed of queries and keys of ``depth`` numbers, and of weights and values, which give
+        ``outputs``; None in float32. ``known``: all lengths are."""
+        if outputs % LANES:
+            return None
+        if self.tiles and known and depth % TILES.depth == 0:
+            return TILES
+        return PAIRS if self.dense(depth) else None
 
-    def worth(self, used: float) -> bool:
-        """Whether pairs gain enough where this share of what they multiply is needed."""
-        return self.machine.rates.pairs * used >= _WORTH
+    def worth(self, used: float, by: Groups = PAIRS) -> bool:
+        """Whether products gain enough where this share of what is multiplied is needed."""
+        rates = self.machine.rates
+        return (rates.tiles if by == TILES else rates.pairs) * used >= _WORTH
 
     def conv(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts."""

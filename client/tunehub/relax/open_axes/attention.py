@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tunehub.relax.layout.attention.kernel import (
     KEYS,
     MASKED,
     MOST,
+    NARROW_SCORES,
     OPERAND,
     RESULT,
     ROUNDED,
@@ -20,14 +22,16 @@ from tunehub.relax.layout.attention.kernel import (
     WEIGHTED,
     WEIGHTS,
 )
-from tunehub.relax.layout.grouped import ATTENTION_PAIRS
+from tunehub.relax.layout.grouped import NARROW, PAIRS, TILES, Groups
 from tunehub.relax.nodes import blocks_in, integer
-from tunehub.templates import pairs
-from tunehub.templates.base import FLOAT_BYTES, Machine, open_schedule
+from tunehub.templates import amx, pairs
+from tunehub.templates.amx import Matrices
+from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
+from tunehub.templates.pairs import LANES
 
 NAME = "attention"  # in reports
-_REGISTER_BYTES = 1024  # of smaller buffers LLVM makes registers (TVM's kMaxStackAlloca)
+_MOST_SUMS = 16  # vectors of them in registers
 
 
 def is_attention(mod: Any) -> bool:
@@ -37,36 +41,111 @@ def is_attention(mod: Any) -> bool:
 
 
 def lacks(mod: Any, target: Any) -> str | None:
-    """Why ``target`` cannot have the instruction that the kernel needs, or None."""
-    return pairs.doubt(target) if ATTENTION_PAIRS in _names(mod) else None
+    """Why ``target`` cannot have the instructions that the kernel needs, or None."""
+    by = _groups(_names(mod))
+    if by is None:
+        return None
+    return amx.doubt(target, NARROW) if by == TILES else pairs.doubt(target)
 
 
 def schedule_attention(mod: Any, machine: Machine) -> Any:
     """The schedule: keys copied and tasks done on all threads, what is between in vectors."""
     schedule = open_schedule(mod)
     names = _names(mod)
-    narrow = ATTENTION_PAIRS in names
+    by = _groups(names)
     for name in names:
         if name in (KEYS, VALUES) or name.startswith(OPERAND):
             _copied(schedule, schedule.get_sblock(name), machine)
     *lead, task = _result(schedule, machine)
+    if by is None:
+        return _wide(schedule, lead, task, machine)
+    return _narrow(schedule, lead, task, machine, by)
+
+
+def _groups(names: Sequence[str]) -> Groups | None:
+    """How products in bfloat16 are computed."""
+    return next((by for by, name in NARROW_SCORES.items() if name in names), None)
+
+
+def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> Any:
     weighted = schedule.get_sblock(WEIGHTED)
     copy = schedule.cache_write(weighted, 0, "global")
-    rounded = (ROUNDED_WEIGHTS,) if narrow else ()
-    inside = (*rounded, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED)
+    inside = (TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED)
     for block in (copy, weighted, *map(schedule.get_sblock, inside)):
         schedule.compute_at(block, task, preserve_unit_loops=True)
-    _place_scores(schedule, ATTENTION_PAIRS if narrow else SCORES)
-    if narrow:
-        schedule.compute_at(schedule.get_sblock(ROUNDED), task, preserve_unit_loops=True)
+    _place_scores(schedule, SCORES)
     schedule.parallel(schedule.fuse(*lead, task))  # decomposing comes later: parallel wants reductions in one block
-    _weighted(schedule, weighted, copy, machine, narrow=narrow)
-    for name in (TOTAL + SIDE, MOST + SIDE):
-        _side(schedule, name, machine)
-    for name in (WEIGHTS, *((ROUNDED, ROUNDED_WEIGHTS) if narrow else ())):
-        _vectors(schedule, schedule.get_sblock(name), machine)
-    _scores(schedule, machine, narrow=narrow)
+    _weighted(schedule, weighted, copy, machine)
+    _softmax(schedule, machine)
+    _scores(schedule, machine)
     return schedule
+
+
+def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by: Groups) -> Any:
+    scores = NARROW_SCORES[by]
+    inside = (WEIGHTED, ROUNDED_WEIGHTS, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED)
+    for name in inside:
+        schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
+    if by == PAIRS:
+        _place_scores(schedule, scores)
+    else:
+        schedule.compute_at(schedule.get_sblock(scores), task, preserve_unit_loops=True)
+    schedule.compute_at(schedule.get_sblock(ROUNDED), task, preserve_unit_loops=True)
+    task = schedule.fuse(*lead, task)
+    schedule.parallel(task)
+    _softmax(schedule, machine)
+    for name in (ROUNDED, ROUNDED_WEIGHTS, MASKED):
+        _vectors(schedule, schedule.get_sblock(name), machine)
+    if by == PAIRS:
+        _by_pairs(schedule, schedule.get_sblock(scores))
+    else:
+        _by_tiles(schedule, task, schedule.get_sblock(scores))
+    return schedule
+
+
+def _by_pairs(schedule: Any, scores: Any) -> None:
+    """Both products, sums in registers: of a group of keys, and of one or two vectors of outputs."""
+    row, group, place, step, item = schedule.get_loops(scores)[-5:]
+    schedule.reorder(group, row, place, step, item)
+    pairs.multiply_matrices(schedule, schedule.blockize(row), group, rows=(-2, -3), step=-3)
+    row, output, group, step, item = schedule.get_loops(schedule.get_sblock(WEIGHTED))[-5:]
+    extent = int(schedule.get(output).extent)
+    vectors = 2 if extent % (2 * LANES) == 0 and 2 * int(schedule.get(row).extent) <= _MOST_SUMS else 1
+    part, lanes = schedule.split(output, [None, vectors * LANES])
+    schedule.reorder(part, row, lanes, group, step, item)
+    pairs.multiply_matrices(schedule, schedule.blockize(row), part, rows=(-3, -2), step=-3)
+
+
+def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
+    """Both products of all queries of a task at once, by instructions for matrices."""
+    row, group, place, *steps = schedule.get_loops(scores)[-6:]
+    depth, keys = (int(schedule.get(loop).extent) for loop in (steps[0], place))
+    rows, groups = (int(schedule.get(loop).extent) for loop in (row, group))
+    axis = len(schedule.get(scores).iter_vars) - 6  # of rows
+    product = Matrices(
+        rows=rows,
+        images=1,
+        blocks=groups,
+        lanes=keys,
+        weights_stay=False,
+        tall=2,
+        parts=1,
+        reduction=(depth,),
+        data_row=(axis, 1),
+        data_image=(axis, 0),
+        data_steps=(),
+        sums_row=axis,
+        sums_image=axis,
+        sums_block=axis + 1,
+    )
+    amx.multiply_by_tiles(schedule, schedule.blockize(row), task, product)
+    weighted = schedule.get_sblock(WEIGHTED)
+    row, output, *steps = schedule.get_loops(weighted)[-6:]
+    outputs, inner = (int(schedule.get(loop).extent) for loop in (output, steps[1]))
+    sums = replace(
+        product, blocks=1, lanes=outputs, reduction=(groups, inner), data_steps=((axis + 1, 1),), sums_block=axis
+    )
+    amx.multiply_by_tiles(schedule, schedule.blockize(row), task, sums)
 
 
 def _copied(schedule: Any, block: Any, machine: Machine) -> None:
@@ -97,18 +176,16 @@ def _result(schedule: Any, machine: Machine) -> list[Any]:
     return [*lead, task]
 
 
-def _weighted(schedule: Any, block: Any, copy: Any, machine: Machine, *, narrow: bool) -> None:
-    """Sums of values: a few rows times one or two vectors stay in registers."""
-    row, output, group, step, *item = schedule.get_loops(block)[-4 - narrow :]
-    part, vectors, lanes = _in_vectors(schedule, output, machine, int(schedule.get(row).extent))
-    inside = (row, vectors, lanes)
-    schedule.reorder(part, *(inside if narrow else ()), group, step, *(() if narrow else inside), *item)
+def _weighted(schedule: Any, block: Any, copy: Any, machine: Machine) -> None:
+    """Sums of values: a few rows times two vectors stay in registers."""
+    *_, row, output, group, step = schedule.get_loops(block)
+    part, vectors, lanes = _in_vectors(schedule, output, machine)
+    schedule.reorder(part, group, step, row, vectors, lanes)
     schedule.reverse_compute_at(copy, part, preserve_unit_loops=True)
+    unroll_and_vectorize(schedule, [row, vectors, lanes])
     _vectors(schedule, copy, machine)
-    if narrow:
-        pairs.multiply_matrices(schedule, schedule.blockize(row), part, rows=(-3, -2), step=-3)
-    else:
-        _in_registers(schedule, block, group, inside)
+    initial = schedule.decompose_reduction(block, group)
+    unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
 
 
 def _place_scores(schedule: Any, name: str) -> None:
@@ -118,24 +195,21 @@ def _place_scores(schedule: Any, name: str) -> None:
     schedule.compute_at(schedule.get_sblock(name), group, preserve_unit_loops=True)
 
 
-def _scores(schedule: Any, machine: Machine, *, narrow: bool) -> None:
-    _vectors(schedule, schedule.get_sblock(MASKED), machine)
-    block = schedule.get_sblock(ATTENTION_PAIRS if narrow else SCORES)
-    *_, row, group, place, step = schedule.get_loops(block)[: -1 if narrow else None]
-    if narrow:
-        schedule.reorder(group, row)
-        pairs.multiply_matrices(schedule, schedule.blockize(row), group, rows=(-2, -3), step=-3)
-        return
+def _scores(schedule: Any, machine: Machine) -> None:
+    block = schedule.get_sblock(SCORES)
+    *_, row, _, place, step = schedule.get_loops(block)
     vectors, lanes = schedule.split(place, [None, machine.vector])
     schedule.reorder(step, row, vectors, lanes)
-    _in_registers(schedule, block, step, [row, vectors, lanes])
-
-
-def _in_registers(schedule: Any, block: Any, step: Any, tile: Sequence[Any]) -> None:
-    """Sums of a ``tile`` of loops, begun in front of the loop ``step``."""
-    unroll_and_vectorize(schedule, tile)
+    unroll_and_vectorize(schedule, [row, vectors, lanes])
+    _vectors(schedule, schedule.get_sblock(MASKED), machine)
     initial = schedule.decompose_reduction(block, step)
     unroll_and_vectorize(schedule, schedule.get_loops(initial)[-3:])
+
+
+def _softmax(schedule: Any, machine: Machine) -> None:
+    for name in (TOTAL + SIDE, MOST + SIDE):
+        _side(schedule, name, machine)
+    _vectors(schedule, schedule.get_sblock(WEIGHTS), machine)
 
 
 def _side(schedule: Any, name: str, machine: Machine) -> None:
@@ -156,10 +230,10 @@ def _vectors(schedule: Any, block: Any, machine: Machine) -> None:
         schedule.vectorize(lanes)
 
 
-def _in_vectors(schedule: Any, loop: Any, machine: Machine, rows: int) -> tuple[Any, Any, Any]:
-    """Split a loop in parts of two vectors, or of what divides it; sums of ``rows`` of them stay in registers."""
+def _in_vectors(schedule: Any, loop: Any, machine: Machine) -> tuple[Any, Any, Any]:
+    """Split a loop in parts of two vectors, or of what divides it."""
     extent = int(schedule.get(loop).extent)
     lanes = next(width for width in (machine.vector, machine.vector // 2, 4, 2, 1) if extent % width == 0)
-    vectors = 2 if extent // lanes % 2 == 0 and 2 * rows * lanes * FLOAT_BYTES < _REGISTER_BYTES else 1
+    vectors = 2 if extent // lanes % 2 == 0 else 1
     part, inner, lane = schedule.split(loop, [None, vectors, lanes])
     return part, inner, lane

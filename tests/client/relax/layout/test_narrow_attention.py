@@ -181,7 +181,7 @@ def test_tiles_waste_as_little_as_possible() -> None:
     def scores(queries: int | None, keys: int | None, pairs: float = 1.8) -> tuple[int, int, bool] | None:
         narrowing = Narrowing(machine=Machine(vector=16, registers=32, rates=Rates(pairs=pairs)), winograd=False)
         found = chosen(Lengths(queries=queries, keys=keys, depth=64, outputs=64), 16, narrowing)
-        return None if found is None else (found.queries, found.keys, found.narrow)
+        return None if found is None else (found.queries, found.keys, found.groups is not None)
 
     assert scores(197, 197) == (11, 16, True)
     assert scores(128, 128) == (8, 16, True)

@@ -5,8 +5,8 @@ copied once, so that vectors lie in one piece. What is divided by the sum of the
 weights (Dao et al. 2022, arXiv 2205.14135, without its online softmax: all scores of a few queries fit into the second
 cache).
 
-Narrow ones have operands in bfloat16 and sums in float32: queries and keys in pairs along their depth, weights and
-values in pairs of keys. The softmax is that of float32; what its weights are divided by is the sum of those before
+Narrow ones have operands in bfloat16 and sums in float32: queries and keys in groups along their depth, weights and
+values in groups of keys. The softmax is that of float32; what its weights are divided by is the sum of those before
 they are rounded.
 """
 
@@ -20,7 +20,16 @@ from typing import Any
 from tvm import te, tirx
 
 from tunehub.relax.fast_math import exp
-from tunehub.relax.layout.grouped import ATTENTION_PAIRS, NARROW, PAIRS, WIDE
+from tunehub.relax.layout.grouped import (
+    ATTENTION_PAIRS,
+    ATTENTION_TILES,
+    NARROW,
+    PAIRS,
+    TILES,
+    WIDE,
+    Groups,
+    position,
+)
 from tunehub.relax.nodes import integer, plain_extent, shape_of
 
 KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
@@ -29,6 +38,7 @@ MOST, WEIGHTS, TOTAL = "tunehub_attention_most", "tunehub_attention_weights", "t
 WEIGHTED, RESULT = "tunehub_attention_weighted", "tunehub_attention"
 OPERAND = "tunehub_attention_operand"
 ROUNDED, ROUNDED_WEIGHTS = "tunehub_attention_queries_bf16", "tunehub_attention_weights_bf16"
+NARROW_SCORES = {PAIRS: ATTENTION_PAIRS, TILES: ATTENTION_TILES}
 SIDE = "_side"  # of the names of the blocks that keep several maxima or sums side by side
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "relax.add": lambda a, b: a + b,
@@ -71,11 +81,12 @@ class Reordered:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Those that a task has in registers: of ``queries`` and ``keys``. ``narrow``: products are of bfloat16."""
+    """Those that a task computes together: of ``queries`` and ``keys``. ``groups``: how an instruction multiplies
+    operands in bfloat16; None for float32."""
 
     queries: int
     keys: int
-    narrow: bool = False
+    groups: Groups | None = None
 
 
 def attention(
@@ -92,8 +103,8 @@ def attention(
     """The tensor ``[..., S, N]`` of queries ``[..., S, D]``, keys ``[..., D, T]`` and values ``[..., T, N]``.
 
     ``axes``: for these three, which axis of the tensor as it is given each of theirs is. ``steps``: what is done with
-    each score before the softmax, ``operands``: tensors that broadcast to scores. ``scores``: of a task; narrow ones
-    need an even D. ``safe``: a query whose scores are all minus infinity gets zeros.
+    each score before the softmax, ``operands``: tensors that broadcast to scores. ``scores``: of a task; their groups
+    divide D and the keys. ``safe``: a query whose scores are all minus infinity gets zeros.
     """
     *lead, length, depth = _ordered(query, axes[0])
     sizes = _Sizes(
@@ -105,10 +116,10 @@ def attention(
         rows=scores.queries,
         width=scores.keys,
     )
-    multiplied, weighted = (_scores_of_pairs, _weighted_pairs) if scores.narrow else (_scores, _weighted)
-    masked = _masked(
-        sizes, multiplied(sizes, Reordered(query, tuple(axes[0])), Reordered(keys, tuple(axes[1]))), steps, operands
-    )
+    q, k, v = (Reordered(tensor, tuple(each)) for tensor, each in zip((query, keys, values), axes, strict=True))
+    by = scores.groups
+    products = _scores(sizes, q, k) if by is None else _narrow_scores(sizes, q, k, by)
+    masked = _masked(sizes, products, steps, operands)
     most = _joined_sides(sizes, masked, te.max, MOST)
 
     def power(*i: Any) -> Any:
@@ -117,7 +128,7 @@ def attention(
 
     powers = te.compute(sizes.tile, power, name=WEIGHTS)
     total = _joined_sides(sizes, powers, te.sum, TOTAL)
-    sums = weighted(sizes, powers, Reordered(values, tuple(axes[2])))
+    sums = _weighted(sizes, powers, v) if by is None else _narrow_weighted(sizes, powers, v, by)
 
     def result(*i: Any) -> Any:
         *outer, row, output = i
@@ -179,30 +190,31 @@ def _scores(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
     return te.compute(sizes.tile, product, name=SCORES)
 
 
-def _scores_of_pairs(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
+def _narrow_scores(sizes: _Sizes, query: Reordered, keys: Reordered, by: Groups) -> Any:
     """The same in bfloat16; behind the last key is that again."""
-    pairs = sizes.depth // PAIRS.size
+    split = by.split(sizes.depth)
 
     def rounded(*i: Any) -> Any:
         *outer, task, row, step = i
         return query.at(*outer, sizes.row(task, row), step).astype(NARROW)
 
     def packed(*i: Any) -> Any:
-        *outer, group, pair, place, item = i
+        *outer, group = i[: len(sizes.lead) + 1]
+        *steps, place, item = i[len(sizes.lead) + 1 :]
         key = tirx.min(group * sizes.width + place, sizes.keys - 1)
-        return keys.at(*outer, pair * PAIRS.size + item, key).astype(NARROW)
+        return keys.at(*outer, position((*steps, item), (*split, by.size)), key).astype(NARROW)
 
     queries = te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.depth), rounded, name=ROUNDED)
-    groups = te.compute((*sizes.lead, sizes.groups, pairs, sizes.width, PAIRS.size), packed, name=KEYS)
-    k, item = te.reduce_axis((0, pairs), "k"), te.reduce_axis((0, PAIRS.size), "item")
+    groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, by.size), packed, name=KEYS)
+    axes = _reduced((*split, by.size))
 
     def product(*i: Any) -> Any:
         *outer, task, row, group, place = i
-        element = _element(queries, *outer, task, row, k * PAIRS.size + item)
-        factor = _element(groups, *outer, group, k, place, item)
-        return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=[k, item])
+        element = _element(queries, *outer, task, row, position(axes, (*split, by.size)))
+        factor = _element(groups, *outer, group, *axes[:-1], place, axes[-1])
+        return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=axes)
 
-    return te.compute(sizes.tile, product, name=ATTENTION_PAIRS)
+    return te.compute(sizes.tile, product, name=NARROW_SCORES[by])
 
 
 def _masked(sizes: _Sizes, scores: Any, steps: Sequence[Step], operands: Sequence[Any]) -> Any:
@@ -254,28 +266,32 @@ def _weighted(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def _weighted_pairs(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
+def _narrow_weighted(sizes: _Sizes, powers: Any, values: Reordered, by: Groups) -> Any:
     """The same in bfloat16."""
-    pairs = sizes.width // PAIRS.size
+    split = by.split(sizes.width)
 
     def filled(*i: Any) -> Any:
-        *outer, group, pair, output, item = i
-        key = group * sizes.width + pair * PAIRS.size + item
+        *outer, group = i[: len(sizes.lead) + 1]
+        *steps, output, item = i[len(sizes.lead) + 1 :]
+        key = group * sizes.width + position((*steps, item), (*split, by.size))
         value = tirx.if_then_else(key < sizes.keys, values.at(*outer, key, output), tirx.const(0, WIDE))
         return value.astype(NARROW)
 
     rounded = te.compute(sizes.tile, lambda *i: powers[i].astype(NARROW), name=ROUNDED_WEIGHTS)
-    groups = te.compute((*sizes.lead, sizes.groups, pairs, sizes.outputs, PAIRS.size), filled, name=VALUES)
-    extents = (("part", sizes.groups), ("pair", pairs), ("item", PAIRS.size))
-    part, pair, item = (te.reduce_axis((0, extent), name) for name, extent in extents)
+    groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.outputs, by.size), filled, name=VALUES)
+    part, *axes = _reduced((sizes.groups, *split, by.size))
 
     def weighted(*i: Any) -> Any:
         *outer, task, row, output = i
-        weight = _element(rounded, *outer, task, row, part, pair * PAIRS.size + item)
-        value = _element(groups, *outer, part, pair, output, item)
-        return te.sum(weight.astype(WIDE) * value.astype(WIDE), axis=[part, pair, item])
+        weight = _element(rounded, *outer, task, row, part, position(axes, (*split, by.size)))
+        value = _element(groups, *outer, part, *axes[:-1], output, axes[-1])
+        return te.sum(weight.astype(WIDE) * value.astype(WIDE), axis=[part, *axes])
 
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
+
+
+def _reduced(extents: Sequence[Any]) -> list[Any]:
+    return [te.reduce_axis((0, extent), f"k{at}") for at, extent in enumerate(extents)]
 
 
 def _element(tensor: Any, *place: Any) -> Any:

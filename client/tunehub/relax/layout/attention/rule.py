@@ -1,4 +1,4 @@
-"""Which attention is one kernel on CPUs, and how many scores a task of it has in registers."""
+"""Which attention is one kernel on CPUs, and how many scores a task of it computes together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunehub.relax.layout.attention.kernel import Scores
+from tunehub.relax.layout.grouped import TILES, Groups
 
 if TYPE_CHECKING:
     from tunehub.relax.layout.narrowing import Narrowing
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
 _QUERIES = 6  # of one task: with two vectors of keys, twelve sums in registers
 MANY_KEYS = 256  # from which one kernel in float32 takes less than several, all extents known
 _FEWEST_QUERIES = 4 * _QUERIES  # for which it does
-_OPEN = (12, 1)  # queries and vectors of keys of narrow scores, of lengths that are not known
-_MOST_SUMS = 15  # vectors of them: of less than 1 KiB TVM makes registers
+_OPEN = (12, 1)  # queries and vectors of keys by pairs, where their numbers are not known
+_MOST_SUMS = 15  # vectors, so that operands find registers, too
 _LATENCY = 6  # sums of pairs that start while one waits for that before
+_ROWS = range(16, 33, 2)  # of two tiles, or one that is full
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,33 +33,34 @@ class Lengths:
 def chosen(lengths: Lengths, vector: int, narrowing: Narrowing | None) -> Scores | None:
     """The scores of a task; None where several kernels take less. ``vector``: float32 elements. ``narrowing``: which
     products have operands in bfloat16."""
-    if narrowing is not None and narrowing.attention(lengths.depth, lengths.outputs):
-        narrow = _narrow(lengths, vector)
-        if narrowing.worth(_used(lengths, narrow)):
-            return narrow
     queries, keys = lengths.queries, lengths.keys
+    known = queries is not None and keys is not None
+    by = None if narrowing is None else narrowing.attention(lengths.depth, lengths.outputs, known=known)
+    if narrowing is not None and by is not None:
+        narrow = _narrow(queries, keys, vector, by)
+        if narrowing.worth(_used(queries, keys, narrow), by):
+            return narrow
     if queries is not None and keys is not None and (queries < _FEWEST_QUERIES or keys < MANY_KEYS):
         return None  # few static scores have schedules of their own
     return Scores(_QUERIES, 2 * vector)
 
 
-def _narrow(lengths: Lengths, vector: int) -> Scores:
+def _narrow(queries: int | None, keys: int | None, vector: int, by: Groups) -> Scores:
     """Those of which the fewest are computed for nothing."""
-    queries, vectors = _OPEN
-    if lengths.queries is None or lengths.keys is None:
-        return Scores(queries, vectors * vector, narrow=True)
-    found = [
-        Scores(rows, count * vector, narrow=True)
-        for count in (1, 2)
-        for rows in range(_LATENCY // count, _MOST_SUMS // count + 1)
-    ]
-    return max(found, key=lambda each: (_used(lengths, each), each.queries * each.keys))
+    if queries is None or keys is None:
+        return Scores(_OPEN[0], _OPEN[1] * vector, by)
+    sizes = [(rows, TILES.depth) for rows in _ROWS]
+    if by != TILES:
+        sizes = [
+            (rows, count * vector) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_SUMS // count + 1)
+        ]
+    found = [Scores(*size, by) for size in sizes]
+    return max(found, key=lambda each: (_used(queries, keys, each), each.queries * each.keys))
 
 
-def _used(lengths: Lengths, scores: Scores) -> float:
+def _used(queries: int | None, keys: int | None, scores: Scores) -> float:
     """The share of the scores computed that there are."""
-    if lengths.queries is None or lengths.keys is None:
+    if queries is None or keys is None:
         return 1.0
-    queries = -(-lengths.queries // scores.queries) * scores.queries
-    keys = -(-lengths.keys // scores.keys) * scores.keys
-    return lengths.queries * lengths.keys / (queries * keys)
+    rows, columns = -(-queries // scores.queries) * scores.queries, -(-keys // scores.keys) * scores.keys
+    return queries * keys / (rows * columns)

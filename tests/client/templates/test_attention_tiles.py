@@ -1,0 +1,96 @@
+"""Attention by AMX: near that in float64 with emulated instructions and without any, and real code of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import te  # noqa: E402
+
+import tunehub  # noqa: E402
+from tunehub.relax.layout.attention.kernel import Scores, Step, attention  # noqa: E402
+from tunehub.relax.layout.attention.rule import Lengths, chosen  # noqa: E402
+from tunehub.relax.layout.grouped import TILES  # noqa: E402
+from tunehub.relax.layout.narrowing import Narrowing  # noqa: E402
+from tunehub.relax.open_axes.attention import lacks, schedule_attention  # noqa: E402
+from tunehub.relax.schedule.guard import check_function  # noqa: E402
+from tunehub.templates import Machine, amx  # noqa: E402
+from tunehub.templates.base import Rates  # noqa: E402
+
+SAPPHIRE_RAPIDS = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
+_DOUBT = amx.doubt(SAPPHIRE_RAPIDS, "bfloat16")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
+INTEL = Narrowing(machine=Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.6)), winograd=False, tiles=True)
+BETWEEN = [Step("relax.multiply", 0.125, None, False), Step("relax.add", None, 0, False)]
+Array = Any
+
+
+def tiles(queries: int, keys: int, depth: int, outputs: int) -> Scores | None:
+    return chosen(Lengths(queries=queries, keys=keys, depth=depth, outputs=outputs), 16, INTEL)
+
+
+def module(queries: int, keys: int, depth: int, outputs: int) -> Any:
+    """Attention of three heads with a mask, each tensor ``[length, heads, …]``."""
+    shapes = ((queries, 3, depth), (keys, 3, depth), (keys, 3, outputs), (1, 1, keys))
+    q, k, v, mask = (te.placeholder(shape, "float32", name=f"x{at}") for at, shape in enumerate(shapes))
+    scores = tiles(queries, keys, depth, outputs)
+    assert scores is not None
+    assert scores.groups == TILES
+    result = attention(q, k, v, [mask], steps=BETWEEN, axes=((1, 0, 2), (1, 2, 0), (1, 0, 2)), scores=scores)
+    function = te.create_prim_func([q, k, v, mask, result]).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": function})
+
+
+def scheduled(*sizes: int) -> Any:
+    mod = module(*sizes)
+    found = schedule_attention(mod, INTEL.machine).mod
+    check_function(found["main"], mod["main"], SAPPHIRE_RAPIDS)
+    return found
+
+
+def check_near(mod: Any, target: Any, queries: int, keys: int, depth: int, outputs: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((queries, 3, depth), (keys, 3, depth), (keys, 3, outputs))
+    q, k, v = (rng.standard_normal(shape).astype("float32") for shape in shapes)
+    mask = np.where(rng.random((1, 1, keys)) < 0.2, -3.4e38, 0).astype("float32")
+    mask[..., -1] = 0
+    found = tvm.runtime.tensor(np.full((3, queries, outputs), np.nan, "float32"))
+    tvm.compile(mod, target=target)["main"](*map(tvm.runtime.tensor, (q, k, v, mask)), found)
+    scores = np.einsum("ihd,jhd->hij", q.astype("float64"), k) / 8 + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = np.einsum("hij,jhd->hid", weights / weights.sum(-1, keepdims=True), v)
+    assert 1e-5 < np.abs(found.numpy() - expected).max() / np.abs(expected).max() < 2e-2
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("sizes", [(197, 197, 64, 64), (40, 33, 32, 48), (16, 96, 96, 16)])
+def test_attention_of_any_lengths(sizes: tuple[int, int, int, int]) -> None:
+    check_near(scheduled(*sizes), tunehub.host_target(), *sizes)
+
+
+def test_a_library_made_for_amx_computes_attention_without_it(refused_target: Any) -> None:
+    check_near(scheduled(40, 33, 32, 48), refused_target, 40, 33, 32, 48)
+
+
+def test_the_instructions_are_in_the_code() -> None:
+    code = tvm.compile(scheduled(40, 64, 32, 32), target=SAPPHIRE_RAPIDS).mod.inspect_source("asm")
+    assert "tdpbf16ps" in code
+    assert "vdpbf16ps" not in code
+
+
+def test_targets_without_it_never_see_the_instructions() -> None:
+    mod = module(40, 64, 32, 32)
+    assert "amx" in str(lacks(mod, tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})))
+    assert lacks(mod, SAPPHIRE_RAPIDS) is None
+
+
+def test_rows_are_cut_so_that_few_are_filled_up() -> None:
+    assert tiles(197, 197, 64, 64) == Scores(22, 32, TILES)
+    assert tiles(128, 128, 64, 64) == Scores(32, 32, TILES)
+    assert tiles(197, 197, 48, 64) is None  # 32 numbers are added up in a step
+    assert tiles(1, 128, 64, 64) is None  # fifteen of sixteen rows would be computed for nothing
+    assert tiles(512, 512, 36, 64) == Scores(6, 32)
