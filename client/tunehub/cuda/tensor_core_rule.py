@@ -84,11 +84,14 @@ def by_warpgroups(mod: Any, target: Any) -> tuple[Any, float] | None:
 
 def promised_s(mod: Any, target: Any) -> float | None:
     """Seconds that ``mod``, an IRModule with one PrimFunc ``main``, should take by the better of :func:`by_warpgroups`
-    and :func:`by_rule`; None when it has no product of operands in half precision. No schedule is made."""
+    and :func:`by_rule`, or by plain tiles where these take less; None when it has no product of operands in half
+    precision. No schedule is made."""
     matmul = warpgroups.matmul_in(mod)
     if matmul is None:
         return None
-    known = [warpgroups.expected_s(matmul, target), *(seconds(matmul, tile) for tile in ranked(matmul, 1))]
+    *_, columns, k = matmul.extents
+    known = [warpgroups.expected_s(matmul, target), narrow_s(mod, target) if is_narrow(columns, k) else None]
+    known += [seconds(matmul, tile) for tile in ranked(matmul, 1)]
     return min((each for each in known if each is not None), default=None)
 
 

@@ -14,7 +14,6 @@ import tvm
 from tvm import relax
 
 from tunehub.cuda.winograd import module as winograd
-from tunehub.cuda.winograd import rule
 from tunehub.cuda.winograd.convolution import PlainConv3x3
 from tunehub.cuda.winograd.module import with_winograd
 from tunehub.cuda.winograd.rule import chosen_tile, products_s
@@ -38,9 +37,9 @@ def array(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype("float16")
 
 
-def layer(shape: tuple[Any, ...], outputs: int, *, around: bool = False, **options: Any) -> Any:
+def layer(shape: tuple[Any, ...], outputs: int, *, around: bool = False, scale: float = 1 / 8, **options: Any) -> Any:
     """A convolution with bias; ``around``: what is before it fuses with it, too, and its image is added behind."""
-    weight, bias = array(outputs, shape[1], 3, 3) / np.float16(8), array(1, outputs, 1, 1)
+    weight, bias = array(outputs, shape[1], 3, 3) * np.float16(scale), array(1, outputs, 1, 1)
 
     def make(b: Any, x: Any) -> Any:
         image = b.emit(op.nn.relu(x)) if around else x
@@ -70,16 +69,18 @@ def rewritten(mod: Any, tile: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
     ids=["even", "uneven", "no padding"],
 )
-@pytest.mark.parametrize(("tile", "most"), [(2, 2e-3), (4, 4e-3)])
 def test_results_are_those_of_the_direct_convolution(
-    shape: tuple[int, ...], outputs: int, padding: tuple[int, int], around: bool, tile: int, most: float,
+    shape: tuple[int, ...],
+    outputs: int,
+    padding: tuple[int, int],
+    around: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     mod, data = layer(shape, outputs, padding=padding, around=around), array(*shape)
-    found = rewritten(mod, tile, monkeypatch)
+    found = rewritten(mod, 2, monkeypatch)
     assert sum("winograd" in name for name in functions(found)) == 3
     expected = run(prepared(mod), data).astype("float32")  # sums in float32
-    assert np.abs(run(on_a_cpu(found), data).astype("float32") - expected).max() <= most * np.abs(expected).max()
+    assert np.abs(run(on_a_cpu(found), data).astype("float32") - expected).max() <= 2e-3 * np.abs(expected).max()
 
 
 def test_only_windows_of_3x3_of_channels_that_are_copied_are_found() -> None:
@@ -96,15 +97,27 @@ def test_only_windows_of_3x3_of_channels_that_are_copied_are_found() -> None:
     assert [found(mod) for mod in others] == [[]] * len(others)
 
 
-def test_it_has_to_promise_more_than_a_little_beside_the_direct_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(batch: int, channels: int, size: int) -> int | None:
-        mod = prepared(layer((batch, channels, size, size), channels))
-        (function,) = [each for each in functions(mod).values() if find_plain(each) is not None]
-        direct_s = products_s(main_module(function), H200, half=True)
-        own = PlainConv3x3(batch=batch, inputs=channels, outputs=channels, image=(size, size), half=True)
-        assert direct_s is not None
-        return chosen_tile(own, [direct_s], H200)
+def test_large_images_stay_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles add up four numbers of the image."""
+    shape = (1, 8, 4, 4)
+    rows, columns = np.indices(shape[2:])
+    data = np.broadcast_to(np.where((rows // 2 + columns // 2) % 2, -6e4, 6e4), shape).astype("float16")
+    mod = layer(shape, 8, scale=2.0**-12)
+    expected = run(prepared(mod), data).astype("float32")
+    found = run(on_a_cpu(rewritten(mod, 2, monkeypatch)), data).astype("float32")
+    assert np.isfinite(expected).all()
+    assert np.abs(found - expected).max() <= 2e-3 * np.abs(expected).max()
 
-    monkeypatch.setattr(rule, "HALF_TILES", rule.TILES)
-    assert chosen(8, 512, 28) == 4
-    assert chosen(1, 64, 56) is None and chosen(8, 64, 56) is None
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "size", "tile"),
+    [(1, 512, 28, 2), (8, 512, 14, 2), (32, 512, 7, 2), (8, 512, 28, None), (1, 512, 7, None), (1, 256, 14, None)],
+)
+def test_it_is_for_many_channels_and_few_tiles(batch: int, channels: int, size: int, tile: int | None) -> None:
+    """As measured on an H200: the last three gain 1.12, 0.82 and 1.11."""
+    mod = prepared(layer((batch, channels, size, size), channels))
+    (function,) = [each for each in functions(mod).values() if find_plain(each) is not None]
+    direct_s = products_s(main_module(function), H200, half=True)
+    own = PlainConv3x3(batch=batch, inputs=channels, outputs=channels, image=(size, size), half=True)
+    assert direct_s is not None
+    assert chosen_tile(own, [direct_s], H200) == tile

@@ -11,7 +11,6 @@ from tvm import relax
 
 from tunehub.cuda.hopper.rule import has_functions
 from tunehub.cuda.winograd import module as winograd
-from tunehub.cuda.winograd import rule
 from tunehub.cuda.winograd.module import with_winograd
 from tunehub.cuda.winograd.splitting import find_plain
 from tunehub.records.lookup import EmptyLookup
@@ -102,17 +101,17 @@ def test_operands_that_may_be_rounded_are_left_to_tensor_cores(nets: Nets, make_
 
 
 @pytest.mark.skipif(not has_functions(), reason="needs TVM 0.27 or newer")
-@pytest.mark.parametrize(("tiles", "steps"), [({}, 0), (rule.TILES, 3)])
-def test_in_half_precision_products_are_for_tensor_cores_and_nothing_is_chosen_unmeasured(
-    tiles: Any, steps: int, nets: Nets, make_hub: Any, monkeypatch: Any
+@pytest.mark.parametrize(
+    ("channels", "expected"), [(64, []), (512, ["tensor_cores", "winograd", "winograd"])], ids=["few", "many"]
+)
+def test_in_half_precision_many_channels_get_it_and_products_are_for_tensor_cores(
+    channels: int, expected: list[str], nets: Nets, make_hub: Any
 ) -> None:
-    monkeypatch.setattr(rule, "HALF_TILES", tiles)
     hub = make_hub(winograd=True)
     hub.host.kind = "cuda"
-    explain_module(network(nets, channels=512, size=28, dtype="float16"), H200, hub)
-    templates = {each.name: each.template for each in hub.workloads if "winograd" in each.name}
-    assert not hub.failures and len(templates) == steps
-    assert not steps or sorted(map(str, templates.values())) == ["tensor_cores", "winograd", "winograd"]
+    explain_module(network(nets, channels=channels, size=14, dtype="float16"), H200, hub)
+    templates = [str(each.template) for each in hub.workloads if "winograd" in each.name]
+    assert not hub.failures and sorted(templates) == expected
 
 
 def test_weights_that_calls_share_are_transformed_once(nets: Nets) -> None:
