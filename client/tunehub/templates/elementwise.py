@@ -231,9 +231,10 @@ def _leaves(blocks: tuple[Block, ...]) -> int:
 
 
 def _enters(blocks: tuple[Block, ...]) -> bool:
-    """Whether plain channels become blocks of a few; what follows may convert them."""
-    last = blocks[-1].spatial
-    return 1 < last[-1] <= _FEW and any(block.name.startswith(TO_BLOCKED) and block.spatial == last for block in blocks)
+    """Whether plain channels become blocks of a few, which another block may convert to another type."""
+    last = blocks[-1]
+    converts = len(blocks) > 1 and (last.spatial, last.dtype != blocks[-2].dtype) == (blocks[-2].spatial, True)
+    return blocks[-2 if converts else -1].name.startswith(TO_BLOCKED) and 1 < last.spatial[-1] <= _FEW
 
 
 def _block_by_block(schedule: Any, loops: list[Any], size: int) -> list[Any]:

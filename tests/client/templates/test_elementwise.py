@@ -144,3 +144,13 @@ def test_blocks_of_a_few_channels_are_vectors_of_pixels(channels: int, size: tup
     built = tvm.tirx.build(scheduled, target={"kind": "llvm", "mcpu": "x86-64-v2"})
     built["main"](tvm.runtime.tensor(x), result)
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_pixels_of_few_channels_may_be_converted_as_they_are_made() -> None:
+    x = te.placeholder((1, 3, 8, 8), "float32", name="x")
+    made = to_blocked(x, 4)
+    for last, enters in ((topi.cast(made, "bfloat16"), True), (topi.nn.relu(made), False)):
+        mod = tvm.IRModule({"main": te.create_prim_func([x, last]).with_attr("global_symbol", "main")})
+        match = templates.find(mod)
+        assert match is not None
+        assert match.workload.enters == enters
