@@ -3,9 +3,9 @@
 FILE (default: that of 2026-11-22, H200, to which the client's costs are fitted; kernels of 2026-11-23 write their
 results otherwise, and fits to their rows choose no better): a JSON object a line and workload: ``name``, ``kind``,
 ``extents`` (batch, rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not
-measured), and ``tiles``, each the fields of a WarpgroupTile and its seconds. Judged is each kind of workload with costs
-that were fitted without it: of the tiles that were measured for a workload, the rule's first is compared with the
-fastest. Needs scipy; no TVM, no GPU.
+measured), and ``tiles``, each the fields of a WarpgroupTile, or of a BulkTile and then "bulk", and its seconds.
+Judged is each kind of workload with costs that were fitted without it: of the tiles that were measured for a
+workload, the rule's first is compared with the fastest. Needs scipy; no TVM, no GPU.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.gpu_rule import cost_lines, fitted_costs
-from tunehub.cuda.hopper.cost import COSTS, counts
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
+from tunehub.cuda.hopper.cost import BULK_COSTS, COSTS, bulk_counts, counts
 from tunehub.cuda.hopper.ptx import COPIED
+from tunehub.cuda.hopper.rule import ByWarpgroups
 from tunehub.cuda.hopper.tiles import WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "warpgroups-h200-2026-11-22.jsonl.xz"
 LATER = RESULTS / "warpgroups-h200-2026-11-23.jsonl.xz"
+BULK = RESULTS / "bulk-copies-h200-2026-11-23.jsonl.xz"
 TF32 = RESULTS / "warpgroups-tf32-h200-2026-11-23.jsonl.xz"
 
 Array = npt.NDArray[Any]
@@ -44,7 +47,7 @@ class MeasuredWarpgroupTiles:
     name: str
     kind: str
     matmul: Matmul
-    tiles: tuple[WarpgroupTile, ...]
+    tiles: tuple[ByWarpgroups, ...]
     run_s: Array
     torch_s: float | None
 
@@ -55,11 +58,12 @@ def main(path: Path) -> None:
     """Fit and judge."""
     found = list(measured(path))
     click.echo(f"{len(found)} workloads, {sum(len(each.run_s) for each in found)} tiles")
-    click.echo(f"the client's costs: {_judged(found, COSTS)}")
+    own_costs, name = (BULK_COSTS, "BULK_COSTS") if _are_bulk(found) else (COSTS, "COSTS")
+    click.echo(f"the client's costs: {_judged(found, own_costs)}")
     for kind in sorted({each.kind for each in found}):
         own = [each for each in found if each.kind == kind]
         click.echo(f"without {kind}: {_judged(own, fitted([each for each in found if each.kind != kind]))}")
-    for line in cost_lines("COSTS", fitted(found)):
+    for line in cost_lines(name, fitted(found)):
         click.echo(line)
 
 
@@ -78,8 +82,9 @@ def measured(path: Path) -> Iterator[MeasuredWarpgroupTiles]:
 
 
 def fitted(found: Sequence[MeasuredWarpgroupTiles]) -> Costs:
-    """The cost of one of everything in ``COSTS``, in seconds. Every workload counts the same."""
-    return fitted_costs(COSTS, ((_rows(each, COSTS), each.run_s) for each in found))
+    """The cost of one of everything in ``COSTS``, or ``BULK_COSTS``, in seconds. Every workload counts the same."""
+    names = BULK_COSTS if _are_bulk(found) else COSTS
+    return fitted_costs(names, ((_rows(each, names), each.run_s) for each in found))
 
 
 def chosen(each: MeasuredWarpgroupTiles, costs: Costs) -> int:
@@ -95,8 +100,15 @@ def _judged(found: Sequence[MeasuredWarpgroupTiles], costs: Costs) -> str:
 
 
 def _rows(each: MeasuredWarpgroupTiles, costs: Costs) -> Array:
-    found = [counts(each.matmul, tile) for tile in each.tiles]
+    found = [
+        bulk_counts(each.matmul, tile) if isinstance(tile, BulkTile) else counts(each.matmul, tile)
+        for tile in each.tiles
+    ]
     return np.array([[number[name] for name in costs] for number in found])
+
+
+def _are_bulk(found: Sequence[MeasuredWarpgroupTiles]) -> bool:
+    return isinstance(found[0].tiles[0], BulkTile)
 
 
 def _matmul(item: dict[str, Any]) -> Matmul:
@@ -109,9 +121,10 @@ def _matmul(item: dict[str, Any]) -> Matmul:
     )  # fmt: skip
 
 
-def _tile(row: Sequence[Any]) -> WarpgroupTile:
-    groups, rows, columns, stages, cluster, _ = row
-    return WarpgroupTile(groups=(groups[0], groups[1]), rows=rows, columns=columns, stages=stages, cluster=cluster)
+def _tile(row: Sequence[Any]) -> ByWarpgroups:
+    groups, rows, columns, stages, cluster, *bulk, _ = row
+    fields = {"groups": tuple(groups), "rows": rows, "columns": columns, "stages": stages, "cluster": cluster}
+    return BulkTile(**fields) if bulk else WarpgroupTile(**fields)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,19 @@ import pytest
 from benchmarks import gpu_warpgroups
 from click.testing import CliRunner
 
-from tunehub.cuda.hopper.cost import COSTS, TF32_COSTS
+from tunehub.cuda.hopper.cost import BULK_COSTS, COSTS, TF32_COSTS
 
 pytestmark = pytest.mark.slow
 
-ROWS, LATER, TF32 = (
-    tuple(gpu_warpgroups.measured(path)) for path in (gpu_warpgroups.ROWS, gpu_warpgroups.LATER, gpu_warpgroups.TF32)
+ROWS, LATER, TF32, BULK = (
+    tuple(gpu_warpgroups.measured(path))
+    for path in (gpu_warpgroups.ROWS, gpu_warpgroups.LATER, gpu_warpgroups.TF32, gpu_warpgroups.BULK)
 )
 
 
-@pytest.mark.parametrize(("rows", "costs"), [(ROWS, COSTS), (TF32, TF32_COSTS)], ids=["half", "tf32"])
+@pytest.mark.parametrize(
+    ("rows", "costs"), [(ROWS, COSTS), (TF32, TF32_COSTS), (BULK, BULK_COSTS)], ids=["half", "tf32", "bulk"]
+)
 def test_the_costs_of_the_client_are_fitted_to_the_rows(
     rows: tuple[gpu_warpgroups.MeasuredWarpgroupTiles, ...], costs: dict[str, float]
 ) -> None:
@@ -23,7 +26,9 @@ def test_the_costs_of_the_client_are_fitted_to_the_rows(
 
 
 @pytest.mark.parametrize(
-    ("rows", "costs"), [(ROWS, COSTS), (LATER, COSTS), (TF32, TF32_COSTS)], ids=["half", "later", "tf32"]
+    ("rows", "costs"),
+    [(ROWS, COSTS), (LATER, COSTS), (TF32, TF32_COSTS), (BULK, BULK_COSTS)],
+    ids=["half", "later", "tf32", "bulk"],
 )
 def test_the_tile_that_is_chosen_is_near_the_fastest(
     rows: tuple[gpu_warpgroups.MeasuredWarpgroupTiles, ...], costs: dict[str, float]

@@ -1,16 +1,16 @@
 """Tiles of the rules for CUDA as knobs of records: what was measured to be the best of those that the rules find good.
 
 The templates are ``cuda_tiles`` (:mod:`tunehub.cuda.tiles`), ``split_k`` (:mod:`tunehub.cuda.split_k`, of pieces),
-``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`) and ``warpgroups`` (:mod:`tunehub.cuda.hopper`, of sm_90 alone), and
-knobs are the fields of a tile. For a function with open axes the knob ``length`` goes with them: they are those of a
-piece of that length (:mod:`tunehub.cuda.open_sizes`); that of ``warpgroups`` is the shortest that its blocks divide.
-What a record says is held to the bounds that the rules have for their own tiles; the checks of every schedule come on
-top.
+``tensor_cores`` (:mod:`tunehub.cuda.tensor_core`), ``warpgroups`` and ``bulk_copies`` (:mod:`tunehub.cuda.hopper`, of
+sm_90 alone, the latter of known shapes), and knobs are the fields of a tile. For a function with open axes the knob
+``length`` goes with them: they are those of a piece of that length (:mod:`tunehub.cuda.open_sizes`); that of
+``warpgroups`` is the shortest that its blocks divide. What a record says is held to the bounds that the rules have for
+their own tiles; the checks of every schedule come on top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
@@ -20,8 +20,11 @@ from msgspec import Meta
 
 from tunehub.cuda import split_k, tensor_core
 from tunehub.cuda.attention.spec import attention_of
+from tunehub.cuda.hopper import bulk_tiles
 from tunehub.cuda.hopper import rule as warpgroups
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
 from tunehub.cuda.hopper.open_rows import over_rows
+from tunehub.cuda.hopper.rule import BULK, ByWarpgroups
 from tunehub.cuda.hopper.rule import NAME as WARPGROUPS
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.limits import limits_of
@@ -52,11 +55,13 @@ _MEASURED = 16  # choices of a function
 _LENGTHS, _OF_LENGTH = (16, 32, 64, 128), 4  # of pieces on tensor cores, and how many tiles of each
 _OF_SIZE = 2  # tiles for warpgroups of each size
 _LENGTH, _MOST_LENGTH = "length", 1 << 16
-_TILES: Mapping[str, type[SplitTile | TensorTile | WarpgroupTile]] = {
+_TILES: Mapping[str, type[SplitTile | TensorTile | ByWarpgroups]] = {
     SPLIT_K: SplitTile,
     TENSOR_CORES: TensorTile,
     WARPGROUPS: WarpgroupTile,
+    BULK: BulkTile,
 }
+_NAMES: Mapping[type[Any], str] = {kind: name for name, kind in _TILES.items()}
 T = TypeVar("T")
 
 
@@ -87,7 +92,7 @@ def by_knobs(mod: Any, target: Any, named: NamedKnobs) -> Any:
     tile = read_tile(named)
     if isinstance(tile, TensorTile):
         return _on_tensor_cores(mod, tile)
-    if isinstance(tile, WarpgroupTile):
+    if isinstance(tile, ByWarpgroups):
         return _by_warpgroups(mod, tile, target)
     if isinstance(tile, SplitTile):
         return _divided(mod, tile)
@@ -106,6 +111,8 @@ def by_open_knobs(function: Any, target: Any, named: NamedKnobs) -> Any:
     if whole is None or not isinstance(length, int) or not 1 <= length <= _MOST_LENGTH:
         raise KnobError(f"pieces of {length} do not make up the function")
     tile = read_tile(named)
+    if isinstance(tile, BulkTile):
+        raise KnobError("kernels by the copy engine are of known shapes")
     if isinstance(tile, WarpgroupTile):
         return _open_by_warpgroups(whole, tile, length, target)
     scheduled = by_knobs(whole.piece(length), target, named).mod["main"]
@@ -121,7 +128,7 @@ def _row_blocks(whole: OpenFunction, tile: Tile | SplitTile | TensorTile, length
     return None if length % found.length else found.blocks
 
 
-def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | WarpgroupTile:
+def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | ByWarpgroups:
     """The tile that a record names. Raises KnobError for another template or version, and for fields of no tile."""
     if CUDA_VERSIONS.get(named.template) != named.version:
         raise KnobError(f"version {named.version} of the template {named.template} for CUDA is not known")
@@ -129,7 +136,7 @@ def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | WarpgroupTil
     if named.template == CUDA_TILES:
         knobs = read_knobs(TileKnobs, fields)
         return Tile(**msgspec.structs.asdict(knobs), expected_s=0.0)
-    kind: type[SplitTile | TensorTile | WarpgroupTile] = _TILES[named.template]
+    kind: type[SplitTile | TensorTile | ByWarpgroups] = _TILES[named.template]
     unknown = sorted(fields.keys() - set(kind.__slots__))
     if unknown:
         raise KnobError(f"{unknown[0]} is no knob of {named.template}")
@@ -160,10 +167,18 @@ def _half_space(matmul: Matmul, target: Any) -> list[TileChoice]:
     own_s = warpgroups.expected_s(matmul, target)
     if own_s is None:
         return plain
-    own = [_choice(WARPGROUPS, tile, None) for tile in warpgroups.ranked(matmul, len(plain) // 2)]
+    own = [_choice(_NAMES[type(tile)], tile, None) for tile in _likely_by_warpgroups(matmul, len(plain) // 2)]
     best = next(iter(ranked_on_tensor_cores(matmul, 1)), None)
     plain = plain[: _MEASURED - len(own)]
     return own + plain if best is None or own_s < seconds(matmul, best) else plain + own
+
+
+def _likely_by_warpgroups(matmul: Matmul, count: int) -> list[ByWarpgroups]:
+    """The rule's tile, and then as many of both kinds."""
+    bulk = warpgroups.bulk_ranked(matmul, count)
+    both = zip_longest(bulk, warpgroups.ranked(matmul, count))
+    found = [warpgroups.best(matmul)[0][1], *(tile for pair in both for tile in pair if tile is not None)]
+    return list(dict.fromkeys(found))[:count]
 
 
 def _open_space(whole: OpenFunction, target: Any) -> list[TileChoice]:
@@ -241,13 +256,22 @@ def _divided(mod: Any, tile: SplitTile) -> Any:
     return schedule
 
 
-def _by_warpgroups(mod: Any, tile: WarpgroupTile, target: Any) -> Any:
+def _by_warpgroups(mod: Any, tile: ByWarpgroups, target: Any) -> Any:
     if not warpgroups.serves(target):
         raise KnobError("kernels for warpgroups need a GPU of sm_90, and TVM 0.27 or newer")
     matmul = matmul_of(mod)
-    if matmul is None or not suits(matmul) or tile not in set(tiles(matmul)):
+    if matmul is None or tile not in _tiles_by_warpgroups(matmul, type(tile)):
         raise KnobError(f"{tile} is none of the tiles of this function for the warpgroups of this GPU")
-    return warpgroups.by_tile(mod, matmul, tile, target)
+    try:
+        return warpgroups.by_tile(mod, matmul, tile, target)
+    except ValueError as error:
+        raise KnobError(str(error)) from error
+
+
+def _tiles_by_warpgroups(matmul: Matmul, kind: type[ByWarpgroups]) -> Set[ByWarpgroups]:
+    if kind is BulkTile:
+        return set(bulk_tiles.tiles(matmul)) if bulk_tiles.suits(matmul) else set()
+    return set(tiles(matmul)) if suits(matmul) else set()
 
 
 def _open_by_warpgroups(whole: OpenFunction, tile: WarpgroupTile, length: int, target: Any) -> Any:

@@ -37,6 +37,8 @@ typedef unsigned long long uint64_t;
 #define __volatile__ volatile
 #define INFINITY (__int_as_float(0x7f800000))
 #define TVM_ENABLE_L2_PREFETCH 1
+struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };
+typedef struct CUtensorMap_st CUtensorMap;
 """
 
 

@@ -56,7 +56,7 @@ NAMES = ("matrix_tiles", "conv2d", "winograd", "depthwise", "dense", "pooling", 
 
 
 # Tiles of the rules for CUDA, whose knobs records hold, too (:mod:`tunehub.cuda.knobs`), with their versions.
-CUDA_VERSIONS = {"cuda_tiles": 1, "split_k": 1, "tensor_cores": 1, "warpgroups": 1}
+CUDA_VERSIONS = {"cuda_tiles": 1, "split_k": 1, "tensor_cores": 1, "warpgroups": 1, "bulk_copies": 1}
 _LITTLE = 1024  # steps of all loops, that take less than a microsecond however they are written
 
 

@@ -108,6 +108,23 @@ def test_products_for_warpgroups_have_tiles_of_these_and_of_tensor_cores() -> No
             by_knobs(mod, H200, without(own, **changes))
 
 
+@pytest.mark.skipif(not warpgroups.serves(H200), reason="needs TVM 0.27")
+def test_large_products_have_tiles_for_the_copy_engine() -> None:
+    mod = _product(1, 512, 4096, 4096, transposed=(False, True))
+    space = knob_space(mod, H200)
+    rule = by_warpgroups(mod, H200)
+    assert rule is not None
+    first = by_knobs(mod, H200, space[0]).mod["main"].body
+    assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)
+    own = [choice for choice in space if choice.template == "bulk_copies"]
+    check_function(by_knobs(mod, H200, record_of(mod, own[-1])).mod["main"].without_attr("target"), mod["main"], H200)
+    for changes in ({"columns": 48}, {"stages": 99}, {"cluster": 3}, {"warps": [1, 1]}):
+        with pytest.raises(KnobError):
+            by_knobs(mod, H200, without(own[-1], **changes))
+    with pytest.raises(KnobError, match="known shapes"):
+        by_open_knobs(_rows()[0], H200, without(own[-1], length=128))
+
+
 def without(choice: TileChoice, **changes: Any) -> TileChoice:
     knobs = {**choice.knobs, **changes}
     return TileChoice(template=choice.template, version=choice.version, knobs=knobs)

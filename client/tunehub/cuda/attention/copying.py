@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from tunehub.cuda.attention import ring_code as ring
 from tunehub.cuda.attention.nodes import WARP, const, either, nest, serial, steps, when
 from tunehub.cuda.attention.warpgroups import WARPS, WarpgroupKernel
 from tunehub.cuda.hopper import ptx
+from tunehub.cuda.hopper import ring_code as ring
 from tunehub.relax.open_axes.views import block_of
 
-_REGISTERS = {2: (40, 232), 3: (32, 160)}  # of a thread that copies and one that multiplies, by warpgroups of these
 _HALF = 2  # warps that copy keys; as many copy values
 _TURN = 2 * ptx.WARPGROUP  # threads of who waits and who lets begin
 
@@ -20,14 +19,18 @@ class CopyingKernel(WarpgroupKernel):
     """A kernel whose tile has two or three warpgroups along queries, and one that copies."""
 
     staggered = False
+    registers: ClassVar = {2: (40, 232), 3: (32, 160)}  # of a thread that copies and of one that multiplies
+    arrivals = _HALF * WARP  # of threads that copy, at the barrier of what they bring
+    more_barriers = 0
 
     def allocate(self) -> None:
         super().allocate()
         self.groups = self.t.warps[0] // WARPS
-        self.fewer, self.more = _REGISTERS[self.groups]
+        self.fewer, self.more = self.registers[self.groups]
         self.ring_at = 4 * self.pool_size()
         self.buffers.remove(self.pool)
-        self.pool = self._buffer("pool", (self.ring_at // 4 + 2 * (1 + 4 * self.stages),), "float32", "shared.dyn")
+        barriers = 1 + 4 * self.stages + self.more_barriers
+        self.pool = self._buffer("pool", (self.ring_at // 4 + 2 * barriers,), "float32", "shared.dyn")
 
     def thread(self, warp: Any, lane: Any) -> Any:
         from tvm import tirx
@@ -36,11 +39,12 @@ class CopyingKernel(WarpgroupKernel):
         self.warp, self.lane, self.row_warp, self.key_warp = warp, lane, warp, const(0)
         self.group = warp // WARPS
         ends = [tirx.address_of(tirx.BufferLoad(self.pool, [const(at)])) for at in (0, self.pool_size() - 1)]
+        copying, multiplying = self.copying(), self.multiplying()
         body = steps(
             tirx.Bind(self.base, ptx.shared_address()(*ends, result="uint32")),
             when(tirx.all(warp == 0, lane == 0), self.barriers()),
             ring.barriers_set()(),
-            either(self.group == self.groups, self.copying(), self.work()),
+            either(self.group == self.groups, copying, multiplying),
         )
         return block_of(self.a.function.body, body, "attention", self.buffers)
 
@@ -67,16 +71,14 @@ class CopyingKernel(WarpgroupKernel):
         return tile // self.stages % 2
 
     def barriers(self) -> Any:
-        half = _HALF * WARP
-
         def one(what: int, stage: int) -> Any:
             return steps(
-                ring.barrier_of()(self.there(what, const(stage)), const(half)),
+                ring.barrier_of()(self.there(what, const(stage)), const(self.arrivals)),
                 ring.barrier_of()(self.free(what, const(stage)), const(self.t.warps[0])),
             )
 
         rings = [one(what, stage) for what in (0, 1) for stage in range(self.stages)]
-        return steps(ring.barrier_of()(self.queries_there, const(half)), rings)
+        return steps(ring.barrier_of()(self.queries_there, const(self.arrivals)), rings)
 
     # -- copying
 
@@ -108,6 +110,9 @@ class CopyingKernel(WarpgroupKernel):
         return _HALF * WARP, self.warp % _HALF * WARP + self.lane
 
     # -- multiplying
+
+    def multiplying(self) -> Any:
+        return self.work()
 
     def loop(self) -> Any:
         count = self.count_of_tiles()

@@ -47,7 +47,7 @@ class AttentionTile:
     """A block has ``warps`` along queries and along keys. Each has ``rows`` times 16 queries and takes ``keys`` keys
     at a time. ``stages``: of tiles of keys and values in shared memory; with 2 the next is loaded meanwhile.
     ``warpgroups``: by their instructions; warps along queries are fours. ``copying``: one more warpgroup copies for the
-    others. ``cluster``: blocks that share the keys."""
+    others, ``bulk``: by the copy engine. ``cluster``: blocks that share the keys."""
 
     warps: tuple[int, int]
     rows: int
@@ -56,6 +56,7 @@ class AttentionTile:
     warpgroups: bool = False
     copying: bool = False
     cluster: int = 1
+    bulk: bool = False
 
     @property
     def queries(self) -> int:
@@ -133,8 +134,14 @@ class AttentionKernel:
 
     def block(self, block: Any, heads: Any, tiles: Any) -> Any:
         self.lead = self.places(block % heads)
-        at = block // heads
-        self.first = ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
+        self.first = self.first_query(block // heads, tiles)
+        return self.all_threads()
+
+    def first_query(self, at: Any, tiles: Any) -> Any:
+        """Of the block ``at`` of ``tiles`` of a head; those with most keys first."""
+        return ((tiles - 1 - at) if self.a.causal is not None else at) * self.t.queries
+
+    def all_threads(self) -> Any:
         warps = self.t.threads // WARP
         return threads("threadIdx.y", warps, lambda y: threads("threadIdx.x", WARP, lambda x: self.thread(y, x)))
 

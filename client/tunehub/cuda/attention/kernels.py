@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunehub.cuda.attention.bulk import BulkKernel
 from tunehub.cuda.attention.clusters import ClusterKernel
 from tunehub.cuda.attention.copying import CopyingKernel
 from tunehub.cuda.attention.kernel import AttentionKernel, AttentionTile
@@ -13,6 +14,8 @@ from tunehub.cuda.attention.warpgroups import WarpgroupKernel
 
 def kernel_of(attention: Attention, tile: AttentionTile) -> Any:
     """The function of ``attention`` as a kernel by ``tile``."""
+    if tile.bulk:
+        return BulkKernel(attention, tile).function()
     if tile.warpgroups:
         return (CopyingKernel if tile.copying else WarpgroupKernel)(attention, tile).function()
     return (ClusterKernel if tile.cluster > 1 else AttentionKernel)(attention, tile).function()

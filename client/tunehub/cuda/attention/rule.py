@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
@@ -76,8 +76,8 @@ def _first(attention: Attention, order: Iterable[AttentionTile], target: Any) ->
     """The kernel by the first tile that does."""
     failure: Exception = GuardError("no tile")
     for tile in order:
-        kernel = kernel_of(attention, tile)
         try:
+            kernel = kernel_of(attention, tile)
             _check(kernel, attention.function, tile, target)
         except GuardError as error:  # of too much shared memory, say; another tile may do
             failure = error
@@ -104,7 +104,10 @@ def tiles(attention: Attention, target: Any) -> Iterator[AttentionTile]:
     heads = math.prod(attention.lead)
     most = heads * -(-attention.queries // 16)  # blocks
     if _suits_warpgroups(attention, target) and most > MULTIPROCESSORS:
-        yield _of_warpgroups(attention, heads)
+        own = _of_warpgroups(attention, heads)
+        if own.copying and attention.depth + attention.outputs > _WIDE:
+            yield replace(own, bulk=True)
+        yield own
     fewest = heads * -(-attention.queries // 64)
     shape = _for_singles if attention.dtype == "float32" else _for_halves
     yield from _made([shape(attention, fewest, most), *_any(attention)])

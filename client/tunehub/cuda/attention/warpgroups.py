@@ -32,7 +32,7 @@ from tunehub.relax.nodes import buffer_kind
 
 WARPS = 4  # of a warpgroup
 PART = 64  # numbers of a row in shared memory
-_ROW = 2 * PART  # bytes
+ROW_BYTES = 2 * PART
 _U32 = "uint32"
 
 
@@ -43,7 +43,7 @@ class WarpgroupKernel(AttentionKernel):
         a, t = self.a, self.t
         self.engine = Halves(self)
         self.width = 8
-        self.stages = 1 if self.single else 2
+        self.stages = 1 if self.single else t.stages
         self.kind = ptx.KINDS[a.dtype]
         sizes = (t.queries * a.depth, *[t.step * a.depth] * self.stages, *[t.step * a.outputs] * self.stages)
         starts = [2 * sum(sizes[:at]) for at in range(len(sizes))]
@@ -170,7 +170,7 @@ class WarpgroupKernel(AttentionKernel):
         def one(i: Any) -> Any:
             at = i * own + thread
             row, part = at // parts, at % parts
-            place = start + part // 8 * (count * _ROW) + row * _ROW + tirx.bitwise_xor(part % 8, row % 8) * 16
+            place = start + part // 8 * (count * ROW_BYTES) + row * ROW_BYTES + tirx.bitwise_xor(part % 8, row % 8) * 16
             whole = divides(count, extent)
             inside = tirx.const(True, "bool") if whole else first + row < end
             from_row = first + row if whole else tirx.min(first + row, end - 1)
@@ -193,15 +193,15 @@ class WarpgroupKernel(AttentionKernel):
 
     def scores(self, tile: Any) -> Any:
         t, a = self.t, self.a
-        function = code.scores(self.kind, t.keys, a.depth, t.queries * _ROW, t.step * _ROW)
-        query = self.query_at + self.row_warp // WARPS * (PART * _ROW)
-        key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * _ROW)
+        function = code.scores(self.kind, t.keys, a.depth, t.queries * ROW_BYTES, t.step * ROW_BYTES)
+        query = self.query_at + self.row_warp // WARPS * (PART * ROW_BYTES)
+        key = self.key_at + self.stage(tile) * (2 * t.step * a.depth) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.sums, 0, 0, 0), self.address(query), self.address(key))
 
     def weighted(self, tile: Any) -> Any:
         t, a = self.t, self.a
-        function = code.weighted(self.kind, a.outputs, t.keys, t.step * _ROW)
-        value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * _ROW)
+        function = code.weighted(self.kind, a.outputs, t.keys, t.step * ROW_BYTES)
+        value = self.value_at + self.stage(tile) * (2 * t.step * a.outputs) + self.key_warp * (t.keys * ROW_BYTES)
         return function(pointer(self.engine.results, 0, 0, 0), pointer(self.pairs, 0, 0), self.address(value))
 
     def have_outputs(self, under_way: int) -> Any:

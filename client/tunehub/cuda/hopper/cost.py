@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 
 from tunehub.cuda.cost import MULTIPROCESSORS
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
 from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
 from tunehub.cuda.matmul import Matmul
 from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
@@ -39,11 +40,30 @@ TF32_COSTS = {  # of operands of two halves each, which are rounded in shared me
     "bytes": 3.32e-14,
 }
 _IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
+BULK_COSTS = {  # of kernels whose operands the copy engine brings
+    "launch": 0.0,
+    "products": 2.04e-13,
+    "loads": 5.13e-12,
+    "steps": 6.02e-08,
+    "rounds": 2.23e-06,
+    "joined": 2.02e-06,
+    "gathered": 7.76e-11,
+    "results": 3.47e-11,
+    "bytes": 3.19e-14,
+}
 
 
 def seconds(matmul: Matmul, tile: WarpgroupTile, costs: Mapping[str, float] = COSTS) -> float:
     """What ``tile`` should take on a large GPU."""
-    found = counts(matmul, tile)
+    return _sum(costs, counts(matmul, tile))
+
+
+def bulk_seconds(matmul: Matmul, tile: BulkTile, costs: Mapping[str, float] = BULK_COSTS) -> float:
+    """As :func:`seconds`, of a kernel whose operands the copy engine brings."""
+    return _sum(costs, bulk_counts(matmul, tile))
+
+
+def _sum(costs: Mapping[str, float], found: Mapping[str, float]) -> float:
     return math.fsum(costs[name] * found[name] for name in costs)
 
 
@@ -72,6 +92,26 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
         "gathered": blocks * block_rows * block_columns if tile.cluster > 1 else 0.0,
         "results": blocks * block_rows * block_columns / tile.cluster,
         "bytes": HALF * batch * (rows * k + columns * k + rows * columns),
+    }
+
+
+def bulk_counts(matmul: Matmul, tile: BulkTile) -> dict[str, float]:
+    """As :func:`counts`, of everything in :data:`BULK_COSTS`."""
+    _, rows, columns, k = matmul.extents
+    height, width = tile.block
+    rounds = math.ceil(math.prod(tile.over(rows, columns)) * tile.cluster / MULTIPROCESSORS)
+    steps = rounds * math.ceil(math.ceil(k / DEPTH) / tile.cluster)
+    divided = tile.cluster > 1
+    return {
+        "launch": 1.0,
+        "products": steps * height * width * DEPTH,
+        "loads": steps * tile.stage_bytes,
+        "steps": steps,
+        "rounds": rounds,
+        "joined": float(divided),
+        "gathered": float(divided * height * width),
+        "results": rounds * height * width / tile.cluster,
+        "bytes": HALF * (rows * k + columns * k + rows * columns),
     }
 
 

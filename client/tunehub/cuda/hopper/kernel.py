@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from tunehub.cuda.hopper import ptx
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
 from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, FLOAT, SKEW, WarpgroupTile
 from tunehub.cuda.matmul import Axis, Matmul, inline_consumers, inline_producers
 from tunehub.relax.index_expressions import operator_name, parts_of
@@ -206,7 +207,7 @@ def open_kernel(product: Product, tile: WarpgroupTile, rows: OpenRows) -> Any:
 
 
 class _KernelWriter:
-    def __init__(self, product: Product, tile: WarpgroupTile, tirx: Any, open_rows: OpenRows | None) -> None:
+    def __init__(self, product: Product, tile: WarpgroupTile | BulkTile, tirx: Any, open_rows: OpenRows | None) -> None:
         self.product, self.tile, self.tirx, self.open_rows = product, tile, tirx, open_rows
         batch, rows, columns, k = product.matmul.extents
         self.extents, self.batch_extent = (rows, columns, k), batch
@@ -462,16 +463,14 @@ class _KernelWriter:
     def _some(self, places: Sequence[tuple[Any, Any, Any]]) -> Any:
         """Results of a thread. All that they are computed from is loaded before the first is written, beyond the end
         what is there last, so that a thread waits once."""
-        tirx, clusters = self.tirx, self.tile.cluster > 1
+        tirx, clusters = self.tirx, self.summed
         held: list[Any] = []
         first, then = [], []
         totals = self._buffer("totals", _VECTOR * len(places), "float32", "local")
         for number, (row, column, place) in enumerate(places):
             start = number * _VECTOR
             if clusters:
-                address = self.base + tirx.Cast("uint32", place * FLOAT)
-                total = ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
-                first.append(tirx.BufferStore(totals, total, [tirx.Ramp(start, 1, _VECTOR)]))
+                first.append(tirx.BufferStore(totals, self._total(place), [tirx.Ramp(start, 1, _VECTOR)]))
             sums = (totals, start) if clusters else (self.pool, place)
             loads = self._loads(row, column, sums)
             held = held or [
@@ -482,6 +481,16 @@ class _KernelWriter:
             then.append(self._results(row, column, sums, known))
         buffers = [tirx.AllocBuffer(each) for each in [*([totals] if clusters else []), *held]]
         return sequence([*buffers, *first, *then])
+
+    @property
+    def summed(self) -> bool:
+        """Whether sums are not in shared memory as a buffer."""
+        return self.tile.cluster > 1
+
+    def _total(self, place: Any) -> Any:
+        """Four sums at a place, of all blocks of a cluster."""
+        address = self.base + self.tirx.Cast("uint32", place * FLOAT)
+        return ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
 
     def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
         total = self.tirx.BufferLoad(sums[0], [sums[1] + v])

@@ -9,7 +9,9 @@ from functools import cache
 from heapq import nsmallest
 from typing import Any
 
-from tunehub.cuda.hopper.cost import seconds
+from tunehub.cuda.hopper import bulk_tiles
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
+from tunehub.cuda.hopper.cost import bulk_seconds, seconds
 from tunehub.cuda.hopper.ptx import ARCHITECTURE, COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.matmul import Matmul, find_matmul
@@ -19,7 +21,11 @@ from tunehub.records.never_worse import against_guess
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.guard import check_function
 
-NAME = "warpgroups"  # in records
+NAME, BULK = "warpgroups", "bulk_copies"  # in records
+ByWarpgroups = WarpgroupTile | BulkTile
+_MARGIN = (
+    0.95  # of what other kernels should take, what those by the copy engine must promise: costs of these are newer
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +59,24 @@ def ranked(matmul: Matmul, count: int) -> list[WarpgroupTile]:
     return nsmallest(count, tiles(matmul), key=lambda tile: (seconds(matmul, tile), tile))
 
 
+def bulk_ranked(matmul: Matmul, count: int) -> list[BulkTile]:
+    """As :func:`ranked`, of kernels whose operands the copy engine brings; none where it cannot."""
+    if not bulk_tiles.suits(matmul):
+        return []
+    return nsmallest(count, bulk_tiles.tiles(matmul), key=lambda tile: (bulk_seconds(matmul, tile), tile))
+
+
 def expected_s(matmul: Matmul, target: Any) -> float | None:
     """What the best kernel should take; None where there is none for ``target``."""
-    best = ranked(matmul, 1) if serves(target) and suits(matmul) else []
-    return seconds(matmul, best[0]) if best else None
+    found = best(matmul) if serves(target) and suits(matmul) else []
+    return found[0][0] if found else None
+
+
+def best(matmul: Matmul) -> list[tuple[float, ByWarpgroups]]:
+    """The best tile of each kind and the seconds that it should take, the best first."""
+    bulk: list[tuple[float, ByWarpgroups]] = [(bulk_seconds(matmul, tile), tile) for tile in bulk_ranked(matmul, 1)]
+    plain = [(seconds(matmul, tile), tile) for tile in ranked(matmul, 1)]
+    return sorted([*bulk, *plain], key=lambda each: each[0] * (1.0 if isinstance(each[1], BulkTile) else _MARGIN))
 
 
 def turned_s(matmul: Matmul) -> float:
@@ -74,19 +94,29 @@ def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, f
     """
     if not (serves(target) and suits(matmul)):
         return None
-    best = ranked(matmul, 1)
-    if not best or against_guess(seconds(matmul, best[0]), default_s(matmul)) is not None:
-        return None
-    schedule = by_tile(mod, matmul, best[0], target)
-    check_function(schedule.mod["main"], mod["main"], target)
-    return schedule, seconds(matmul, best[0])
+    failure: ValueError | None = None
+    for own_s, tile in best(matmul):
+        if against_guess(own_s, default_s(matmul)) is not None:
+            return None
+        try:
+            schedule = by_tile(mod, matmul, tile, target)
+        except ValueError as error:  # operands may lie so that only the other kind can take them
+            failure = error
+        else:
+            check_function(schedule.mod["main"], mod["main"], target)
+            return schedule, own_s
+    if failure is not None:
+        raise failure
+    return None
 
 
-def by_tile(mod: Any, matmul: Matmul, tile: WarpgroupTile, target: Any) -> WarpgroupSchedule:
+def by_tile(mod: Any, matmul: Matmul, tile: ByWarpgroups, target: Any) -> WarpgroupSchedule:
     """The schedule of ``mod`` by ``tile``, for a ``target`` with warpgroups; not checked. Raises as :func:`by_rule`."""
+    from tunehub.cuda.hopper.bulk import bulk_kernel
     from tunehub.cuda.hopper.kernel import kernel, product_of
 
-    function = kernel(product_of(mod, matmul), tile)
+    product = product_of(mod, matmul)
+    function = bulk_kernel(product, tile) if isinstance(tile, BulkTile) else kernel(product, tile)
     return WarpgroupSchedule(main_module(for_own_target(function, target)))
 
 

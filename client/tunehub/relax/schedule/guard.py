@@ -32,6 +32,7 @@ from tunehub.target.gpu_architectures import LaunchLimits
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tvm::tirx::ForKind
 _PREPROC = "meta_schedule.layout_rewrite_preproc"
+_ENCODED = "tirx.tensormap_encode_tiled"
 _LEAVES = ("BufferStore", "Evaluate")
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PARTITION = "pragma_loop_partition_hint"
@@ -153,12 +154,18 @@ def _check_static(scheduled: Any, original: Any, target: Any) -> None:
             _check_code_size(path)
             if path.partitioned and _reads_indices(node):
                 raise GuardError("a loop with a remainder of its own has indices that are read from a buffer")
-            if device == "gpu" and not path.threads:
+            if device == "gpu" and not path.threads and not _describes_memory(node):
                 raise GuardError("a statement is not bound to GPU threads")
     _check_cost(_cost(scheduled, statements), _cost(original, _walk(original.body, _Path())))
     misread = misread_buffer(scheduled) if device == "cpu" else None  # of GPUs' schedules, the check finds it
     if misread is not None:
         raise GuardError(f"TVM would simplify the indices of {misread} wrongly")
+
+
+def _describes_memory(node: Any) -> bool:
+    """Whether a statement tells a GPU's copy engine what lies where, which is done where kernels are launched."""
+    called = getattr(getattr(node, "value", None), "op", None)
+    return type(node).__name__ == "Evaluate" and str(getattr(called, "name", "")) == _ENCODED
 
 
 def check_tiles(scheduled: Any) -> None:

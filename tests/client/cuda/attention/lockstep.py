@@ -57,6 +57,7 @@ class _Barrier:
     left: int
     passed: int = 0
     brought: list[Any] = field(default_factory=list)  # places and values, which are there for those who wait
+    bytes: int = 0  # that are to come
 
 
 @dataclass
@@ -72,9 +73,24 @@ class _Ring:
             barrier = self.barriers[at]
             assert barrier.left >= count, "more arrive than are waited for"
             barrier.left -= count
-            if not barrier.left:
-                barrier.left, barrier.passed = barrier.count, barrier.passed + 1
-                self.changed.notify_all()
+            self.check(barrier)
+
+    def check(self, barrier: _Barrier) -> None:
+        if not barrier.left and not barrier.bytes:
+            barrier.left, barrier.passed = barrier.count, barrier.passed + 1
+            self.changed.notify_all()
+
+    def expect(self, at: int, size: int) -> None:
+        with self.changed:
+            self.barriers[at].bytes += size
+        self.arrive(at, 1)
+
+    def bring(self, at: int, place: Any, data: Any) -> None:
+        with self.changed:
+            barrier = self.barriers[at]
+            barrier.brought.append((place, data))
+            barrier.bytes -= data.size
+            self.check(barrier)
 
     def wait(self, at: int, parity: int, pool: Any) -> None:
         with self.changed:
@@ -227,6 +243,24 @@ class _Lockstep:
     def tunehub_ring_wait(self, at: Any, parity: Any) -> None:
         self.ring.wait(self.one(at), self.one(parity), self.pool)
 
+    def tunehub_ring_expect(self, at: Any, size: int) -> None:
+        assert np.broadcast_to(self.active, self.threads).sum() == 1
+        self.ring.expect(self.one(at), size)
+
+    def tunehub_ring_box_of(self, to: Any, source: Any, barrier: Any, x: Any, y: Any, z: Any) -> None:
+        """A box of a matrix, zeros behind its end."""
+        start, (width, rows, count), (apart, apart_z), (across, high) = source
+        to, barrier, x, y, z = map(self.one, (to, barrier, x, y, z))
+        assert to % 1024 == 0 and 0 <= z < count and 0 <= x <= width - across
+        flat = np.ascontiguousarray(start).reshape(-1)
+        row, column = np.arange(y, y + high)[:, None], np.arange(x, x + across)
+        at = np.where(row < rows, z * apart_z + row * apart + column, 0)
+        data = np.where(row < rows, flat[at], flat.dtype.type(0)).astype(flat.dtype).view("uint8")
+        place = to + np.arange(data.size).reshape(data.shape)
+        place = (place ^ (place >> 7 & 7) << 4) - _BASE
+        self.pool[place] = 0xFF
+        self.ring.bring(barrier, place, data)
+
     def tunehub_ring_turn(self, *_: Any) -> None:
         """Who takes turns does so in lockstep here."""
 
@@ -289,6 +323,16 @@ class _Lockstep:
     def call(self, name: str, args: Any) -> Any:
         if name == "func_call":
             return self.function(str(args[0].value), [self.value(each) for each in args[1:-1]])
+        if name == "address_of" and type(args[0]).__name__ == "Var":
+            return self.arrays[hash(args[0])]
+        if name == "tvm_stack_alloca":
+            return 0
+        if name == "tensormap_encode_tiled":
+            sizes = [self.value(each) for each in args[2:]]
+            start = self.arrays[hash(buffer_of(args[1].args[0]))]
+            assert len(sizes) == 11 and sizes[5] == 64
+            self.arrays[hash(args[0])] = (start, sizes[:3], [each // 2 for each in sizes[3:5]], sizes[5:7])
+            return None
         if name == "address_of":
             buffer = buffer_of(args[0])
             place = self.place(buffer, [self.value(index) for index in args[0].indices])

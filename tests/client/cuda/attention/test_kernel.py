@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,13 @@ pytest.importorskip("tvm.backend.cuda.ptx", reason="needs TVM 0.27")
 import tvm
 from tvm import te, tirx
 
+from tunehub.cuda.attention import bulk
 from tunehub.cuda.attention.function import attention
 from tunehub.cuda.attention.joining import join_attention
 from tunehub.cuda.attention.kernel import AttentionTile
 from tunehub.cuda.attention.kernels import kernel_of
 from tunehub.cuda.attention.spec import attention_of
+from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.lowering import lowered
 from tunehub.relax.nodes import blocks_in, buffer_shapes, main_module, statements_in
 from tunehub.relax.schedule.guard import GuardError, check_function
@@ -139,8 +142,8 @@ FIRST = [
 ]
 
 
-def _wide(rows: int, along: int, keys: int, *, copying: bool = False) -> AttentionTile:
-    return AttentionTile(warps=(4 * rows, along), rows=1, keys=keys, warpgroups=True, copying=copying)
+def _wide(rows: int, along: int, keys: int, **more: Any) -> AttentionTile:
+    return AttentionTile(warps=(4 * rows, along), rows=1, keys=keys, warpgroups=True, **more)
 
 
 WARPGROUPS = [
@@ -154,6 +157,13 @@ WARPGROUPS = [
     Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, copying=True), 2, True, (1, 2, 1, 200), behind=False),
     Case("bfloat16", 1, 1, 129, 129, 64, 128, _wide(3, 1, 32, copying=True), causal=True),
 ]
+BULK = {"copying": True, "bulk": True}
+BY_THE_COPY_ENGINE = [
+    Case("float16", 1, 4, 130, 200, 128, 128, _wide(2, 1, 48, **BULK), 2),
+    Case("float16", 1, 2, 70, 200, 128, 64, _wide(2, 1, 48, **BULK), 2, True, (1, 2, 1, 200), behind=False),
+    Case("bfloat16", 2, 2, 130, 100, 64, 128, _wide(3, 1, 32, stages=3, **BULK), behind=False),
+    Case("float16", 1, 1, 129, 129, 128, 128, _wide(2, 1, 144, **BULK), causal=True),
+]
 
 
 CLUSTERS = [
@@ -166,6 +176,22 @@ CLUSTERS = [
 @pytest.mark.parametrize("case", CLUSTERS)
 def test_blocks_of_a_cluster_share_the_keys(case: Case) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("at_once", [MULTIPROCESSORS, 3], ids=["a part each", "several parts"])
+@pytest.mark.parametrize("case", BY_THE_COPY_ENGINE)
+def test_the_copy_engine_brings_keys(case: Case, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "MULTIPROCESSORS", at_once)
+    check(case)
+
+
+def test_heads_that_the_copy_engine_cannot_take_are_refused() -> None:
+    case = Case("float16", 1, 2, 64, 64, 64, 64, _wide(2, 1, 32, **BULK), behind=False)
+    found = attention_of(function_of(case))
+    assert found is not None
+    moved = replace(found, key=lambda b, h, row, column: found.key(b, h, row, tirx.max(column, 1)))
+    with pytest.raises(GuardError, match="the copy engine"):
+        kernel_of(moved, case.tile)
 
 
 @pytest.mark.parametrize("case", WARPGROUPS)

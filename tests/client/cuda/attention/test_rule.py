@@ -93,6 +93,7 @@ def test_attention_of_open_length_is_right_at_every_size(case: tuple[str, int, i
 def test_a_warpgroup_copies_for_others_where_blocks_of_wide_heads_are_many(blocks: int, copying: bool) -> None:
     function = function_of(blocks // 2, 512, "float16", 128)
     assert _first_tile(function).copying is copying
+    assert _first_tile(function).bulk is copying
     assert not _first_tile(function_of(blocks // 2, 512, "float16", 64)).copying
     found = by_rule(main_module(function), tvm.target.Target(H200))
     assert found is not None and ("tunehub_ring_wait" in str(found[0].mod)) is copying

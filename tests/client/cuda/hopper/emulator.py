@@ -216,7 +216,7 @@ class _Block:
         sums, dtype = self.place(args[0].args[0])[0], ("float16", "bfloat16", "float32")[kind]
         a, b = (np.broadcast_to(np.asarray(self.value(arg)).astype(int) - _BASE, self.threads) for arg in args[1:])
         size = np.dtype(dtype).itemsize
-        for first in range(0, self.threads, 128):
+        for first in range(0, self.threads // 128 * 128, 128):
             k, column = np.arange(128 // size), np.arange(columns)
             for part in range(rows // 64):
                 left = self.operand(a[first] + part * a_apart + np.arange(64)[:, None] * 128 + k * size, dtype)

@@ -14,6 +14,7 @@ import tvm_ffi
 from tunehub.cuda import nvrtc
 from tunehub.cuda.check import fault
 from tunehub.cuda.hopper import rule
+from tunehub.cuda.hopper.bulk_tiles import BulkTile
 from tunehub.cuda.hopper.cost import counts, seconds
 from tunehub.cuda.hopper.ptx import ARCHITECTURE, WARPGROUPS, Effect
 from tunehub.cuda.hopper.tiles import suits, tiles
@@ -24,6 +25,7 @@ from tunehub.relax.schedule.ladder import schedule_function
 
 from ..scheduled import H200
 from ..test_tensor_core_rule import _conv, _product
+from .test_bulk import every_other_row
 
 pytestmark = pytest.mark.slow
 _CALLBACK = "tvm_callback_cuda_compile"
@@ -50,9 +52,19 @@ def test_a_large_product_is_served_by_warpgroups_and_compiled_for_their_architec
     served = outcome.served
     assert served is not None and (served.rung, served.template) == ("template", "tensor_cores")
     assert str(scheduled.attrs["target"].attrs["arch"]) == ARCHITECTURE
-    assert served.predicted_s == min(seconds(matmul_of(mod), tile) for tile in tiles(matmul_of(mod)))
+    assert served.predicted_s == rule.expected_s(matmul_of(mod), H200)
     source = nvrtc.source_of(tvm.tirx.build(tvm.IRModule({"main": scheduled}), target=H200))
-    assert "wgmma.mma_async" in source and "cp.async" in source
+    assert "wgmma.mma_async" in source and "cp.async.bulk.tensor" in source
+
+
+def test_operands_that_the_copy_engine_cannot_take_are_copied_otherwise() -> None:
+    """Every other row of a larger matrix, which counts say nothing of."""
+    mod = every_other_row(2048, 2048, 2048)
+    matmul = matmul_of(mod)
+    assert isinstance(rule.best(matmul)[0][1], BulkTile)
+    schedule, own_s = rule.by_rule(mod, matmul, H200) or pytest.fail("nothing serves")
+    assert "cp.async.cg" in str(schedule.mod) and "cp.async.bulk" not in str(schedule.mod)
+    assert own_s == min(seconds(matmul, tile) for tile in tiles(matmul))
 
 
 def test_what_serves_has_been_checked() -> None:
