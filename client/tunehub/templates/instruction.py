@@ -66,6 +66,12 @@ def _condition(block: Any) -> Any | None:
     return product.args[0] if conditional else None
 
 
+def widened(*names: str) -> str:
+    """LLVM IR that makes ``%name`` of the parameter ``i32 %name_32``, for each. TVM makes 32 bits of 64 where it can
+    prove that they suffice (``NarrowDataType``), and a call of other types than those of a function is not inlined."""
+    return "".join(f"  %{name} = sext i32 %{name}_32 to i64\n" for name in names)
+
+
 def strided_match(region: Any, name: str) -> Any:
     """A buffer on the memory of ``region``, whose strides are known when TVM has compacted what it lies in."""
     from tvm import s_tir, tirx

@@ -23,7 +23,7 @@ from tunehub.relax.layout.grouped import (
 )
 from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of
 from tunehub.templates.base import FLOAT_BYTES
-from tunehub.templates.instruction import compute_by, lacking, pointer_to, strided_match
+from tunehub.templates.instruction import compute_by, lacking, pointer_to, strided_match, widened
 
 LANES = 16  # sums of one instruction
 FEATURE = "avx512bf16"
@@ -99,9 +99,9 @@ def multiply_matrices(schedule: Any, block: Any, loop: Any, *, rows: tuple[int, 
     arguments = [
         part
         for buffer, apart, size in sizes
-        for part in (pointer_to(buffer, 0, size), tirx.Cast("int64", apart * size))
+        for part in (pointer_to(buffer, 0, size), tirx.Cast("int32", apart * size))
     ]
-    body = tirx.Evaluate(tirx.call_extern("int32", name, *arguments, tirx.Cast("int64", steps)))
+    body = tirx.Evaluate(tirx.call_extern("int32", name, *arguments, tirx.Cast("int32", steps)))
     new = type(old)(old.iter_vars, [data, weights], old.writes, old.name_hint, body, None, [], matched, {})
     schedule.state.replace(schedule.get_sref(block), new, {old: new})
 
@@ -142,10 +142,10 @@ def _matrices_function(name: str, rows: int, vectors: int) -> str:
     )
     return f"""
 declare <16 x float> {_INTRINSIC}(<16 x float>, <32 x bfloat>, <32 x bfloat>)
-define i32 @{name}(ptr %sums, i64 %sums_row, ptr %data, i64 %data_row, ptr %weights, i64 %weights_step, i64 %steps) \
-alwaysinline {{
+define i32 @{name}(ptr %sums, i32 %sums_row_32, ptr %data, i32 %data_row_32, ptr %weights, i32 %weights_step_32, \
+i32 %steps_32) alwaysinline {{
 begin:
-{places}  br label %step
+{widened("sums_row", "data_row", "weights_step", "steps")}{places}  br label %step
 step:
   %i = phi i64 [ 0, %begin ], [ %next, %step ]
 {begun}  %weights_place = mul i64 %i, %weights_step

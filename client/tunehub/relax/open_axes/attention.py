@@ -28,6 +28,7 @@ from tunehub.templates import amx, pairs
 from tunehub.templates.amx import Matrices
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
+from tunehub.templates.pair_copies import copy_pairs
 from tunehub.templates.pairs import LANES
 
 NAME = "attention"  # in reports
@@ -55,7 +56,7 @@ def schedule_attention(mod: Any, machine: Machine) -> Any:
     by = _groups(names)
     for name in names:
         if name in (KEYS, VALUES) or name.startswith(OPERAND):
-            _copied(schedule, schedule.get_sblock(name), machine)
+            _copied(schedule, schedule.get_sblock(name), machine, narrow=by is not None and name in (KEYS, VALUES))
     *lead, task = _result(schedule, machine)
     if by is None:
         return _wide(schedule, lead, task, machine)
@@ -148,9 +149,12 @@ def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
     amx.multiply_by_tiles(schedule, schedule.blockize(row), task, sums)
 
 
-def _copied(schedule: Any, block: Any, machine: Machine) -> None:
+def _copied(schedule: Any, block: Any, machine: Machine, *, narrow: bool) -> None:
     """A copy in groups of keys, on threads; read along what lies side by side."""
     *outer, row, last = schedule.get_loops(block)
+    if narrow and copy_pairs(schedule, block):
+        schedule.parallel(schedule.fuse(*outer))
+        return
     node = schedule.get(block)
     (source,) = node.reads
     name = getattr(source.region[-1].min, "name", None)

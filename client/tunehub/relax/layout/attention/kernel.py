@@ -191,7 +191,7 @@ def _scores(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
 
 
 def _narrow_scores(sizes: _Sizes, query: Reordered, keys: Reordered, by: Groups) -> Any:
-    """The same in bfloat16; behind the last key is that again."""
+    """The same in bfloat16."""
     split = by.split(sizes.depth)
 
     def rounded(*i: Any) -> Any:
@@ -201,8 +201,8 @@ def _narrow_scores(sizes: _Sizes, query: Reordered, keys: Reordered, by: Groups)
     def packed(*i: Any) -> Any:
         *outer, group = i[: len(sizes.lead) + 1]
         *steps, place, item = i[len(sizes.lead) + 1 :]
-        key = tirx.min(group * sizes.width + place, sizes.keys - 1)
-        return keys.at(*outer, position((*steps, item), (*split, by.size)), key).astype(NARROW)
+        key, step = group * sizes.width + place, position((*steps, item), (*split, by.size))
+        return tirx.if_then_else(key < sizes.keys, keys.at(*outer, step, key), tirx.const(0, WIDE)).astype(NARROW)
 
     queries = te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.depth), rounded, name=ROUNDED)
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, by.size), packed, name=KEYS)

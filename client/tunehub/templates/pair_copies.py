@@ -1,0 +1,203 @@
+"""Copies of float32 tensors into pairs of bfloat16, 16 pairs at a time, for products of two activations.
+
+A block whose innermost loops are over 16 pairs and over the two numbers of each gives way to a function of LLVM IR,
+which is imported with the kernel: TVM would move one number after the other. The numbers of a pair lie side by side in
+memory (16 rows of 2), or one above the other (2 rows of 16). What lies behind the end of the tensor is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunehub.relax.expressions import replaced
+from tunehub.relax.layout.grouped import NARROW, PAIRS, WIDE
+from tunehub.relax.nodes import blocks_in, buffer_kind, buffer_of
+from tunehub.templates.base import FLOAT_BYTES
+from tunehub.templates.instruction import pointer_to, widened
+from tunehub.templates.pairs import LANES
+
+_NARROW_BYTES = 2
+_BESIDE, _ABOVE = "tunehub_pairs_beside", "tunehub_pairs_above"
+_LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
+
+
+def copy_pairs(schedule: Any, block: Any) -> bool:
+    """Let functions do what ``block`` does, whose last axes are over a multiple of 16 and over a pair. Returns whether
+    they can: it copies a whole float32 tensor, pairs or what 16 of them begin with side by side."""
+    place = _order_of(schedule.get(block))
+    if place is None:
+        return False
+    *_, lanes, _ = schedule.get_loops(block)
+    around, lanes = schedule.split(lanes, [None, LANES])
+    outer = schedule.blockize(lanes)
+    schedule.annotate(around, "pragma_import_llvm", _imported())
+    old = schedule.get(outer)
+    (inside,) = (each for each in blocks_in(old.body) if len(each.iter_vars))
+    load = _load(inside.body.value)
+    first = {hash(axis.var): _zero(axis.var) for axis in inside.iter_vars}
+    _replace(schedule, outer, place, load, [replaced(index, first) for index in load.indices])
+    return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PairOrder:
+    """``beside``: the numbers of a pair are neighbours. ``row``: the axis along which rows are."""
+
+    beside: bool
+    row: int
+
+    @property
+    def rows(self) -> int:
+        """Of 16 pairs."""
+        return LANES if self.beside else PAIRS.size
+
+    @property
+    def columns(self) -> int:
+        """Of 16 pairs."""
+        return PAIRS.size if self.beside else LANES
+
+
+def _order_of(node: Any) -> _PairOrder | None:
+    """Where pairs lie in what a block reads."""
+    lane, item = (axis.var for axis in node.iter_vars[-2:])
+    load = _load(node.body.value)
+    *outer, last = load.indices
+    beside = _has(last, item)
+    others = [axis for axis, index in enumerate(outer) if _has(index, lane if beside else item)]
+    if beside == _has(last, lane) or len(others) != 1 or str(buffer_kind(buffer_of(load)).dtype) != WIDE:
+        return None
+    return _PairOrder(beside=beside, row=others[0])
+
+
+def _replace(schedule: Any, outer: Any, place: _PairOrder, load: Any, first: Sequence[Any]) -> None:
+    """Let ``outer`` call a function for what begins at ``first`` of the tensor that ``load`` reads."""
+    from tvm import ir, s_tir, tirx
+
+    source, old = buffer_of(load), schedule.get(outer)
+    shape = list(buffer_kind(source).shape)
+    whole = tirx.BufferRegion(source, [ir.Range.from_min_extent(0, extent) for extent in shape])
+    pairs = tirx.decl_buffer((LANES, PAIRS.size), NARROW, "pairs", offset_factor=1)
+    apart, position = math.prod(shape[place.row + 1 :]), first[0]
+    for extent, index in zip(shape[1:], first[1:], strict=True):
+        position = position * extent + index
+    rows, columns = (shape[axis] - first[axis] for axis in (place.row, -1))
+    sizes = [tirx.Cast("int32", each) for each in (apart * FLOAT_BYTES, rows, columns)]
+    pointers = [pointer_to(pairs, 0, _NARROW_BYTES), pointer_to(source, position, FLOAT_BYTES)]
+    name = _BESIDE if place.beside else _ABOVE
+    all_there = tirx.Evaluate(tirx.call_extern("int32", name, *pointers, sizes[0]))
+    part = tirx.Evaluate(tirx.call_extern("int32", f"{name}_part", *pointers, *sizes))
+    body = tirx.IfThenElse(tirx.And(rows >= place.rows, columns >= place.columns), all_there, part)
+    matched = [s_tir.MatchBufferRegion(pairs, old.writes[0])]
+    new = type(old)(old.iter_vars, [whole], old.writes, old.name_hint, body, None, [], matched, {})
+    schedule.state.replace(schedule.get_sref(outer), new, {old: new})
+
+
+def _load(value: Any) -> Any:
+    """What is read: a conversion of it is written, on a condition or not."""
+    while type(value).__name__ not in _LOADS:
+        value = value.value if type(value).__name__ == "Cast" else value.args[1]
+    return value
+
+
+def _zero(variable: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(0, str(variable.dtype if hasattr(variable, "dtype") else variable.ty.dtype))
+
+
+def _has(expression: Any, variable: Any) -> bool:
+    from tvm.tirx.analysis import undefined_vars
+
+    return any(each.same_as(variable) for each in undefined_vars(expression))
+
+
+def _imported() -> str:
+    """The functions of LLVM IR: for 16 whole pairs, and where only ``rows`` and ``columns`` of them are there."""
+    whole = "ptr %to, ptr %from, i32 %apart_32"
+    part = f"{whole}, i32 %rows, i32 %columns"
+    functions = [
+        _function(_BESIDE, whole, _rows(), _beside()),
+        _function(_ABOVE, whole, _rows(), _above()),
+        _function(f"{_BESIDE}_part", part, _rows(), _numbers(LANES, PAIRS.size), _joined(_in_order(LANES, PAIRS.size))),
+        _function(f"{_ABOVE}_part", part, _rows(), _numbers(PAIRS.size, LANES), _joined(_in_turns())),
+    ]
+    return "".join(functions)
+
+
+def _function(name: str, parameters: str, *body: str) -> str:
+    text = "".join(body)
+    return f"""define i32 @{name}({parameters}) alwaysinline {{
+{text}  %narrow = fptrunc <32 x float> %all to <32 x bfloat>
+  store <32 x bfloat> %narrow, ptr %to, align 64
+  ret i32 0
+}}
+"""
+
+
+def _rows() -> str:
+    """Where each row begins."""
+    return widened("apart") + "".join(
+        f"  %r{row}_at = mul i64 %apart, {row}\n  %r{row} = getelementptr i8, ptr %from, i64 %r{row}_at\n"
+        for row in range(LANES)
+    )
+
+
+def _beside() -> str:
+    """16 rows of a pair, joined two by two."""
+    text = "".join(f"  %j2_{row} = load <2 x float>, ptr %r{row}, align 4\n" for row in range(LANES))
+    width = PAIRS.size
+    while width < LANES * PAIRS.size:
+        order = ", ".join(f"i32 {at}" for at in range(2 * width))
+        for at in range(LANES * PAIRS.size // (2 * width)):
+            name = "all" if width == LANES else f"j{2 * width}_{at}"
+            text += (
+                f"  %{name} = shufflevector <{width} x float> %j{width}_{2 * at}, "
+                f"<{width} x float> %j{width}_{2 * at + 1}, <{2 * width} x i32> <{order}>\n"
+            )
+        width *= 2
+    return text
+
+
+def _above() -> str:
+    """Two rows of 16 numbers, in turns."""
+    order = ", ".join(f"i32 {lane + LANES * row}" for lane in range(LANES) for row in range(PAIRS.size))
+    return (
+        "  %v0 = load <16 x float>, ptr %r0, align 4\n  %v1 = load <16 x float>, ptr %r1, align 4\n"
+        f"  %all = shufflevector <16 x float> %v0, <16 x float> %v1, <32 x i32> <{order}>\n"
+    )
+
+
+def _numbers(rows: int, columns: int) -> str:
+    """Numbers one by one, zero where there is none."""
+    has_row = "".join(f"  %has_r{row} = icmp sgt i32 %rows, {row}\n" for row in range(rows))
+    has_column = "".join(f"  %has_c{column} = icmp sgt i32 %columns, {column}\n" for column in range(columns))
+    loads = "".join(
+        f"  %has{row}_{column} = and i1 %has_r{row}, %has_c{column}\n"
+        f"  %p{row}_{column} = getelementptr float, ptr %r{row}, i64 {column}\n"
+        f"  %q{row}_{column} = select i1 %has{row}_{column}, ptr %p{row}_{column}, ptr %nothing\n"
+        f"  %n{row}_{column} = load float, ptr %q{row}_{column}, align 4\n"
+        for row in range(rows)
+        for column in range(columns)
+    )
+    nothing = "  %nothing = alloca float, align 4\n  store float 0.0, ptr %nothing, align 4\n"
+    return nothing + has_row + has_column + loads
+
+
+def _in_order(rows: int, columns: int) -> list[str]:
+    return [f"%n{row}_{column}" for row in range(rows) for column in range(columns)]
+
+
+def _in_turns() -> list[str]:
+    return [f"%n{row}_{lane}" for lane in range(LANES) for row in range(PAIRS.size)]
+
+
+def _joined(numbers: Sequence[str]) -> str:
+    """A vector of ``numbers``."""
+    vectors = ["poison", *(f"%a{at}" for at in range(len(numbers) - 1)), "%all"]
+    return "".join(
+        f"  {vectors[at + 1]} = insertelement <32 x float> {vectors[at]}, float {number}, i64 {at}\n"
+        for at, number in enumerate(numbers)
+    )
