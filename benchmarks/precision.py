@@ -23,6 +23,7 @@ from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
 from tunehub_builder.bench.runtimes import OpenVino, Runtime, Tunehub
+from tunehub_builder.gate.accuracy import classes_of
 from tunehub_builder.networks.network import Network
 
 _TOKENS = 1000
@@ -74,7 +75,7 @@ def agreement(network: Network, precision: str, inputs: int) -> dict[str, Any]:
         data = [_random(array, seed) for array in samples]
         expected, found = wide(data), narrow(data)
         apart = max(apart, difference([found], [expected]))
-        same += bool((expected.argmax(-1) == found.argmax(-1)).all())
+        same += np.array_equal(classes_of(expected), classes_of(found))
     return {"apart": apart, "same_top": same, "inputs": inputs}
 
 

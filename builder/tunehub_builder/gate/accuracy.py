@@ -26,6 +26,15 @@ def accuracy_of(pairs: Iterable[tuple[Outputs, Outputs]]) -> Accuracy:
         inputs, apart = inputs + 1, max(apart, difference(found, expected))
         if not np.isfinite(apart):
             raise ValueError("outputs are not finite, or of another shape")
-        classes = [np.atleast_1d(each[0]).argmax(axis=-1).reshape(-1) for each in (found, expected)]
+        classes = [classes_of(each[0]) for each in (found, expected)]
         rows, same = rows + classes[0].size, same + int((classes[0] == classes[1]).sum())
     return Accuracy(inputs=inputs, rows=rows, same_class=same, max_rel_diff=apart)
+
+
+def classes_of(output: Any) -> Any:
+    """The place of the largest number of each row. Axes of one at the end are no rows: many image networks end in
+    [batch, classes, 1, 1]."""
+    rows = np.atleast_1d(output)
+    while rows.ndim > 2 and rows.shape[-1] == 1:
+        rows = rows[..., 0]
+    return rows.argmax(axis=-1).reshape(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunehub_builder.gate.accuracy import accuracy_of
+from tunehub_builder.gate.accuracy import accuracy_of, classes_of
 from tunehub_builder.gate.evidence import network_evidence
 from tunehub_builder.gate.networks import NetworkVerdict
 from tunehub_builder.gate.report import network_results, shown_on
@@ -32,6 +32,12 @@ def test_the_largest_difference_and_the_rows_with_the_same_class_are_counted() -
 def test_outputs_that_cannot_be_compared_are_an_error(wrong: np.ndarray) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match="not finite, or of another shape"):
         accuracy_of([([FIRST], [FIRST]), ([wrong], [FIRST])])
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((2, 5), 2), ((2, 5, 1, 1), 2), ((1, 3, 5), 3), ((2, 1), 2), ((5,), 1)])
+def test_axes_of_one_at_the_end_are_no_rows(shape: tuple[int, ...], rows: int) -> None:
+    output = np.arange(np.prod(shape)).reshape(shape)
+    assert classes_of(output).tolist() == [0 if shape == (2, 1) else 4] * rows
 
 
 def test_a_verdict_becomes_evidence_with_precision_and_accuracy() -> None:

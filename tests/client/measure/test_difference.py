@@ -68,6 +68,7 @@ def test_tolerances_by_the_least_precise_type_and_by_algorithm() -> None:
     assert tolerance(["float16", "bfloat16"], "narrow sums") == 5e-2
     assert difference_reason(1e-4, tolerance()) is None
     assert "differs from the default's by 0.001" in str(difference_reason(1e-3, tolerance()))
+    assert difference_reason(float(np.float32(0.1)), 0.1) is None  # one step of ten
     assert difference_reason(math.inf, tolerance(["bfloat16"], "narrow sums")) is not None
 
 
