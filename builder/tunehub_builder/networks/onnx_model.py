@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from tunehub.relax.identifiers import identifiers
-from tunehub_builder.networks.exceptions import OnnxFileError
+from tunehub_builder.networks.exceptions import NetworkError, OnnxFileError
 from tunehub_builder.networks.onnx_quantised import to_qdq
 from tunehub_builder.networks.onnx_shapes import keep_shapes
 
@@ -19,6 +19,7 @@ from tunehub_builder.networks.onnx_shapes import keep_shapes
 FIRST_IR_WITH_FREE_INITIALIZERS = 4
 FIRST_OPSET_WITH_BROADCASTING_SUM = 8
 FIRST_OPSET_WITH_AXES_AS_INPUTS = 13  # of Unsqueeze
+FIRST_OPSET_WITH_SCALES_OF_CHANNELS = 13  # of QuantizeLinear
 _TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are types of elements
 _ZIP = b"PK\x03\x04"
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -83,6 +84,24 @@ def simplify(model: onnx.ModelProto) -> None:
     nodes = [new for node in model.graph.node for new in (_adds(node) if node.op_type == "Sum" else [node])]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def with_scales_of_channels(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in an opset whose quantisation may have a scale for each channel.
+
+    onnxruntime's quantiser does not look, and no runtime loads what it writes then. Raises NetworkError.
+    """
+    from onnx import version_converter
+
+    if _opset(model) >= FIRST_OPSET_WITH_SCALES_OF_CHANNELS:
+        return model
+    try:
+        return version_converter.convert_version(model, FIRST_OPSET_WITH_SCALES_OF_CHANNELS)
+    except RuntimeError as error:  # ConvertError, and what its C++ throws
+        raise NetworkError(
+            f"a model in opset {_opset(model)} cannot be brought to {FIRST_OPSET_WITH_SCALES_OF_CHANNELS}, which 8 bits "
+            f"need: {error}. Export it with a newer opset"
+        ) from error
 
 
 def _opset(model: onnx.ModelProto) -> int:

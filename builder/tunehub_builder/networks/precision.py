@@ -62,7 +62,8 @@ class QuantisedNetwork:
         return to_relax(self.onnx_model(), f"{self.whole.name} in 8 bits")
 
     def onnx_model(self) -> onnx.ModelProto:
-        """See `Network.onnx_model`. Raises NetworkError without onnxruntime."""
+        """See `Network.onnx_model`. Raises NetworkError without onnxruntime, and for a model in an opset below 13 that
+        onnx cannot convert."""
         import onnx
 
         try:
@@ -70,9 +71,9 @@ class QuantisedNetwork:
         except ImportError as error:
             raise NetworkError("quantising a network needs onnxruntime: pip install 'tunehub[demo]'") from error
         from tunehub.options import read_options
-        from tunehub_builder.networks.onnx_model import simplify
+        from tunehub_builder.networks.onnx_model import simplify, with_scales_of_channels
 
-        data = self.whole.onnx_model().SerializeToString()
+        data = with_scales_of_channels(self.whole.onnx_model()).SerializeToString()
         named = hashlib.sha256(data + onnxruntime.__version__.encode()).hexdigest()[:24]
         kept = read_options().cache / "quantised" / f"{named}.onnx"
         if not kept.exists():

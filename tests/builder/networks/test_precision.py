@@ -37,6 +37,17 @@ def test_bfloat16_changes_the_name_and_how_it_is_compiled_alone() -> None:
     assert networks.in_precision(narrow, None) is narrow
 
 
+def test_a_model_in_an_old_opset_is_quantised_so_that_runtimes_load_it(tmp_path: Path) -> None:
+    weight = onnx.numpy_helper.from_array(np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype("float32"), "w")
+    graph = onnx.parser.parse_graph("old (float[1, 3, 8, 8] x) => (float[1, 8, 6, 6] y) { y = Conv(x, w) }")
+    graph.initializer.append(weight)
+    old = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 9)], ir_version=8)
+    onnx.save(old, tmp_path / "old.onnx")
+    model = networks.in_precision(networks.from_onnx_file(tmp_path / "old.onnx"), "int8").onnx_model()
+    assert is_quantised(model)
+    onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
 def test_a_network_is_quantised_once_and_stays_near(cache: Path, tmp_path: Path) -> None:
     whole = tiny_mobilenet()
     narrow = networks.in_precision(whole, "int8")
