@@ -99,8 +99,8 @@ def with_scales_of_channels(model: onnx.ModelProto) -> onnx.ModelProto:
         return version_converter.convert_version(model, FIRST_OPSET_WITH_SCALES_OF_CHANNELS)
     except RuntimeError as error:  # ConvertError, and what its C++ throws
         raise NetworkError(
-            f"a model in opset {_opset(model)} cannot be brought to {FIRST_OPSET_WITH_SCALES_OF_CHANNELS}, which 8 bits "
-            f"need: {error}. Export it with a newer opset"
+            f"a model in opset {_opset(model)} cannot be brought to {FIRST_OPSET_WITH_SCALES_OF_CHANNELS}, which "
+            f"8 bits need: {error}. Export it with a newer opset"
         ) from error
 
 
