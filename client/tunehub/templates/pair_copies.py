@@ -128,10 +128,18 @@ def _imported() -> str:
 
 
 def _function(name: str, parameters: str, *body: str) -> str:
+    """Rounded to the nearest, ties to even, in integers: where LLVM has no instruction for ``fptrunc`` to ``bfloat`` it
+    calls ``__truncsfbf2``, which nobody links."""
     text = "".join(body)
     return f"""define i32 @{name}({parameters}) alwaysinline {{
-{text}  %narrow = fptrunc <32 x float> %all to <32 x bfloat>
-  store <32 x bfloat> %narrow, ptr %to, align 64
+{text}  %bits = bitcast <32 x float> %all to <32 x i32>
+  %high = lshr <32 x i32> %bits, splat (i32 16)
+  %odd = and <32 x i32> %high, splat (i32 1)
+  %half = add <32 x i32> %odd, splat (i32 32767)
+  %sum = add <32 x i32> %bits, %half
+  %rounded = lshr <32 x i32> %sum, splat (i32 16)
+  %narrow = trunc <32 x i32> %rounded to <32 x i16>
+  store <32 x i16> %narrow, ptr %to, align 64
   ret i32 0
 }}
 """

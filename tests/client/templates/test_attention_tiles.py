@@ -80,6 +80,9 @@ def test_the_instructions_are_in_the_code() -> None:
     code = tvm.compile(scheduled(40, 64, 32, 32), target=SAPPHIRE_RAPIDS).mod.inspect_source("asm")
     assert "tdpbf16ps" in code
     assert "vdpbf16ps" not in code
+    plain = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+amx-tile", "+amx-bf16"]})
+    code = tvm.compile(scheduled(40, 64, 32, 32), target=plain).mod.inspect_source("asm")
+    assert "truncsfbf2" not in code  # a function that nobody links
 
 
 def test_targets_without_it_never_see_the_instructions() -> None:
