@@ -182,10 +182,11 @@ def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowin
     """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
     if precision not in NARROW_PRECISIONS:
         return None
-    from tunehub.relax.layout.narrowing import Narrowing, doubt
+    from tunehub.relax.layout.narrowing import Narrowing, asked_extras, doubt
     from tunehub.templates import amx
 
     machine = machine_for(target)
     if doubt(target, machine, asked=precision == "bf16"):
         return None
-    return Narrowing(machine=machine, winograd=winograd, tiles=amx.doubt(target, "bfloat16") is None)
+    tiles = amx.doubt(target, "bfloat16") is None
+    return Narrowing(machine=machine, winograd=winograd, tiles=tiles, extras=asked_extras())

@@ -84,7 +84,8 @@ class Matrices:
     """How a block of loops is a product of matrices, once or for each of ``images`` rows of an image.
 
     ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``weights_stay``: those of a pair of vectors of
-    sums, for all rows, else the data of a pair of tiles, for all sums. ``tall``: tiles of rows in registers together.
+    sums, for all rows, else the data of a pair of tiles, for all sums. ``tall``: tiles of rows in registers together,
+    of ``together`` rows of the image.
     ``reduction``: extents of loops over steps, the last over what lies side by side; ``parts`` of the first of them are
     computed one after the other for all rows, so that the weights of one stay in the first cache. The rest says where
     neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they are apart;
@@ -107,6 +108,7 @@ class Matrices:
     sums_row: int
     sums_image: int
     sums_block: int
+    together: int = 1
     data_block: Callable[[Any, Any], Any] | None = None
 
 
@@ -135,12 +137,6 @@ def _whole_axis(region: Any, axis: int) -> Any:
     return tirx.BufferRegion(buffer, ranges)
 
 
-def _configuration(rows: int, columns: int) -> int:
-    """The rows of the eight tiles, a byte each: weights are in the last ones."""
-    counts = [rows] * (_REGISTERS - columns) + [TILE] * columns
-    return sum(count << 8 * tile for tile, count in enumerate(counts))
-
-
 class _Body:
     """Writes the statement: for each piece of rows and vectors of sums all of the reduction."""
 
@@ -159,16 +155,30 @@ class _Body:
 
         begun: list[Any] = []
         parts: list[Any] = []
-        rows = 0
-        for piece in pieces_of(self._of.rows, self._of.images, self._of.tall):
-            if piece.rows != rows:
-                rows = piece.rows
-                begin = tirx.call_extern("int32", _BEGIN, tirx.const(_configuration(rows, self._columns), "int64"))
+        known = None
+        for piece in pieces_of(self._of.rows, self._of.images, self._of.tall, self._of.together):
+            rows = self._configuration(piece.tiles)
+            if rows != known:
+                known, begin = rows, tirx.call_extern("int32", _BEGIN, tirx.const(rows, "int64"))
                 parts += [tirx.Evaluate(begin)] if begun else []
                 begun.append(begin)
             parts.append(self._piece(piece))
         tiles = tirx.SeqStmt([*parts, _call("llvm.x86.tilerelease")])
         return tirx.IfThenElse(begun[0] == 0, tiles, self._plain())
+
+    def _configuration(self, sizes: Sequence[int]) -> int:
+        """The rows of the eight registers, a byte each, for tiles of ``sizes`` rows; weights are in the last ones."""
+        weights = [TILE] * self._columns
+        counts = [sizes[0]] * (_REGISTERS - len(weights)) + weights
+        for row, size in enumerate(sizes):
+            counts[self._columns * row : self._columns * (row + 1)] = [size] * self._columns
+            counts[self._data_register(len(sizes), row)] = size
+        return sum(count << 8 * register for register, count in enumerate(counts))
+
+    def _data_register(self, tiles: int, row: int) -> int:
+        """The register for the data of one of so many tiles: they take turns in those that sums and weights leave."""
+        taken = self._columns * tiles
+        return taken + row % (_REGISTERS - self._columns - taken)
 
     def _plain(self) -> Any:
         """The same without tiles: a vector of sums at a time."""
@@ -251,7 +261,7 @@ class _Body:
         from tvm import tirx
 
         of, vectors = self._of, ("vectors", self._vectors // self._columns)
-        around = [("image", piece.images.count), ("rows", piece.tiles.count)]
+        around = [("image", piece.images.count), ("rows", piece.count)]
         outer, inner = ([vectors], around) if of.weights_stay else ([], [*around, vectors])
 
         def part(chunk: Any, stay: Sequence[Any], zeros: bool) -> Any:
@@ -274,9 +284,9 @@ class _Body:
         from tvm import tirx
 
         places = [
-            (piece.images.at(group[0], image), piece.tiles.at(group[1], tile) * piece.rows + piece.start)
+            (piece.images.at(group[0], image), piece.row(group[1], tile))
             for image in range(piece.images.each)
-            for tile in range(piece.tiles.each)
+            for tile in range(len(piece.sizes))
         ]
         vectors = [vector * self._columns + column for column in range(self._columns)]
         sums = [
@@ -299,17 +309,19 @@ class _Body:
 
         columns, block = len(vectors), self._lane(vectors[0])[0]
         weights = [_register(_REGISTERS - columns + column) for column in range(columns)]
-        taken = columns * len(places)
-        free = _REGISTERS - columns - taken
         statements = [
             _call(_LOAD, register, *self._weights_at(vector, at))
             for register, vector in zip(weights, vectors, strict=True)
         ]
-        for row, place in enumerate(places):
-            data = _register(taken + row % free)
-            statements.append(_call(_LOAD, data, *self._data_at(*place, block, at)))
+        free = _REGISTERS - columns * (len(places) + 1)
+        for first in range(0, len(places), free):  # as many as there are registers for
+            rows = range(first, min(first + free, len(places)))
+            data = [_register(self._data_register(len(places), row)) for row in rows]
+            loaded = zip(data, rows, strict=True)
+            statements += [_call(_LOAD, into, *self._data_at(*places[row], block, at)) for into, row in loaded]
             statements += [
-                _call(self._multiply, _register(columns * row + column), data, register)
+                _call(self._multiply, _register(columns * row + column), read, register)
+                for read, row in zip(data, rows, strict=True)
                 for column, register in enumerate(weights)
             ]
         return tirx.SeqStmt(statements)

@@ -49,8 +49,8 @@ def run(mod: Any, target: Any, arrays: tuple[Array, ...]) -> Array:
 def choices(match: Any) -> list[Any]:
     """Some of the default shape, and of the others the first of each."""
     known = match.template.knob_space(match.workload, MACHINE)
-    plain = [each for each in known if (each.tall, each.parts) == (known[0].tall, known[0].parts)]
-    shapes = {(each.tall, each.parts, each.stays): each for each in reversed(known)}
+    plain = [each for each in known if (each.tall, each.together, each.parts) == (2, 1, 1)]
+    shapes = {(each.tall, each.together, each.parts, each.stays): each for each in reversed(known)}
     return list(dict.fromkeys([*plain[::4], *shapes.values()]))
 
 

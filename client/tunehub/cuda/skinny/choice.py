@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -13,6 +13,7 @@ from tunehub.cuda.skinny.shared_memory import fits
 from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
 
 _ROWS = 8  # of x in an instruction
+_FOUR = 4  # bits of a weight
 _ONE_WAVE = 2 * 16 * MULTIPROCESSORS  # columns of a block of two tiles on each multiprocessor
 _MANY_COLUMNS = 1 << 14
 _DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
@@ -40,6 +41,17 @@ _STAGED: dict[int, _Choices] = {
         64: ((1, 2, 4, 2, 128), *[(2, 2, 4, 2, 64)] * 3),
     },
     16: {32: (None,) * 4, 64: ((2, 2, 2, 4, 64),) * 4},
+}
+# Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one: with so many columns of
+# a block all blocks have a place at once, or fewer of them read x.
+_OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, int, int, int, int]]] = {
+    8: {
+        (6144, 4096): (3, 1, 8, 2, 128),
+        (9216, 3072): (2, 3, 4, 2, 128),
+        (16384, 3072): (4, 2, 4, 2, 128),
+        (28672, 4096): (4, 1, 4, 2, 256),
+    },
+    16: {(9216, 3072): (3, 2, 4, 2, 128)},
 }
 # Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
 # likewise; None: another tile is faster.
@@ -76,19 +88,29 @@ def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyT
         wgmma = _wgmma(extents)
         if wgmma is not None and fits(extents, wgmma, asked):
             return wgmma
-    wanted = _staged(extents)
-    smaller = () if wanted is None else _from(wanted)
-    return next((tile for tile in smaller if fits(extents, tile, asked)), None) or _of_registers(extents)
+    staged = (*_of_product(extents), *_staged(extents))
+    return next((tile for tile in staged if fits(extents, tile, asked)), None) or _of_registers(extents)
 
 
-def _staged(extents: SkinnyExtents) -> StagedTile | None:
-    """The tile with operands in shared memory, where it was faster than one without."""
+def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
+    """The tile that was fastest for the very product."""
+    rows = _most_rows(_STAGED[_FOUR], extents)
+    if extents.weights.bits == _FOUR and rows in _OF_PRODUCTS:
+        found = _OF_PRODUCTS[rows].get((extents.columns, extents.depth))
+        yield from () if found is None else [_staged_tile(found)]
+
+
+def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
+    """The tile with operands in shared memory, where it was faster than one without, and those with less at a time."""
     found = _found(_STAGED, extents)
-    if found is None:
-        return None
-    tiles, along, deep, stages, depth = found
-    if extents.weights.bits == 4 and extents.rows <= _ROWS and extents.depth >= _DEEP:
-        depth = _LONG_SLICE
+    if found is not None:
+        tile = _staged_tile(found)
+        deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
+        yield from _from(replace(tile, depth=_LONG_SLICE) if deep else tile)
+
+
+def _staged_tile(choice: tuple[int, int, int, int, int]) -> StagedTile:
+    tiles, along, deep, stages, depth = choice
     return StagedTile(tiles=tiles, warps=(along, deep), stages=stages, depth=depth)
 
 
@@ -109,9 +131,14 @@ def _wgmma(extents: SkinnyExtents) -> WgmmaTile | None:
 def _found(table: Mapping[int, Mapping[int, Sequence[_Row]]], extents: SkinnyExtents) -> _Row | None:
     """What ``table`` has by bits, rows and columns; None where it has nothing."""
     choices = table.get(extents.weights.bits, {})
-    rows = min((most for most in choices if extents.rows <= most), default=None)
+    rows = _most_rows(choices, extents)
     place = sum(extents.columns > most for most in (_ONE_WAVE, 2 * _ONE_WAVE, _MANY_COLUMNS - 1))
     return choices[rows][place] if rows is not None and _lies_in_words(extents) else None
+
+
+def _most_rows(choices: Iterable[int], extents: SkinnyExtents) -> int | None:
+    """The fewest rows among ``choices`` that are enough."""
+    return min((most for most in choices if extents.rows <= most), default=None)
 
 
 def _lies_in_words(extents: SkinnyExtents) -> bool:

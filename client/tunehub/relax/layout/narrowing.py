@@ -9,8 +9,11 @@ divides (norms, softmax, averages) reads float32.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -31,15 +34,39 @@ _ELEMENTWISE = frozenset(
 )
 
 
+Extra = Literal["images", "groups", "sums", "bytes"]
+EXTRAS: tuple[Extra, ...] = get_args(Extra)
+"""What instructions for matrices compute besides, where it is asked for: right, but not yet timed. Convolutions of
+plain ``images``, of ``groups`` of channels with the shuffles behind, ``sums`` over channels; ``bytes``: maxima of
+windows and joined images in bfloat16."""
+_ASKED: ContextVar[tuple[Extra, ...]] = ContextVar("extras", default=())
+
+
+@contextmanager
+def with_extras(*extras: Extra) -> Iterator[None]:
+    """Compiles inside have these, for `python -m benchmarks.precision --extra` and tests."""
+    token = _ASKED.set(extras)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def asked_extras() -> frozenset[Extra]:
+    """Those of the :func:`with_extras` around."""
+    return frozenset(_ASKED.get())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Narrowing:
     """Which operators ``machine``, which multiplies pairs, computes with operands in bfloat16. ``winograd``: whether
     others may be computed by that algorithm. ``tiles``: whether it has instructions for matrices
-    (:mod:`tunehub.templates.amx`)."""
+    (:mod:`tunehub.templates.amx`), ``extras``: for what else."""
 
     machine: Machine
     winograd: bool
     tiles: bool = False
+    extras: frozenset[Extra] = frozenset()
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -52,13 +79,14 @@ class Narrowing:
 
     def conv_in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts of images of a known size."""
-        return self.tiles and not workload.depthwise and source == result == TILES.depth
+        one = workload.groups == 1 or (self.also("groups") and not workload.depthwise)
+        return self.tiles and one and source == result == TILES.depth
 
     def windows(self, workload: ConvWorkload) -> bool:
         """A convolution of a plain image of a known size, of few channels: neighbours in a row, four channels each, are
         what instructions for matrices add up. There is nothing to add up in rows of one pixel."""
         few = workload.groups == 1 and workload.in_channels <= PIXEL
-        return self.tiles and few and workload.dilation[1] == 1 and workload.kernel[1] > 1
+        return self.also("images") and few and workload.dilation[1] == 1 and workload.kernel[1] > 1
 
     @property
     def depthwise(self) -> bool:
@@ -70,7 +98,11 @@ class Narrowing:
     @property
     def narrow_bytes(self) -> bool:
         """Whether maxima of windows and joined images are of bfloat16: bytes count as for depthwise convolutions."""
-        return self.tiles
+        return self.also("bytes")
+
+    def also(self, extra: Extra) -> bool:
+        """Whether instructions for matrices are there and are used for that, too."""
+        return self.tiles and extra in self.extras
 
     def dense(self, depth: int) -> bool:
         """A product with sums of ``depth``."""

@@ -63,9 +63,14 @@ _MOVING = (
     "relax.squeeze", "relax.expand_dims", "relax.strided_slice",
 )  # fmt: skip
 _VIEWS = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims", "relax.broadcast_to")
+_WITHOUT_KERNEL = (
+    "relax.nn.conv1d", "relax.nn.conv3d", "relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose",
+    "relax.nn.conv3d_transpose",
+)  # fmt: skip
 _SHIFT = 128
 _RULES = {  # methods of the rewriter that write a call in another way, or return None
     "relax.nn.conv2d": "_convolution",
+    **dict.fromkeys(_WITHOUT_KERNEL, "_stays"),
     "relax.matmul": "_matmul",
     "relax.add": "_addition",
     "relax.astype": "_converted",
@@ -123,6 +128,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """``conv2d`` of dequantised operands."""
         attrs = call.attrs
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
+            self._stays(call)
             return None
 
         def write(data: Any, weight: Array, zero: int) -> Any:
@@ -140,6 +146,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return relax.op.nn.conv2d(data, constant, strides, padding, dilation, groups, out_dtype="int32")
 
         return self._product(call, False, 0, 1, write)
+
+    def _stays(self, call: Any) -> None:
+        """Of dequantised operands, but of a kind that no template multiplies in integers."""
+        if any(operator_of(bound_value(self, each)) == DEQUANTIZE for each in call.args[:2]):
+            self.kept[f"there is no integer kernel for {operator_of(call).rpartition('.')[2]}"] += 1
 
     def _matmul(self, call: Any) -> Any | None:
         """``matmul`` of dequantised operands, the second of them constant and maybe turned; of integers as ONNX's
@@ -300,7 +311,8 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         return self._sums.as_float(sums, known[1], len(shape) - 1)
 
     def _moved(self, source: Any, affine: Affine, dtype: str) -> Any | None:
-        """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers."""
+        """The operator that ``source`` is on integers, where it moves elements of what stands for the same numbers, or
+        clips these."""
         value = bound_value(self, source)
         if operator_of(value) == DEQUANTIZE:
             arguments = dequantised(self, source)
@@ -308,12 +320,16 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
             return arguments[0] if same and arguments is not None and has_type(arguments[0], dtype) else None
         if operator_of(value) == "relax.concat":
             return self._joined(value, affine, dtype)
-        if operator_of(value) not in _MOVING:
+        bounds = bounds_of(self, value)
+        if operator_of(value) not in _MOVING and bounds is None:
             return None
         data = dequantised(self, value.args[0])
         if data is None or data[1] != affine or not has_type(data[0], dtype):
             return None
-        return relax.Call(value.op, [data[0], *value.args[1:]], value.attrs)
+        if bounds is None:
+            return relax.Call(value.op, [data[0], *value.args[1:]], value.attrs)
+        low, high = (relax.const(np.asarray(affine.nearest(each, dtype), dtype)) for each in bounds)
+        return relax.op.minimum(self._emit(relax.op.maximum(data[0], low)), high)
 
     def _joined(self, concat: Any, affine: Affine, dtype: str) -> Any | None:
         parts = bound_value(self, concat.args[0])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tunehub.relax.nodes import bound_value, is_constant, operator_of, static_shape
+from tunehub.relax.nodes import bound_value, operator_of, static_shape
 from tunehub.relax.quantised.operands import DEQUANTIZE, constant_of, has_type, weight_of, widened
 from tunehub.relax.quantised.scales import LIMITS, Affine, Array, NotIntegerError, sums_of, symmetric
 from tunehub.templates.dot_product import DotProduct
@@ -84,4 +84,4 @@ def _is_computed(graph: Any, call: Any) -> bool:
     """Whether a call of ``quantize`` or ``dequantize`` has a scale and a zero point of one number each, the first of
     which is no constant."""
     numbers = all(static_shape(each) == () for each in call.args[1:3])
-    return numbers and not is_constant(bound_value(graph, call.args[1]))
+    return numbers and constant_of(graph, call.args[1]) is None

@@ -34,6 +34,10 @@ class Affine:
         low, high = LIMITS[dtype]
         return (low - self.zero) * self.scale, (high - self.zero) * self.scale
 
+    def nearest(self, number: float, dtype: str) -> int:
+        """The integer of ``dtype`` that ``number``, which may be infinite, is quantised to."""
+        return int(np.clip(np.rint(number / self.scale) + self.zero, *LIMITS[dtype]))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaledSums:

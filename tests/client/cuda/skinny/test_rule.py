@@ -19,7 +19,7 @@ from tunehub.cuda.skinny.choice import chosen
 from tunehub.cuda.skinny.product import SkinnyExtents, find_product
 from tunehub.cuda.skinny.rule import by_rule
 from tunehub.cuda.skinny.shared_memory import fits
-from tunehub.cuda.skinny.tile import WgmmaTile
+from tunehub.cuda.skinny.tile import StagedTile, WgmmaTile
 from tunehub.cuda.skinny.weights import QUANTISED, Format
 from tunehub.records.lookup import EmptyLookup
 from tunehub.relax.schedule.guard import GuardError
@@ -135,6 +135,16 @@ def test_blocks_of_a_cluster_all_have_columns_and_a_part_of_k() -> None:
     assert isinstance(tile, WgmmaTile) and tile.cluster == 4
     for other in (replace(extents, columns=6144 + 64), replace(extents, depth=512 + 128)):
         assert not isinstance(chosen(other, 227 << 10, True), WgmmaTile)
+
+
+def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_for_it() -> None:
+    extents = SkinnyExtents(rows=8, columns=16384, depth=3072, weights=QUANTISED[0])
+    own = StagedTile(tiles=4, warps=(2, 4), stages=2, depth=128)
+    assert chosen(extents, 227 << 10, True) == chosen(replace(extents, rows=5), 227 << 10) == own
+    others = (replace(extents, rows=4), replace(extents, depth=3584), replace(extents, columns=16000))
+    for other, asked in [*((each, 227 << 10) for each in others), (extents, 99 << 10)]:
+        assert chosen(other, asked) != own
+    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
 
 
 def test_a_kernel_for_clusters_says_so_and_names_its_architecture() -> None:

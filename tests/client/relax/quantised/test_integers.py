@@ -227,6 +227,40 @@ def test_what_stays_in_float_says_why() -> None:
     assert "no instruction" in notes[0]
 
 
+def test_kinds_without_a_kernel_are_counted() -> None:
+    model, notes = Model((1, 16, 30)), list[str]()
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((32, 16, 3), 0)
+        return model.builder.emit(op.nn.conv1d(model.quantised(x, DATA), weight))
+
+    mod = model.build(make)
+    assert in_integers(mod, DotProduct(lanes=16, group=4), notes.append) is mod
+    (note,) = notes
+    assert note.startswith("int8: 0 of 1 ") and note.endswith("1 in float32: there is no integer kernel for conv1d")
+
+
+@newest
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_clipping_between_equal_scales_is_of_integers(dtype: str) -> None:
+    """As XNNPACKQuantizer has it: a convolution is quantised before its activation, and again behind it."""
+    name = next(each for each in CPUS if runs_here(each))
+    model = Model((1, 32, 28, 28), dtype)
+
+    def make(x: Any) -> Any:
+        weight, *_ = model.weight((32, 32, 1, 1), 0)
+        y = model.quantised(model.builder.emit(op.nn.conv2d(model.quantised(x, DATA), weight)), (MIDDLE[0], 100))
+        return model.quantised(model.builder.emit(op.clip(y, -1.0, 6.0)), (MIDDLE[0], 100))
+
+    mod = model.build(make)
+    x = np.random.default_rng(2).uniform(-3, 3, (1, 32, 28, 28)).astype("float32")
+    result, report = run(mod, cpu(name), x)
+    plain = relax.VirtualMachine(tvm.compile(mod, cpu(name)), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    assert np.abs(result - plain).max() <= 1.01 * MIDDLE[0] and (np.abs(result - plain) > 0.01).mean() < 1e-3
+    (kernel,) = (item for item in report.workloads if "conv2d" in item.name)
+    assert kernel.name.count("quantize") <= 2, "what is clipped is quantised once, and dequantised for the output"
+
+
 def test_signed_data_that_others_read_stay_signed() -> None:
     model, notes = Model((1, 32, 8, 8), "int8"), list[str]()
 

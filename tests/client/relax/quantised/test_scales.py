@@ -71,3 +71,8 @@ def test_clipping_is_repeated_only_by_the_limits_of_the_type(
     bounds: tuple[float, float], zero: int, expected: bool
 ) -> None:
     assert clipped_anyway(Affine(scale=6 / 255, zero=zero), "uint8", bounds) is expected
+
+
+def test_numbers_beyond_the_limits_have_the_nearest_integer() -> None:
+    affine = Affine(scale=0.5, zero=-3)
+    assert [affine.nearest(each, "int8") for each in (0.0, 1.3, -1e9, float("inf"))] == [-3, 0, -128, 127]
