@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tunehub_builder.backends.relax.contents import judged_workloads
+from tunehub_builder.backends.relax.network_gate import network_journal
 from tunehub_builder.backends.relax.workload_gate import Verdict, verdict_journal
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.gate.comparison import Finalist
 from tunehub_builder.gate.finalists import Distilled
+from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.contents import Contents
 from tunehub_builder.packing.network_evidence import read_network_evidence
@@ -165,6 +168,17 @@ def test_workloads_judged_again_replace_those_of_the_package_beneath(
     base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=(older,)), _files(base)))
     with pytest.raises(PackingError, match="already holds records/meta_schedule"):
         pack_directory(directory, "0.2.0", base=base)
+
+
+def test_a_network_that_was_rejected_is_not_one_of_the_packages(directory: WorkDirectory) -> None:
+    run = directory.existing_run()
+    other = msgspec.structs.replace(run.networks[0], name="other")
+    directory.save_run(msgspec.structs.replace(run, networks=(*run.networks, other)))
+    digest = digest_of(judged_workloads(directory).lines)
+    for name, admitted in (("tiny", True), ("other", False)):
+        network_journal(directory).append(NetworkVerdict(network=name, digest=digest, threads=2, admitted=admitted))
+    manifest = pack_directory(directory, "0.1.0").manifest
+    assert [entry.name for entry in manifest.networks] == ["tiny"]
 
 
 def test_the_same_directory_gives_the_same_bytes(directory: WorkDirectory) -> None:

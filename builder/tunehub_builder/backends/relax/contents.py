@@ -146,6 +146,7 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     networks = judged.network_verdicts()
     found = judged.records.items()
     records = [record for exact, record in found if outvoted(judged.entries[exact].task, networks) is None]
+    rejected = {name for name, verdict in networks.items() if not verdict.admitted}
     ladders = judged_ladders(directory, source=run.tuner or META_SCHEDULE)
     if not records and not ladders.records:
         raise nothing_admitted(directory, checked=bool(judged.verdicts or ladders.verdicts))
@@ -161,7 +162,7 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
             RecordSet(tuner=tuner, file=file, tvm=TVM_VERSIONS, key_scheme=KEY_SCHEME, count=numbers[tuner])
             for tuner, file in files.items()
         ),
-        networks=sorted_networks(run),
+        networks=tuple(entry for entry in sorted_networks(run) if entry.name not in rejected),
         provenance=provenance_of(run, judged.trials + sum(entry.trials for entry in ladders.entries)),
         files={file: sets[tuner] for tuner, file in files.items()},
         evidence=b"".join(map(encode_evidence, lines)),
