@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,19 @@ def test_attention_of_any_lengths_is_one_kernel(size: tuple[int, int], how: Any,
     assert [each.template for each in hub.workloads if "attention" in each.name] == ["attention"]
     assert not any("matmul" in each.name or "softmax" in each.name for each in hub.workloads)
     assert hub.notes == ["precision=bf16: 1 functions multiply operands that are rounded to bfloat16"]
+
+
+@needs_cpu
+def test_verification_knows_that_operands_are_rounded() -> None:
+    """TVM's own loops round nothing within a kernel."""
+    how, arrays = {"depth": 32, "outputs": 32}, inputs(61, 45, depth=32, outputs=32)
+    mod, target = attention(61, 45, **how), tunehub.host_target()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        executable = tunehub.compile(mod, target, precision="bf16", layout="auto", verify="always")
+    assert "differs" not in " ".join(str(each.message) for each in caught)
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    check_near(found, exact(*arrays))  # refused, it would be that of float32
 
 
 @needs_cpu
