@@ -33,16 +33,16 @@ _BY_RECORD = ("user", "exact", "anchor", "transfer")  # a file of records is the
 
 
 def compile_sample(manifest: Manifest, records: Sequence[AnyRecord], on_begin: OnBegin) -> NetworkSample | None:
-    """What comes of the package's smallest known network with the ``records`` that are of it; None without any."""
+    """What comes of the package's smallest known network with all ``records``, as a client has them; None without a
+    small one."""
     static = {entry.name for entry in manifest.networks if networks.OPEN not in entry.source}
     served = static & {name for record in records for name in record.networks}
     name = next((each for each in _SMALL if each in served), None)
     if name is None:
         return None
-    own = [record for record in records if name in record.networks]
     on_begin("", name)
     try:
-        return _compiled(name, manifest.target, own)
+        return _compiled(name, manifest.target, records)
     except Exception as error:  # TVM raises many kinds
         return failed_sample(name, error)
 
