@@ -32,7 +32,7 @@ from tunehub_builder.networks.network import Network
 _TOKENS = 1000
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array]], Array]
-EXTRAS = ("images", "groups", "sums", "bytes")
+EXTRAS = ("images", "groups", "sums", "bytes", "attention")
 
 
 @click.command(help=__doc__)

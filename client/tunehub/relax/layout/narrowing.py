@@ -34,11 +34,11 @@ _ELEMENTWISE = frozenset(
 )
 
 
-Extra = Literal["images", "groups", "sums", "bytes"]
+Extra = Literal["images", "groups", "sums", "bytes", "attention"]
 EXTRAS: tuple[Extra, ...] = get_args(Extra)
 """What instructions for matrices compute besides, where it is asked for: right, but not yet timed. Convolutions of
 plain ``images``, of ``groups`` of channels with the shuffles behind, ``sums`` over channels; ``bytes``: maxima of
-windows and joined images in bfloat16."""
+windows and joined images in bfloat16; ``attention`` of known lengths."""
 _ASKED: ContextVar[tuple[Extra, ...]] = ContextVar("extras", default=())
 
 
@@ -113,7 +113,7 @@ class Narrowing:
         ``outputs``; None in float32. ``known``: all lengths are."""
         if outputs % LANES:
             return None
-        if self.tiles and known and depth % TILES.depth == 0:
+        if self.also("attention") and known and depth % TILES.depth == 0:
             return TILES
         return PAIRS if self.dense(depth) else None
 
