@@ -100,7 +100,7 @@ def suits(matmul: Matmul) -> bool:
     _, rows, columns, k = matmul.extents
     large = rows >= _FEWEST_ROWS and columns >= _FEWEST_COLUMNS and k >= _FEWEST_K
     plain = not (matmul.batch or matmul.rows_first or matmul.columns_first) and matmul.k_last and matmul.window == 1
-    return large and plain and all(run % COPIED == 0 for run in matmul.runs)
+    return large and plain and all(run % COPIED == 0 and run % k == 0 for run in matmul.runs)  # else a convolution
 
 
 def tiles(matmul: Matmul) -> Iterator[BulkTile]:

@@ -17,6 +17,7 @@ from tunehub.relax.nodes import static_shape, tensor_type
 
 Shape = tuple[int, int, int, int]
 _TILES_GAIN = 4.0  # times as fast as in float32, cautiously
+_WINDOWS = (PIXEL, TILES.depth)  # layouts of a plain image's convolution by instructions for matrices
 _INT8_GAIN, _PLAIN_INT8 = 3.0, 0.2  # times as fast as float32: blocked, and plain, for which there is no instruction
 
 
@@ -43,10 +44,11 @@ def conv2d(rules: Rules, call: Any) -> Operator | None:
     pairs = [(PLAIN, PLAIN), *_conv_layouts(workload, rules.blocks)]
     fixed = static_shape(data) is not None
     if fixed and rules.narrowing is not None and rules.narrowing.windows(workload):
-        pairs.append((PIXEL, TILES.depth))
+        pairs.append(_WINDOWS)
 
     def seconds(source: int, result: int) -> float:
-        if source != PIXEL and _groups(rules, workload, (source, result), fixed) is not TILES:
+        by_tiles = (source, result) == _WINDOWS or _groups(rules, workload, (source, result), fixed) is TILES
+        if not by_tiles:
             return rules.costs.conv(workload, source, result)
         return rules.costs.conv(_in_whole_blocks(workload), source, result) / _TILES_GAIN
 
@@ -112,7 +114,7 @@ def _kernel(rules: Rules, workload: ConvWorkload, choice: Choice, values: Array,
     if workload.depthwise:
         narrow = rules.narrowing is not None and rules.narrowing.depthwise
         return replace(_depthwise("depthwise_bf16" if narrow else "depthwise", values, source), narrow=narrow)
-    if source == PIXEL and result == TILES.depth:
+    if (source, result) == _WINDOWS:
         return _in_windows(values, result)
     if source == PLAIN and fixed and rules.narrowing is not None and rules.narrowing.rows(workload, result):
         return _in_rows(values, result)
