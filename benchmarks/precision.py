@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import tunehub
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan
+from tunehub.relax.layout.extras import EXTRAS, Extra, with_extras
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
@@ -32,7 +32,6 @@ from tunehub_builder.networks.network import Network
 _TOKENS = 1000
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array]], Array]
-EXTRAS = ("images", "groups", "sums", "bytes", "attention")
 
 
 @click.command(help=__doc__)
@@ -40,7 +39,7 @@ EXTRAS = ("images", "groups", "sums", "bytes", "attention")
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--inputs", default=64, show_default=True)
 @click.option("--extra", "extras", type=click.Choice(EXTRAS), multiple=True)
-def main(names: tuple[str, ...], precision: str, inputs: int, extras: tuple[str, ...]) -> None:
+def main(names: tuple[str, ...], precision: str, inputs: int, extras: tuple[Extra, ...]) -> None:
     os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
     for name in names:
         network = networks.get(name)
@@ -53,7 +52,7 @@ class WithExtras:
     """``runtime`` with what AMX computes only where it is asked for."""
 
     runtime: Tunehub
-    extras: tuple[str, ...]
+    extras: tuple[Extra, ...]
 
     @property
     def name(self) -> str:
@@ -62,18 +61,12 @@ class WithExtras:
 
     def prepare(self, network: Network, threads: int) -> Prepared:
         """See :class:`Runtime`."""
-        with _asked(self.extras):
+        with with_extras(*self.extras):
             return self.runtime.prepare(network, threads)
 
 
-def _asked(extras: Sequence[str]) -> Any:
-    from tunehub.relax.layout.narrowing import with_extras
-
-    return with_extras(*extras) if extras else nullcontext()  # type: ignore[arg-type]
-
-
 def measured_in(
-    network: Network, precision: str, plan: MeasuringPlan = PLAN, extras: tuple[str, ...] = ()
+    network: Network, precision: str, plan: MeasuringPlan = PLAN, extras: tuple[Extra, ...] = ()
 ) -> NetworkComparison:
     """``network`` in float32, in ``precision``, also with ``extras``, and in OpenVINO, if it is installed, side by
     side. Raises OSError."""
@@ -99,11 +92,11 @@ def times(found: NetworkComparison, precision: str) -> dict[str, Any]:
     }
 
 
-def agreement(network: Network, precision: str, inputs: int, extras: tuple[str, ...] = ()) -> dict[str, Any]:
+def agreement(network: Network, precision: str, inputs: int, extras: tuple[Extra, ...] = ()) -> dict[str, Any]:
     """How far the outputs in ``precision`` are from float32's, relative to the largest, at most, on ``inputs`` random
     inputs, and for how many the largest output is the same."""
     wide = _compiled(network, "float32")
-    with _asked(extras):
+    with with_extras(*extras):
         narrow = _compiled(network, precision)
     samples = [np.asarray(array) for array in network.sample_inputs().values()]
     apart, same = 0.0, 0

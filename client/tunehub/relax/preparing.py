@@ -182,7 +182,8 @@ def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowin
     """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
     if precision not in NARROW_PRECISIONS:
         return None
-    from tunehub.relax.layout.narrowing import Narrowing, asked_extras, doubt
+    from tunehub.relax.layout.extras import asked_extras
+    from tunehub.relax.layout.narrowing import Narrowing, doubt
     from tunehub.templates import amx
 
     machine = machine_for(target)

@@ -23,9 +23,8 @@ from tunehub.relax.schedule.guard import check_function
 
 NAME, BULK = "warpgroups", "bulk_copies"  # in records
 ByWarpgroups = WarpgroupTile | BulkTile
-_MARGIN = (
-    0.95  # of what other kernels should take, what those by the copy engine must promise: costs of these are newer
-)
+# Of what other kernels should take, what those by the copy engine must promise: costs of these are newer.
+_MARGIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)

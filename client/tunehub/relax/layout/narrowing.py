@@ -9,11 +9,8 @@ divides (norms, softmax, averages) reads float32.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -21,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
+from tunehub.relax.layout.extras import Extra
 from tunehub.relax.layout.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE, Groups
 from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
@@ -32,29 +30,6 @@ _WORTH = 1.15  # times as fast as in float32 products of pairs must be
 _ELEMENTWISE = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum", "clip", "nn.relu")
 )
-
-
-Extra = Literal["images", "groups", "sums", "bytes", "attention"]
-EXTRAS: tuple[Extra, ...] = get_args(Extra)
-"""What instructions for matrices compute besides, where it is asked for: right, but not yet timed. Convolutions of
-plain ``images``, of ``groups`` of channels with the shuffles behind, ``sums`` over channels; ``bytes``: maxima of
-windows and joined images in bfloat16; ``attention`` of known lengths."""
-_ASKED: ContextVar[tuple[Extra, ...]] = ContextVar("extras", default=())
-
-
-@contextmanager
-def with_extras(*extras: Extra) -> Iterator[None]:
-    """Compiles inside have these, for `python -m benchmarks.precision --extra` and tests."""
-    token = _ASKED.set(extras)
-    try:
-        yield
-    finally:
-        _ASKED.reset(token)
-
-
-def asked_extras() -> frozenset[Extra]:
-    """Those of the :func:`with_extras` around."""
-    return frozenset(_ASKED.get())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
-from tunehub.relax.layout.narrowing import EXTRAS, Narrowing, doubt, with_extras  # noqa: E402
+from tunehub.relax.layout.extras import EXTRAS, with_extras  # noqa: E402
+from tunehub.relax.layout.narrowing import Narrowing, doubt  # noqa: E402
 from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
 from tunehub.relax.preparing import prepare  # noqa: E402
