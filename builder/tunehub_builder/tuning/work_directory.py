@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from tunehub_registry.manifest import NetworkEntry
 
 FORMAT_VERSION = 1
 _RUN, _TASKS, _LOCK, _LOG = "run.json", "tasks.jsonl", "lock", "native.log"
+_GPU_LOCK = re.compile(r"gpu\d*\.lock")  # as `runner.cuda_worker.gpu_lock` names them
 Options = dict[str, str | int | float | bool]
 
 
@@ -185,7 +187,8 @@ class WorkDirectory:
         except OSError as error:
             reason = f"not usable as a work directory: {error.strerror or error}"
             raise WorkDirectoryError(self.path, reason, "give a folder that you may read and write") from error
-        if names - {_LOCK, _LOG} and _RUN not in names:
+        others = {name for name in names - {_LOCK, _LOG} if not _GPU_LOCK.fullmatch(name)}
+        if others and _RUN not in names:
             reason = f"holds other files and no {_RUN}, so it is not a work directory"
             raise WorkDirectoryError(self.path, reason, "give a new or an empty folder")
 

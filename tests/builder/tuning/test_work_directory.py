@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tunehub_builder.exceptions import WorkDirectoryError
+from tunehub_builder.tuning.runner.cuda_worker import gpu_lock
 from tunehub_builder.tuning.work_directory import (
     RunFile,
     TaskEntry,
@@ -76,6 +77,17 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkDirectoryError, match="holds other files"), WorkDirectory(tmp_path).locked(create=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("device", [0, 3])
+def test_a_folder_that_has_only_locks_is_a_new_one(tmp_path: Path, device: int) -> None:
+    lock = tmp_path / "all-gpus.lock"
+    lock.touch()
+    work = tmp_path / "work"
+    work.mkdir()
+    Path(gpu_lock(work, device)).symlink_to(lock)  # several work directories take turns at one GPU
+    with WorkDirectory(work).locked(create=True) as directory:
+        assert directory.run() is None
 
 
 def test_missing_and_unusable_folders_are_named(tmp_path: Path) -> None:
