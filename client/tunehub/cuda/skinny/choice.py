@@ -15,8 +15,10 @@ from tunehub.cuda.skinny.tile import AnyTile, SkinnyTile, StagedTile, WgmmaTile
 _ROWS = 8  # of x in an instruction
 _FOUR = 4  # bits of a weight
 _ONE_WAVE = 2 * 16 * MULTIPROCESSORS  # columns of a block of two tiles on each multiprocessor
+_WAVE_OF_THREE = 3 * 16 * MULTIPROCESSORS
 _MANY_COLUMNS = 1 << 14
 _DEEP, _LONG_SLICE, _LEAST_SLICE = 1 << 13, 256, 64  # of K
+_LONG_STAGES = 2
 _IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find
 _ANY = 1 << 31  # blocks
 _LAUNCH_S, _BYTES_PER_S = 2e-6, 4e12  # of an H200
@@ -27,9 +29,9 @@ _Row = TypeVar("_Row")
 _Choices: TypeAlias = "dict[int, tuple[tuple[int, int, int, int, int] | None, ...]]"
 _STAGED: dict[int, _Choices] = {
     4: {
-        1: ((2, 1, 8, 2, 128), *[(1, 1, 8, 2, 256)] * 3),
+        1: ((2, 1, 8, 4, 128), *[(1, 1, 8, 2, 256)] * 2, (2, 1, 8, 2, 256)),
         4: ((2, 1, 8, 2, 128), *[(2, 1, 4, 2, 256)] * 3),
-        8: ((2, 1, 8, 2, 128), *[(2, 1, 8, 1, 256)] * 3),
+        8: ((2, 1, 8, 2, 128), (2, 1, 8, 1, 256), (2, 1, 8, 2, 128), (2, 2, 4, 2, 128)),
         16: ((2, 1, 8, 2, 128), *[(2, 2, 4, 2, 128)] * 3),
         32: ((2, 1, 8, 2, 128), (2, 2, 4, 2, 128), (2, 1, 4, 2, 128), (4, 2, 2, 2, 128)),
         64: ((2, 1, 4, 2, 128), (2, 2, 4, 2, 128), (2, 4, 2, 3, 128), (2, 4, 2, 3, 128)),
@@ -42,16 +44,20 @@ _STAGED: dict[int, _Choices] = {
     },
     16: {32: (None,) * 4, 64: ((2, 2, 2, 4, 64),) * 4},
 }
-# Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one: with so many columns of
-# a block all blocks have a place at once, or fewer of them read x.
+# Of 4 bits, where all blocks have a place at once with three tiles and not with two, by the most rows.
+_OF_THREE = {1: (3, 1, 8, 4, 128), 8: (3, 1, 8, 2, 128), 16: (3, 1, 8, 2, 128)}
+# Of 4 bits likewise, by the most rows, columns and K of products that were measured one by one, where these are faster.
 _OF_PRODUCTS: dict[int, dict[tuple[int, int], tuple[int, int, int, int, int]]] = {
+    1: {(3584, 18944): (2, 1, 16, 2, 128)},
     8: {
-        (6144, 4096): (3, 1, 8, 2, 128),
+        (3072, 3072): (2, 1, 12, 2, 128),
+        (3584, 3584): (2, 1, 7, 2, 128),
         (9216, 3072): (2, 3, 4, 2, 128),
         (16384, 3072): (4, 2, 4, 2, 128),
         (28672, 4096): (4, 1, 4, 2, 256),
+        (37888, 3584): (2, 3, 4, 2, 128),
     },
-    16: {(9216, 3072): (3, 2, 4, 2, 128)},
+    16: {(9216, 3072): (3, 2, 4, 2, 128), (16384, 3072): (2, 4, 4, 2, 128)},
 }
 # Warpgroups, blocks of a cluster, stages and depth, and how many blocks there have to be, at least and at most,
 # likewise; None: another tile is faster.
@@ -93,11 +99,14 @@ def chosen(extents: SkinnyExtents, asked: int, warpgroups: bool = False) -> AnyT
 
 
 def _of_product(extents: SkinnyExtents) -> Iterator[StagedTile]:
-    """The tile that was fastest for the very product."""
+    """The tile that was fastest for the very product, or for as many columns."""
     rows = _most_rows(_STAGED[_FOUR], extents)
-    if extents.weights.bits == _FOUR and rows in _OF_PRODUCTS:
-        found = _OF_PRODUCTS[rows].get((extents.columns, extents.depth))
-        yield from () if found is None else [_staged_tile(found)]
+    if extents.weights.bits != _FOUR or rows is None:
+        return
+    three = _ONE_WAVE < extents.columns <= _WAVE_OF_THREE and extents.depth < _DEEP and _lies_in_words(extents)
+    found = _OF_PRODUCTS.get(rows, {}).get((extents.columns, extents.depth), _OF_THREE.get(rows) if three else None)
+    if found is not None:
+        yield _staged_tile(found)
 
 
 def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
@@ -106,7 +115,7 @@ def _staged(extents: SkinnyExtents) -> Iterator[StagedTile]:
     if found is not None:
         tile = _staged_tile(found)
         deep = extents.weights.bits == _FOUR and extents.rows <= _ROWS and extents.depth >= _DEEP
-        yield from _from(replace(tile, depth=_LONG_SLICE) if deep else tile)
+        yield from _from(replace(tile, depth=_LONG_SLICE, stages=_LONG_STAGES) if deep else tile)
 
 
 def _staged_tile(choice: tuple[int, int, int, int, int]) -> StagedTile:

@@ -66,6 +66,8 @@ FIRST = [
     Case((1,), 64, 1024, 4, _staged(1, 1, 4, 2, 256)),  # whole slices
     Case((9,), 100, 1056, 4, _staged(1, 2, 2, 2, 256)),  # an odd number of groups
     Case((8,), 192, 1024, 4, _staged(2, 3, 4, 2, 128)),  # columns of three warps
+    Case((1,), 100, 1024, 4, _staged(3, 1, 8, 4, 128)),  # fewer slices than stages
+    Case((16,), 96, 896, 4, _staged(3, 1, 7, 2, 128)),  # three tiles, a number of teams that is no power of two
     Case((20,), 50, 736, 4, _staged(4, 1, 2, 1, 128)),  # scales before sums
     Case((2, 9), 128, 1088, 8, _staged(2, 1, 2, 3, 128)),
     Case((33,), 40, 96, 8, _staged(2, 2, 2, 1, 64)),

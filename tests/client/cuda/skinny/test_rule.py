@@ -147,6 +147,19 @@ def test_a_product_that_was_measured_gets_its_own_tile_where_a_block_has_room_fo
     assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
 
 
+@pytest.mark.parametrize("rows,stages", [(1, 4), (5, 2), (8, 2), (16, 2)])
+def test_three_tiles_where_they_bring_all_blocks_a_place_at_once(rows: int, stages: int) -> None:
+    extents = SkinnyExtents(rows=rows, columns=5120, depth=5120, weights=QUANTISED[0])
+    own = StagedTile(tiles=3, warps=(1, 8), stages=stages, depth=128)
+    assert chosen(extents, 227 << 10, True) == chosen(replace(extents, columns=6144), 227 << 10) == own
+    others = [replace(extents, columns=each) for each in (4224, 6400)]
+    others += [replace(extents, depth=each) for each in (8192, 5152)]
+    others += [replace(extents, rows=each) for each in (4, 17)]
+    for other in others:
+        assert chosen(other, 227 << 10) != own
+    assert chosen(replace(extents, weights=QUANTISED[1]), 227 << 10) != own
+
+
 def test_a_kernel_for_clusters_says_so_and_names_its_architecture() -> None:
     served = by_rule(product((64,), 6144, 4096, 4), H200)
     assert served is not None
