@@ -3,9 +3,9 @@
 FILE (default: that of 2026-11-22, H200, to which the client's costs are fitted; kernels of 2026-11-23 write their
 results otherwise, and fits to their rows choose no better): a JSON object a line and workload: ``name``, ``kind``,
 ``extents`` (batch, rows, columns, K), ``k_last``, seconds of PyTorch's kernel (``torch_s``; null where it was not
-measured), and ``tiles``, each the fields of a WarpgroupTile, or of a BulkTile and then "bulk", and its seconds.
-Judged is each kind of workload with costs that were fitted without it: of the tiles that were measured for a
-workload, the rule's first is compared with the fastest. Needs scipy; no TVM, no GPU.
+measured), and ``tiles``, each the fields of a WarpgroupTile, or of a BulkTile, and its seconds. Judged is each kind of
+workload with costs that were fitted without it: of the tiles that were measured for a workload, the rule's first is
+compared with the fastest. Needs scipy; no TVM, no GPU.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def _matmul(item: dict[str, Any]) -> Matmul:
 
 
 def _tile(row: Sequence[Any]) -> ByWarpgroups:
-    groups, rows, columns, stages, cluster, *bulk, _ = row
+    groups, rows, columns, stages, cluster, *shared, _ = row
     fields = {"groups": tuple(groups), "rows": rows, "columns": columns, "stages": stages, "cluster": cluster}
-    return BulkTile(**fields) if bulk else WarpgroupTile(**fields)
+    return BulkTile(**fields, shared=tuple(shared[0])) if shared else WarpgroupTile(**fields)
 
 
 if __name__ == "__main__":

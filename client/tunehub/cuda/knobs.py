@@ -10,6 +10,7 @@ their own tiles; the checks of every schedule come on top.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -137,7 +138,7 @@ def read_tile(named: NamedKnobs) -> Tile | SplitTile | TensorTile | ByWarpgroups
         knobs = read_knobs(TileKnobs, fields)
         return Tile(**msgspec.structs.asdict(knobs), expected_s=0.0)
     kind: type[SplitTile | TensorTile | ByWarpgroups] = _TILES[named.template]
-    unknown = sorted(fields.keys() - set(kind.__slots__))
+    unknown = sorted(fields.keys() - {field.name for field in dataclasses.fields(kind)})
     if unknown:
         raise KnobError(f"{unknown[0]} is no knob of {named.template}")
     try:

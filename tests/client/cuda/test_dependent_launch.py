@@ -81,5 +81,18 @@ def test_a_compile_through_the_hub_has_them_and_one_without_has_not() -> None:
     assert first and set(first) == {_WAIT}
 
 
+def test_a_kernel_of_the_copy_engine_waits_before_it_asks_for_anything() -> None:
+    """What it knows of operands is an argument of the launch, which no kernel has written."""
+    x, w = (relax.Var(name, tensor_class()((extent, 2048), "float16")) for name, extent in (("x", 1024), ("w", 4096)))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.matmul(x, builder.emit(relax.op.permute_dims(w))))
+        builder.emit_func_output(result)
+    with tunehub.context(H200, registry=[str(ROOT)], verify="never"):
+        source = "".join(_sources(tvm.compile(builder.get(), H200).mod))
+    assert "cp.async.bulk.tensor" in source and _KERNEL.findall(source) == [_WAIT]
+
+
 def _sources(mod: Any) -> list[str]:
     return [source_of(mod), *(source for part in mod.imports for source in _sources(part))]

@@ -1,6 +1,6 @@
-"""A product for warpgroups whose operands the copy engine brings (TMA), written as :mod:`.kernel` is: one thread
-starts the copies of boxes of both operands, all other warpgroups multiply. A block computes one tile after the other;
-boxes of the next one arrive while the results of the last are written.
+"""A product for warpgroups whose operands the copy engine brings (TMA), written as :mod:`.kernel` is: one thread starts
+the copies of boxes of both operands, all other warpgroups multiply. Blocks of a cluster bring what they have in common
+once. A block computes one tile after the other; boxes of the next one arrive while the results of the last are written.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class _BulkWriter(_KernelWriter):
         tirx, tile = self.tirx, self.tile
         self.high, self.wide = tile.over(*self.extents[:2])
         self.clusters = tile.started(self.high * self.wide)
+        self.rank = self.whole % tile.blocks
+        self.part = self.rank % tile.cluster
+        self.first_rank = self.rank - self.part
+        of_tile = self.rank // tile.cluster
+        self.own_row, self.own_column = of_tile % tile.shared[0], of_tile // tile.shared[0]
         self._next_number()
         self.maps = [new_map(name) for name in ("a_map", "b_map")]
         shared = self._pointer(self.pool), self._pointer(self.pool, tile.shared_bytes // FLOAT - 1)
@@ -47,12 +52,12 @@ class _BulkWriter(_KernelWriter):
             tirx.AllocBuffer(self.sums),
             tirx.Bind(self.base, ptx.shared_address()(*shared, result="uint32")),
             tirx.IfThenElse(self.thread.equal(0), self._barriers(), None),
-            ring.barriers_set()(),
-            *([tirx.Bind(self.number, self.whole // tile.cluster)] if tile.cluster > 1 else []),
+            ring.barriers_set(cluster=tile.blocks > 1)(),
+            *([tirx.Bind(self.number, self.whole // tile.blocks)] if tile.cluster > 1 else []),
             self._parted(self._bringing(), self._multiplying()),
             *(self._added_up() if tile.cluster > 1 else []),
         ]
-        grid = self._grid(tirx.SeqStmt(body), (self.batch, 1), (self.whole, self.clusters * tile.cluster))
+        grid = self._grid(tirx.SeqStmt(body), (self.batch, 1), (self.whole, self.clusters * tile.blocks))
         return tirx.SeqStmt([*self._described(), grid])
 
     def _parted(self, bringing: Any, multiplying: Any) -> Any:
@@ -66,7 +71,7 @@ class _BulkWriter(_KernelWriter):
         return tirx.IfThenElse(self.thread < tile.multiplying, multiplying, brings)
 
     def _grid(self, nest: Any, along_y: tuple[Any, int], along_x: tuple[Any, Any]) -> Any:
-        rank, blocks = self.tirx.Var("rank", _INDEX), self.tile.cluster
+        rank, blocks = self.tirx.Var("rank", _INDEX), self.tile.blocks
         cluster = [(rank, blocks, "clusterCtaIdx.x")] if blocks > 1 else []
         for variable, extent, tag in (
             (self.thread, self.tile.threads, "threadIdx.x"),
@@ -80,14 +85,14 @@ class _BulkWriter(_KernelWriter):
         """What tells the copy engine where operands lie."""
         tile, found, k = self.tile, [], self.extents[2]
         for at, (element, extent) in enumerate(((self.product.a, self.extents[0]), (self.product.b, self.extents[1]))):
-            box, buffer = (DEPTH, tile.block[at]), _matrix(element, (extent, k))
+            box, buffer = (DEPTH, tile.block[at] // tile.shared[1 - at]), _matrix(element, (extent, k))
             found += described(self.maps[at], buffer, self.product.dtype, extents=(k, extent), apart=(k,), box=box)
         return found
 
     # -- tiles, one after the other
 
     def _next_number(self) -> None:
-        """A variable for the number of a tile, and its place: rows first, in bands."""
+        """A variable for the number of a cluster's tile, and its place: rows first, in bands."""
         tile, number = self.tile, self.tirx.Var("number", _INDEX)
         band = tile.band(self.high)
         if band == self.high:
@@ -95,20 +100,30 @@ class _BulkWriter(_KernelWriter):
         else:
             inside = number % (band * self.wide)
             row, column = number // (band * self.wide) * band + inside % band, inside // band
+        row, column = row * tile.shared[0] + self.own_row, column * tile.shared[1] + self.own_column
         self.number, self.first_row, self.first_column = number, row * tile.block[0], column * tile.block[1]
 
     def _over_tiles(self, body: Callable[[Any], Any]) -> Any:
-        """``body(turn)`` for each tile of a block. Where K is divided it has one, whose place all threads know."""
-        tirx, own, total = self.tirx, self.whole, self.high * self.wide
+        """``body(turn)`` for each tile of a cluster. Where K is divided it has one, whose place all threads know."""
+        tirx, own = self.tirx, self.whole // self.tile.blocks
         if self.tile.cluster > 1:
             return body(tirx.const(0, _INDEX))
         self._next_number()
-        if self.clusters == total:
+        if self.clusters == self.high * self.wide:
             return tirx.SeqStmt([tirx.Bind(self.number, own), body(tirx.const(0, _INDEX))])
         turn = tirx.Var("turn", _INDEX)
-        count = (total + (self.clusters - 1) - own) // self.clusters
         each = tirx.SeqStmt([tirx.Bind(self.number, own + turn * self.clusters), body(turn)])
-        return tirx.For(turn, tirx.const(0, _INDEX), count, 0, each)
+        return tirx.For(turn, tirx.const(0, _INDEX), self._turns(), 0, each)
+
+    def _turns(self) -> Any:
+        """Tiles of a cluster."""
+        total, own = self.high * self.wide, self.whole // self.tile.blocks
+        return (total + (self.clusters - 1) - own) // self.clusters
+
+    def _inside(self, place: Any, axis: int) -> list[Any]:
+        """The condition under which rows or columns are there; a cluster may have blocks beyond the end."""
+        extent, tile = self.extents[axis], self.tile
+        return [place < extent] if extent % (tile.block[axis] * tile.shared[axis]) else []
 
     # -- barriers
 
@@ -120,16 +135,22 @@ class _BulkWriter(_KernelWriter):
         return self._address(slot * ring.BARRIER_BYTES + self.tile.barriers_at)
 
     def _free(self, slot: Any) -> Any:
-        """That what was where they will be is read no more."""
+        """That what was where they will be is read no more, in all blocks that this one brings it to."""
         first = self.tile.barriers_at + self.tile.stages * ring.BARRIER_BYTES
         return self._address(slot * ring.BARRIER_BYTES + first)
+
+    @property
+    def _peers(self) -> int:
+        """Blocks that write into this one's memory, itself among them."""
+        rows, columns = self.tile.shared
+        return int(rows + columns - 1)
 
     def _barriers(self) -> Any:
         tile, made = self.tile, []
         for slot in range(tile.stages):
             own = self.tirx.const(slot, _INDEX)
             made.append(ring.barrier_of()(self._there(own), 1))
-            made.append(ring.barrier_of()(self._free(own), tile.multiplying // WARP))
+            made.append(ring.barrier_of()(self._free(own), tile.multiplying // WARP * self._peers))
         return sequence(made)
 
     # -- copying
@@ -140,7 +161,7 @@ class _BulkWriter(_KernelWriter):
         def one(turn: Any, step: Any) -> Any:
             at = turn * self.steps + step
             slot = at % tile.stages
-            k, start = (self.rank * self.steps + step) * DEPTH, slot * tile.stage_bytes
+            k, start = (self.part * self.steps + step) * DEPTH, slot * tile.stage_bytes
             return tirx.SeqStmt(
                 [
                     ring.passed()(self._free(slot), (at // tile.stages + 1) % 2),
@@ -150,12 +171,34 @@ class _BulkWriter(_KernelWriter):
                 ]
             )
 
-        return self._over_tiles(lambda turn: self._for(self.steps, lambda step: one(turn, step)))
+        brought = self._over_tiles(lambda turn: self._for(self.steps, lambda step: one(turn, step)))
+        return tirx.SeqStmt([brought, self._all_read()]) if self._peers > 1 and tile.cluster == 1 else brought
+
+    def _all_read(self) -> Any:
+        """Wait until all that was brought is read. Other blocks say so at this one's barriers, which it must not leave
+        before; where K is divided all wait for each other anyway."""
+        stages, brought = self.tile.stages, self._turns() * self.steps
+
+        def one(i: Any) -> Any:
+            at = brought + i
+            return ring.passed()(self._free(at % stages), (at // stages + 1) % 2)
+
+        return self._for(stages, one)
 
     def _box(self, which: int, slot: Any, start: Any, k: Any, first: Any) -> Any:
-        """Bring a box of the first (0) or second operand."""
-        described_by = self.tirx.address_of(self.maps[which])
-        return ring.box_brought()(self._address(start), described_by, self._there(slot), k, first)
+        """Bring this block's part of the first (0) or second operand, to all that have it in common."""
+        tirx, tile = self.tirx, self.tile
+        count = tile.shared[1 - which]
+        rows = tile.block[which] // count
+        own = (self.own_column, self.own_row)[which]
+        part = own * rows if count > 1 else 0
+        place = self._address(start + part * ptx.ROW_BYTES)
+        box = place, tirx.address_of(self.maps[which]), self._there(slot), k, first + part
+        if count == 1:
+            return ring.box_brought()(*box)
+        apart = tile.cluster * (tile.shared[0] if which == 0 else 1)  # of their ranks
+        bits = tirx.const(sum(1 << (apart * i) for i in range(count)), _INDEX)
+        return ring.box_shared()(*box, tirx.shift_left(bits, self.rank - own * apart))
 
     # -- multiplying
 
@@ -188,8 +231,17 @@ class _BulkWriter(_KernelWriter):
         return self._over_tiles(one)
 
     def _freed(self, slot: Any) -> Any:
-        """Each warp says that what it has read may be overwritten."""
-        return self.tirx.IfThenElse((self.thread % WARP).equal(0), ring.arrived()(self._free(slot)), None)
+        """A lane for each block that brings operands to this one says that they may be overwritten."""
+        tirx, tile = self.tirx, self.tile
+        lane, free, (rows, columns) = self.thread % WARP, self._free(slot), tile.shared
+        if self._peers == 1:
+            return tirx.IfThenElse(lane.equal(0), ring.arrived()(free), None)
+        of_column = self.part + tile.cluster * (lane + rows * self.own_column)
+        other = lane - rows
+        other = other + tirx.Cast(_INDEX, other >= self.own_column)
+        of_row = self.part + tile.cluster * (self.own_row + rows * other)
+        rank = of_column if columns == 1 else tirx.if_then_else(lane < rows, of_column, of_row)
+        return tirx.IfThenElse(lane < self._peers, ring.arrived_at()(free, rank), None)
 
     # -- results
 
@@ -251,7 +303,7 @@ class _BulkWriter(_KernelWriter):
         count = math.prod(self.tile.block) // _VECTOR // self.tile.cluster
         if count % threads:
             raise ValueError("a block writes less than its threads")
-        first, together = self.thread + self.rank * count, math.gcd(count // threads, _TOGETHER)
+        first, together = self.thread + self.part * count, math.gcd(count // threads, _TOGETHER)
 
         def some(i: Any) -> Any:
             return self._some([self._neighbours((i * together + j) * threads + first) for j in range(together)])

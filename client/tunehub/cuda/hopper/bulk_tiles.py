@@ -10,7 +10,7 @@ from itertools import product
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.hopper.ptx import COPIED, ROWS, WARPGROUP
 from tunehub.cuda.hopper.ring_code import BARRIER_BYTES
-from tunehub.cuda.hopper.tiles import DEPTH, FLOAT, HALF, SHARED_BYTES, SKEW
+from tunehub.cuda.hopper.tiles import DEPTH, FLOAT, SHARED_BYTES, SKEW, WarpgroupBlock
 from tunehub.cuda.matmul import Matmul
 
 WARP = 32
@@ -19,34 +19,31 @@ STAGED = PIECE + SKEW  # sums of a row of them
 _FEWEST_ROWS, _FEWEST_COLUMNS, _FEWEST_K = 256, 512, 2048  # of products; what is smaller gained nothing
 _WIDE = 128 * WARPGROUP  # sums of a warpgroup that leave all threads as many registers
 _BAND = 2048  # rows whose tiles are computed before those below, so that what they share stays in the cache
+_PATTERN_ROWS = 8  # of the swizzling, at whose multiples boxes begin
 _SHAPES = (  # warpgroups, and rows and columns of each
-    *(((2, 1), ROWS, columns) for columns in (128, 160, 192, 224, 256)),
-    *(((2, 1), 2 * ROWS, columns) for columns in (96, 128, 160, 192)),
+    *(((1, 1), ROWS, columns) for columns in (96, 112, 128, 144, 160, 192, 224, 256)),
+    *(((2, 1), ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)),
+    *(((2, 1), 2 * ROWS, columns) for columns in (64, 80, 96, 112, 128, 144, 160, 176, 192)),
 )
+_SHARED = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 _CLUSTERS = (1, 2, 4)
-_STAGES = (8, 7, 6, 5, 4, 3)
+_STAGES = (8, 6, 5, 4, 3)  # with 7, kernels took a quarter longer
+# Clusters of so many blocks that an H200 has places for at a time, as its driver says: blocks of one are in the same
+# part of the GPU.
+_PLACES = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 4: 30, 8: 15}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class BulkTile:
-    """The choices: ``groups`` of warpgroups along rows and columns, each of ``rows`` x ``columns``; parts of 64 of K
-    are in ``stages`` at a time. K is divided among the blocks of a ``cluster``."""
+class BulkTile(WarpgroupBlock):
+    """Of a kernel whose operands the copy engine brings. A cluster has ``shared`` blocks along rows and columns, which
+    bring what they have in common once, times ``cluster``, among which K is divided."""
 
-    groups: tuple[int, int]
-    rows: int
-    columns: int
-    stages: int
-    cluster: int = 1
+    shared: tuple[int, int] = (1, 1)
 
     @property
-    def block(self) -> tuple[int, int]:
-        """Rows and columns of a block of threads."""
-        return self.groups[0] * self.rows, self.groups[1] * self.columns
-
-    @property
-    def multiplying(self) -> int:
-        """Threads of a block that multiply."""
-        return WARPGROUP * math.prod(self.groups)
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return self.cluster * math.prod(self.shared)
 
     @property
     def registers(self) -> tuple[int, int] | None:
@@ -57,11 +54,6 @@ class BulkTile:
     def threads(self) -> int:
         """Of a block."""
         return self.multiplying + (WARP if self.registers is None else WARPGROUP)
-
-    @property
-    def stage_bytes(self) -> int:
-        """Of both operands."""
-        return sum(self.block) * DEPTH * HALF
 
     @property
     def staged_at(self) -> int:
@@ -81,17 +73,23 @@ class BulkTile:
         return self.barriers_at + 2 * BARRIER_BYTES * self.stages
 
     def over(self, rows: int, columns: int) -> tuple[int, int]:
-        """Tiles along ``rows`` and ``columns``."""
-        return math.ceil(rows / self.block[0]), math.ceil(columns / self.block[1])
+        """Clusters along ``rows`` and ``columns``."""
+        extents = zip((rows, columns), self.block, self.shared, strict=True)
+        high, wide = (math.ceil(math.ceil(extent / block) / shared) for extent, block, shared in extents)
+        return high, wide
 
-    def started(self, tiles: int) -> int:
-        """How many blocks, or clusters, are started for so many ``tiles``; each computes what is left, too. Where K is
-        divided that is all."""
-        return tiles if self.cluster > 1 else min(tiles, MULTIPROCESSORS)
+    @property
+    def resident(self) -> int:
+        """Clusters for which a large GPU has places."""
+        return _PLACES[self.blocks]
+
+    def started(self, clusters: int) -> int:
+        """How many of ``clusters`` are started; each computes what is left, too. Where K is divided that is all."""
+        return clusters if self.cluster > 1 else min(clusters, self.resident)
 
     def band(self, high: int) -> int:
-        """Of ``high`` tiles along the rows, how many are computed before those below: as many as divide them."""
-        most = max(1, _BAND // self.block[0])
+        """Of ``high`` clusters along the rows, how many are computed before those below: as many as divide them."""
+        most = max(1, _BAND // (self.block[0] * self.shared[0]))
         return max(each for each in range(1, min(high, most) + 1) if high % each == 0)
 
 
@@ -106,9 +104,11 @@ def suits(matmul: Matmul) -> bool:
 def tiles(matmul: Matmul) -> Iterator[BulkTile]:
     """Every tile that may suit ``matmul``, with as many stages as there is room for."""
     _, rows, columns, k = matmul.extents
-    for (groups, own_rows, own_columns), cluster in product(_SHAPES, _CLUSTERS):
+    for (groups, own_rows, own_columns), shared, cluster in product(_SHAPES, _SHARED, _CLUSTERS):
         for stages in _STAGES:
-            tile = BulkTile(groups=groups, rows=own_rows, columns=own_columns, stages=stages, cluster=cluster)
+            tile = BulkTile(
+                groups=groups, rows=own_rows, columns=own_columns, stages=stages, cluster=cluster, shared=shared
+            )
             if tile.shared_bytes <= SHARED_BYTES:
                 if _fits(tile, rows, columns, math.ceil(k / DEPTH)):
                     yield tile
@@ -116,14 +116,21 @@ def tiles(matmul: Matmul) -> Iterator[BulkTile]:
 
 
 def _fits(tile: BulkTile, rows: int, columns: int, steps: int) -> bool:
-    """Whether a block has less than twice what there is; K is divided where blocks do not fill the GPU otherwise."""
-    height, width = tile.block
-    if height >= 2 * rows or width >= 2 * columns:
+    """Whether a block has less than twice what there is, a cluster no block without work, boxes begin at whole
+    patterns, and K may be divided as the tile says."""
+    (height, width), (along_rows, along_columns) = tile.block, tile.shared
+    if tile.blocks not in _PLACES or height >= 2 * rows or width >= 2 * columns:
         return False
-    if tile.cluster == 1:
-        return True
-    if tile.registers is not None:
-        return False  # sums outlive the part of the kernel that has so many
-    parts = height * width // 4 // tile.cluster
-    blocks = math.prod(tile.over(rows, columns)) * tile.cluster
-    return blocks <= MULTIPROCESSORS and steps >= 4 * tile.cluster and parts % tile.multiplying == 0
+    if along_rows > math.ceil(rows / height) or along_columns > math.ceil(columns / width):
+        return False
+    if height % (along_columns * _PATTERN_ROWS) or width % (along_rows * _PATTERN_ROWS):
+        return False
+    return tile.cluster == 1 or _divides(tile, math.prod(tile.over(rows, columns)), steps)
+
+
+def _divides(tile: BulkTile, clusters: int, steps: int) -> bool:
+    """Whether K may be divided: all ``clusters`` are there at a time. Sums must not outlive the part of the kernel that
+    has so many registers."""
+    parts = math.prod(tile.block) // 4 // tile.cluster
+    few = clusters <= tile.resident and tile.registers is None
+    return few and steps >= 4 * tile.cluster and parts % tile.multiplying == 0

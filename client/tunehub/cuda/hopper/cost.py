@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tunehub.cuda.cost import MULTIPROCESSORS
 from tunehub.cuda.hopper.bulk_tiles import BulkTile
+from tunehub.cuda.hopper.ptx import ROWS
 from tunehub.cuda.hopper.tiles import AHEAD, DEPTH, HALF, SHARED_BYTES, WarpgroupTile
 from tunehub.cuda.matmul import Matmul
 from tunehub.target.gpu_architectures import REGISTERS, RESERVED_BYTES
@@ -41,15 +42,14 @@ TF32_COSTS = {  # of operands of two halves each, which are rounded in shared me
 }
 _IN_CLUSTERS = 112  # multiprocessors that clusters of 4 and 8 blocks find: those of a part of the GPU they share
 BULK_COSTS = {  # of kernels whose operands the copy engine brings
-    "launch": 0.0,
-    "products": 2.04e-13,
-    "loads": 5.13e-12,
-    "steps": 6.02e-08,
-    "rounds": 2.23e-06,
-    "joined": 2.02e-06,
-    "gathered": 7.76e-11,
-    "results": 3.47e-11,
-    "bytes": 3.19e-14,
+    "products": 2.43e-13,
+    "loads": 3.02e-12,
+    "instructions": 2.46e-08,
+    "rounds": 2.24e-06,
+    "joined": 2.45e-06,
+    "gathered": 5.55e-11,
+    "results": 2.99e-11,
+    "bytes": 5.12e-14,
 }
 
 
@@ -96,17 +96,17 @@ def counts(matmul: Matmul, tile: WarpgroupTile) -> dict[str, float]:
 
 
 def bulk_counts(matmul: Matmul, tile: BulkTile) -> dict[str, float]:
-    """As :func:`counts`, of everything in :data:`BULK_COSTS`."""
+    """As :func:`counts`, of everything in :data:`BULK_COSTS`: ``loads`` of what blocks of a cluster share each has a
+    part of, ``instructions`` are those of all warpgroups for 64 elements of K, and ``rounds`` of clusters."""
     _, rows, columns, k = matmul.extents
     height, width = tile.block
-    rounds = math.ceil(math.prod(tile.over(rows, columns)) * tile.cluster / MULTIPROCESSORS)
+    rounds = math.ceil(math.prod(tile.over(rows, columns)) / tile.resident)
     steps = rounds * math.ceil(math.ceil(k / DEPTH) / tile.cluster)
     divided = tile.cluster > 1
     return {
-        "launch": 1.0,
         "products": steps * height * width * DEPTH,
-        "loads": steps * tile.stage_bytes,
-        "steps": steps,
+        "loads": steps * (height / tile.shared[1] + width / tile.shared[0]) * DEPTH * HALF,
+        "instructions": steps * math.prod(tile.groups) * tile.rows // ROWS,
         "rounds": rounds,
         "joined": float(divided),
         "gathered": float(divided * height * width),

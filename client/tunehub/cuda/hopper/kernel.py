@@ -220,6 +220,7 @@ class _KernelWriter:
         self.whole, self.thread = (tirx.Var(name, _INDEX) for name in ("block", "thread"))
         self.batch = tirx.Var("batch", _INDEX) if batch > 1 else tirx.const(0, _INDEX)
         self.block, self.rank = self.whole // tile.cluster, self.whole % tile.cluster
+        self.first_rank = tirx.const(0, _INDEX)  # of the blocks of a cluster among which K is divided
         self.base = tirx.Var("base", "uint32")
         self.pool = self._buffer("pool", tile.shared_bytes // FLOAT, "float32", "shared.dyn")
         self.row_stride = tile.block[1] + SKEW
@@ -488,9 +489,9 @@ class _KernelWriter:
         return self.tile.cluster > 1
 
     def _total(self, place: Any) -> Any:
-        """Four sums at a place, of all blocks of a cluster."""
+        """Four sums at a place, of all blocks among which K is divided."""
         address = self.base + self.tirx.Cast("uint32", place * FLOAT)
-        return ptx.cluster_sum(self.tile.cluster)(address, result=f"float32x{_VECTOR}")
+        return ptx.cluster_sum(self.tile.cluster)(address, self.first_rank, result=f"float32x{_VECTOR}")
 
     def _value(self, row: Any, column: Any, sums: tuple[Any, Any], v: Any) -> tuple[Any, list[Any], Any]:
         total = self.tirx.BufferLoad(sums[0], [sums[1] + v])

@@ -222,17 +222,18 @@ def cluster_waited() -> Function:
 
 
 def cluster_sum(blocks: int) -> Function:
-    """The sums of four numbers at one address of the shared memory of ``blocks`` blocks of a cluster."""
+    """The sums of four numbers at one address of the shared memory of ``blocks`` blocks of a cluster, from the one of
+    the rank ``first`` on."""
     name = f"tunehub_cluster_sum_{blocks}"
     return Function(
         name,
-        f"""{INLINED} float4 {name}(unsigned from) {{
+        f"""{INLINED} float4 {name}(unsigned from, int first) {{
   float4 found = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
   for (int i = 0; i < {blocks}; ++i) {{
     float x, y, z, w;
     unsigned address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(from), "r"(i));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(from), "r"(first + i));
     asm volatile("ld.shared::cluster.v4.f32 {{%0, %1, %2, %3}}, [%4];"
                  : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address) : "memory");
     found.x += x; found.y += y; found.z += z; found.w += w;

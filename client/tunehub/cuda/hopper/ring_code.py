@@ -20,20 +20,29 @@ def barrier_of() -> Function:
     return _one(name, "unsigned at, int count", "mbarrier.init.shared::cta.b64 [%0], %1;", '"r"(at), "r"(count)')
 
 
-def barriers_set() -> Function:
-    """All threads of a block see the barriers that one has made."""
-    return _function(
-        "tunehub_ring_set",
-        "",
-        """  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  __syncthreads();""",
-    )
+def barriers_set(*, cluster: bool = False) -> Function:
+    """All threads of a block, or of a ``cluster``, see the barriers that one of each block has made."""
+    name = "tunehub_ring_set_cluster" if cluster else "tunehub_ring_set"
+    met = _MET if cluster else "  __syncthreads();"
+    return _function(name, "", f'  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");\n{met}')
 
 
 def arrived() -> Function:
     """A thread arrives at a barrier."""
     name = "tunehub_ring_arrive"
     return _one(name, "unsigned at", "mbarrier.arrive.shared::cta.b64 _, [%0];", '"r"(at)')
+
+
+def arrived_at() -> Function:
+    """A thread arrives at the barrier with this address in the block ``rank`` of its cluster: what it has read may be
+    overwritten. What it has written is not said to be there, for which all of memory would be waited for."""
+    return _function(
+        "tunehub_ring_arrive_at",
+        "unsigned at, int rank",
+        """  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");""",
+    )
 
 
 def expected(size: int) -> Function:
@@ -50,6 +59,16 @@ def box_brought() -> Function:
         "unsigned to, unsigned long long map, unsigned barrier, int x, int y",
         f"""  asm volatile("{_BOX.format(dimensions=2)} [%0], [%1, {{%3, %4}}], [%2];"
                :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y) : "memory");""",
+    )
+
+
+def box_shared() -> Function:
+    """As :func:`box_brought`, into the memory of those blocks of a cluster whose bits ``mask`` has."""
+    return _function(
+        "tunehub_ring_box_shared",
+        "unsigned to, unsigned long long map, unsigned barrier, int x, int y, int mask",
+        f"""  asm volatile("{_BOX.format(dimensions=2)}.multicast::cluster [%0], [%1, {{%3, %4}}], [%2], %5;"
+               :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "h"((unsigned short)mask) : "memory");""",
     )
 
 

@@ -29,9 +29,9 @@ _CLUSTERS = (1, 2, 4, 8)  # blocks among which K is divided
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class WarpgroupTile:
-    """The choices: ``groups`` of warpgroups along rows and columns, each of ``rows`` x ``columns``; parts of 64 of K
-    are in ``stages`` at a time. K is divided among the blocks of a ``cluster``."""
+class WarpgroupBlock:
+    """What all tiles for warpgroups choose: ``groups`` of warpgroups along rows and columns, each of ``rows`` x
+    ``columns``; parts of 64 of K are in ``stages`` at a time. K is divided among the blocks of a ``cluster``."""
 
     groups: tuple[int, int]
     rows: int
@@ -45,14 +45,24 @@ class WarpgroupTile:
         return self.groups[0] * self.rows, self.groups[1] * self.columns
 
     @property
-    def threads(self) -> int:
-        """Of a block."""
+    def multiplying(self) -> int:
+        """Threads of a block that multiply."""
         return WARPGROUP * math.prod(self.groups)
 
     @property
     def stage_bytes(self) -> int:
         """Of both operands."""
         return sum(self.block) * DEPTH * HALF
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class WarpgroupTile(WarpgroupBlock):
+    """Of a kernel whose threads all copy operands and multiply."""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.multiplying
 
     @property
     def shared_bytes(self) -> int:

@@ -18,6 +18,7 @@ from tunehub.relax.nodes import parameters
 from .emulator import _BASE, _Block
 
 _MOST_TURNS = 1_000_000
+_MOST_AHEAD = 40  # steps of a block, of which the others do none
 
 
 @dataclass
@@ -70,12 +71,16 @@ def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
         blocks = []
         for rank in range(ranks[1]):
             values = {thread: np.arange(threads), order["blockIdx.x"][0]: first + rank, ranks[0]: rank}
-            blocks.append(_BulkBlock(values, dict(named), {}, threads, maps, rng))
+            blocks.append(_BulkBlock(rank, values, dict(named), {}, threads, maps, rng))
         for block in blocks:
             block.cluster = blocks
-        running = [block.run(body) for block in blocks]
+        running = {block.rank: block.run(body) for block in blocks}
         for _ in range(_MOST_TURNS):
-            running = [one for one in running if next(one, None) is not None]
+            rank = rng.choice([*running])
+            if all(next(running[rank], None) is not None for _ in range(rng.randint(1, _MOST_AHEAD))):
+                continue
+            blocks[rank].ended = True
+            del running[rank]
             if not running:
                 break
         else:
@@ -87,10 +92,11 @@ def run_bulk(function: Any, *arrays: Any, seed: int = 0) -> None:
 
 class _BulkBlock(_Block):
     def __init__(
-        self, values: Any, buffers: Any, memory: Any, threads: int, maps: dict[int, _Map], rng: Random
+        self, rank: int, values: Any, buffers: Any, memory: Any, threads: int, maps: dict[int, _Map], rng: Random
     ) -> None:
         super().__init__(values, buffers, memory, threads)
-        self.maps, self.rng = maps, rng
+        self.rank, self.maps, self.rng = rank, maps, rng
+        self.ended = False
         self.barriers: dict[int, _Barrier] = {}
         self.met = 0
 
@@ -134,9 +140,13 @@ class _BulkBlock(_Block):
                 at = np.clip(at, 0, self.shared.size // 4 - 4)
                 return self.shared.view("float32")[at[:, None] + np.arange(4)]
             if name.startswith("tunehub_cluster_sum_"):
+                count, first = int(name.split("_")[-1]), int(np.asarray(self.value(node.args[2])))
                 at = np.broadcast_to(np.asarray(self.value(node.args[1])).astype(int) - _BASE, self.threads) // 4
                 own = np.clip(at, 0, self.shared.size // 4 - 4)[:, None] + np.arange(4)
-                return np.sum([block.shared.view("float32")[own] for block in self.cluster], axis=0)
+                blocks = [self.there(rank) for rank in range(first, first + count)]
+                return np.sum([block.shared.view("float32")[own] for block in blocks], axis=0)
+        if type(node).__name__ == "LShift":
+            return np.left_shift(self.value(node.a), self.value(node.b))
         return super().value(node)
 
     def call(self, node: Any, mask: Any) -> Any:
@@ -152,7 +162,7 @@ class _BulkBlock(_Block):
         if what == "barrier":
             count = self.one(args[1], mask)
             self.barriers[self.address(args[0], mask)] = _Barrier(count, count)
-        elif what in ("met", "set"):
+        elif what in ("met", "set", "set_cluster"):
             self.met += 1
             goal = self.met
             while any(block.met < goal for block in self.cluster):
@@ -164,11 +174,14 @@ class _BulkBlock(_Block):
             barrier.bytes += int(what.split("_")[1])
             barrier.left -= held.sum()
             barrier.check()
-        elif what == "arrive":
-            barrier = self.barriers[self.address(args[0], mask)]
-            barrier.left -= held.sum()
-            barrier.check()
-        elif what == "box":
+        elif what in ("arrive", "arrive_at"):
+            at = self.address(args[0], mask)
+            ranks = np.broadcast_to(self.value(args[1]) if what == "arrive_at" else self.rank, self.threads)[held]
+            for rank in ranks:
+                barrier = self.there(int(rank)).barriers[at]
+                barrier.left -= 1
+                barrier.check()
+        elif what in ("box", "box_shared"):
             self.bring(args, mask)
         elif what == "wait":
             barrier, parity = self.barriers[self.address(args[0], mask)], self.one(args[1], mask)
@@ -186,11 +199,16 @@ class _BulkBlock(_Block):
         else:
             raise NotImplementedError(name)
 
+    def there(self, rank: int) -> _BulkBlock:
+        """A block of the cluster, which has to be there still."""
+        assert not self.cluster[rank].ended, f"the block {rank} has ended"
+        return self.cluster[rank]
+
     def bring(self, args: Any, mask: Any) -> None:
         held = np.broadcast_to(mask, self.threads)
         assert held.sum() == 1
         to, at = self.address(args[0], mask), self.address(args[2], mask)
-        x, y = (self.one(arg, mask) for arg in args[3:])
+        x, y, *bits = (self.one(arg, mask) for arg in args[3:])
         own = self.maps[hash(args[1].args[0])]
         assert to % 1024 == 0
         box = np.zeros((own.rows, own.across), own.matrix.dtype)
@@ -199,17 +217,19 @@ class _BulkBlock(_Block):
         data = box.view("uint8")
         place = np.arange(data.size).reshape(data.shape) + to + _BASE
         place = (place ^ (place >> 7 & 7) << 4) - _BASE
-        barrier = self.barriers[at]
+        mask = bits[0] if bits else 1 << self.rank
+        for block in (self.there(rank) for rank in range(mask.bit_length()) if mask >> rank & 1):
+            barrier = block.barriers[at]
 
-        def deliver() -> None:
-            self.shared[place] = data
-            barrier.bytes -= data.size
+            def deliver(block: Any = block, barrier: Any = barrier) -> None:
+                block.shared[place] = data
+                barrier.bytes -= data.size
 
-        if self.rng.random() < 0.5:
-            deliver()
-            barrier.check()
-        else:
-            barrier.coming.append(deliver)
+            if self.rng.random() < 0.5:
+                deliver()
+                barrier.check()
+            else:
+                barrier.coming.append(deliver)
 
 
 class _Side:

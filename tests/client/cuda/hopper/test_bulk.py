@@ -35,11 +35,14 @@ from .bulk_emulator import run_bulk
 pytestmark = pytest.mark.slow
 
 TILES = {
-    "small": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3),
-    "not of whole pieces": BulkTile(groups=(1, 1), rows=64, columns=80, stages=4),
-    "two instructions": BulkTile(groups=(2, 1), rows=128, columns=64, stages=3),
+    "alone": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3),
+    "rows in common": BulkTile(groups=(1, 1), rows=64, columns=96, stages=4, shared=(1, 2)),
+    "weights in common": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, shared=(2, 1)),
+    "both": BulkTile(groups=(1, 1), rows=64, columns=32, stages=3, shared=(2, 2)),
+    "two instructions": BulkTile(groups=(2, 1), rows=128, columns=64, stages=3, shared=(1, 2)),
     "more registers": BulkTile(groups=(2, 1), rows=128, columns=192, stages=3),
     "K divided": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=4),
+    "K divided, both in common": BulkTile(groups=(2, 1), rows=64, columns=64, stages=3, cluster=2, shared=(2, 2)),
 }
 SMALL = _product(1, 200, 136, 328, transposed=(False, True))
 
@@ -75,6 +78,14 @@ def test_results_are_right(tile: str, several: bool, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.no_cover
+@pytest.mark.parametrize("shared", [(2, 1), (1, 2)])
+def test_blocks_of_a_cluster_beyond_the_end_write_nothing(shared: tuple[int, int]) -> None:
+    """Three blocks along the rows and three along the columns."""
+    tile = BulkTile(groups=(1, 1), rows=64, columns=64, stages=3, shared=shared)
+    _assert_right(_product(1, 192, 192, 256, transposed=(False, True)), tile, seed=0)
+
+
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", swept(range(3), range(60)))
 def test_random_products_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = Random(seed)
@@ -100,7 +111,16 @@ def test_a_copy_that_comes_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(bulk._BulkWriter, "_bringing", impatient)
     with pytest.raises(AssertionError):
-        _assert_right(SMALL, TILES["small"], seed=0)
+        _assert_right(SMALL, TILES["alone"], seed=0)
+
+
+@pytest.mark.no_cover
+def test_a_block_that_ends_before_others_have_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others say at its barriers that they have."""
+    nothing = Function("tunehub_ring_registers_0", "")
+    monkeypatch.setattr(bulk._BulkWriter, "_all_read", lambda _: nothing())
+    with pytest.raises(AssertionError, match="has ended"):
+        _assert_right(SMALL, TILES["both"], seed=0)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -111,13 +131,13 @@ def test_kernels_compile_with_maps_of_both_operands(tile: str) -> None:
     source = nvrtc.source_of(library)
     assert source.count("const __grid_constant__ CUtensorMap") == 4  # of a declaration and a definition
     assert "cp.async.bulk.tensor.2d" in source
-    assert ("setmaxnreg" in source) == (TILES[tile].registers is not None)
+    assert ("multicast::cluster [" in source) == (TILES[tile].shared != (1, 1))
     assert "runtime.cuTensorMapEncodeTiled" in library.inspect_source()
 
 
 def test_nothing_is_found_wrong_but_too_much_shared_memory() -> None:
     mod = _product(1, 2048, 2048, 2048, transposed=(False, True))
-    tile = BulkTile(groups=(2, 1), rows=64, columns=256, stages=4)
+    tile = BulkTile(groups=(2, 1), rows=64, columns=256, stages=4, shared=(2, 1))
     assert fault(_kernel(mod, tile), H200) == NotSimulated("a function of CUDA C++")
     found = fault(_kernel(mod, BulkTile(groups=(2, 1), rows=64, columns=256, stages=5)), H200)
     assert isinstance(found, Fault) and found.rule == "shared_memory"
@@ -128,6 +148,7 @@ def test_every_tile_of_a_large_product_fits() -> None:
     assert matmul is not None
     found = list(tiles(matmul))
     assert {tile.registers for tile in found} == {None, (24, 240)}
+    assert {tile.shared for tile in found} >= {(1, 1), (2, 1), (1, 2), (2, 2)}
     assert all(tile.shared_bytes <= 227 << 10 and tile.threads <= 384 for tile in found)
 
 
@@ -145,7 +166,7 @@ def every_other_row(rows: int, columns: int, depth: int) -> Any:
 def test_operands_that_are_no_matrices_are_refused() -> None:
     """The copy engine is told of rows that lie behind each other."""
     with pytest.raises(ValueError, match="no matrix whose rows lie behind each other"):
-        _kernel(every_other_row(300, 512, 512), TILES["small"])
+        _kernel(every_other_row(300, 512, 512), TILES["alone"])
 
 
 @pytest.mark.parametrize(

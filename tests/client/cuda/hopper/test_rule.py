@@ -15,7 +15,7 @@ from tunehub.cuda import nvrtc
 from tunehub.cuda.check import fault
 from tunehub.cuda.hopper import rule
 from tunehub.cuda.hopper.bulk_tiles import BulkTile
-from tunehub.cuda.hopper.cost import counts, seconds
+from tunehub.cuda.hopper.cost import bulk_counts, counts, seconds
 from tunehub.cuda.hopper.ptx import ARCHITECTURE, WARPGROUPS, Effect
 from tunehub.cuda.hopper.tiles import suits, tiles
 from tunehub.cuda.tensor_core import matmul_of
@@ -117,6 +117,16 @@ def test_waves_and_waiting_are_counted() -> None:
     tile = next(t for t in tiles(matmul) if t.block == (128, 256) and t.stages == 4 and t.groups == (2, 1))
     found = counts(matmul, tile)
     assert (found["rounds"], found["steps"], found["waits"]) == (2, 128, 64)  # 192 blocks on 132 multiprocessors
+
+
+@pytest.mark.parametrize(("columns", "k"), [(4096, 4096), (3584, 18944)])
+def test_a_product_of_256_rows_is_computed_at_once(columns: int, k: int) -> None:
+    """32 clusters of four blocks took twice as long as 28: there are places for 30."""
+    matmul = matmul_of(_linear(256, columns, k))
+    best = rule.best(matmul)[0][1]
+    assert isinstance(best, BulkTile) and bulk_counts(matmul, best)["rounds"] == 1
+    divided = BulkTile(groups=(2, 1), rows=64, columns=256, stages=4, cluster=4)
+    assert bulk_counts(matmul_of(_linear(256, 4096, 4096)), divided)["rounds"] == 2
 
 
 def test_effects_are_known_by_the_names_of_functions() -> None:
