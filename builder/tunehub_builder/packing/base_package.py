@@ -16,6 +16,7 @@ import msgspec
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
+from tunehub_builder.packing.left_out import keys_left_out, rejected_lines
 from tunehub_registry.licenses import license_of_both
 from tunehub_registry.manifest import Manifest, NetworkEntry, RecordSet
 from tunehub_registry.package import EVIDENCE, MANIFEST, open_package
@@ -23,13 +24,17 @@ from tunehub_registry.target import TargetDescriptor
 from tunehub_registry.tuning_curves import CURVES, curves_in
 
 
-def with_base(contents: Contents, path: Path, *, base_license: str | None = None) -> Contents:
+def with_base(
+    contents: Contents, path: Path, *, base_license: str | None = None, without: Mapping[str, str] | None = None
+) -> Contents:
     """``contents`` and everything that the package ``path`` holds, under both licences.
 
     Each record set says how it was made; the package's own provenance is that of ``contents``. Of workloads that
-    ``contents`` has evidence on, the package's records of the same tuner stay behind. ``base_license`` is for a package
-    that states none. Raises PackingError when the two do not go together or ``path`` cannot be read,
-    PackageError and FormatError when it is damaged, LicenseError when the licences make too long an expression.
+    ``contents`` has evidence on, the package's records of the same tuner stay behind, and those that come in their
+    place name its networks, too. ``without``: reasons to leave records of the package out, by how their keys begin.
+    ``base_license`` is for a package that states none. Raises PackingError when the two do not go together or ``path``
+    cannot be read, PackageError and FormatError when it is damaged, LicenseError when the licences make too long an
+    expression.
     """
     try:
         with open_package(path) as package:
@@ -40,9 +45,13 @@ def with_base(contents: Contents, path: Path, *, base_license: str | None = None
     except OSError as error:
         raise PackingError(f"{path}: {error.strerror}; give the package to build upon") from error
     _check_files(contents, manifest, files, path)
+    held = _held(manifest.record_sets, files)
     judged = {(about.tuner, about.exact) for about in map(_about, contents.evidence.splitlines()) if about.exact}
+    reasons = keys_left_out(without or {}, (about[1] for about in held if about not in judged), path)
+    left_out = {about: reasons[about[1]] for about in held if about[1] in reasons}
+    judged |= left_out.keys()
     sets, files = _without(judged, manifest.record_sets, files)
-    own = _with_free_names(contents, files)
+    own = _with_free_names(_with_known_networks(contents, held), files)
     known = tuple(with_provenance(manifest, entry) for entry in sets)
     new = tuple(with_provenance(own, entry) for entry in own.record_sets)
     return Contents(
@@ -51,14 +60,14 @@ def with_base(contents: Contents, path: Path, *, base_license: str | None = None
         networks=_merged_networks(manifest.networks, contents.networks, path),
         provenance=contents.provenance,
         files={**files, **own.files},
-        evidence=_not_judged(evidence, judged) + own.evidence,
+        evidence=_not_judged(evidence, judged) + rejected_lines(evidence, left_out) + own.evidence,
         curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
-        counts={**own.counts, "taken_along": sum(entry.count for entry in sets)},
+        counts={**own.counts, "left_out": len(left_out), "taken_along": sum(entry.count for entry in sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
 
 
-_Judged = tuple[str, str | None]  # tuner and key
+_Judged = tuple[str, str]  # tuner and key
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -66,6 +75,7 @@ class _About(msgspec.Struct, frozen=True):
 
     exact: str | None = None
     tuner: str = META_SCHEDULE
+    networks: tuple[str, ...] = ()
 
 
 def _about(line: bytes) -> _About:
@@ -75,10 +85,39 @@ def _about(line: bytes) -> _About:
         return _About()
 
 
+def _held(sets: Sequence[RecordSet], files: Mapping[str, bytes]) -> dict[_Judged, tuple[str, ...]]:
+    """The networks that a package's records name, by tuner and key."""
+    lines = ((entry.tuner, _about(line)) for entry in sets for line in files[entry.file].splitlines())
+    return {(tuner, about.exact): about.networks for tuner, about in lines if about.exact}
+
+
+def _with_known_networks(contents: Contents, held: Mapping[_Judged, tuple[str, ...]]) -> Contents:
+    """Records that name, beside their own networks, those of the records that they come in place of."""
+    tuners = {entry.file: entry.tuner for entry in contents.record_sets}
+    files = {
+        name: data if name not in tuners else b"".join(_renamed(line, tuners[name], held) for line in _lines(data))
+        for name, data in contents.files.items()
+    }
+    return replace(contents, files=files)
+
+
+def _renamed(line: bytes, tuner: str, held: Mapping[_Judged, tuple[str, ...]]) -> bytes:
+    about = _about(line)
+    networks = {*about.networks, *held.get((tuner, about.exact or ""), ())}
+    if networks == set(about.networks):
+        return line
+    record = {**msgspec.json.decode(line), "networks": sorted(networks)}
+    return msgspec.json.encode(record, order="sorted") + b"\n"
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return data.splitlines(keepends=True)
+
+
 def _not_judged(data: bytes, judged: Container[_Judged], tuner: str | None = None) -> bytes:
     """The lines that were not judged anew: records of ``tuner``, or evidence, which names its own."""
-    lines = ((line, _about(line)) for line in data.splitlines(keepends=True))
-    return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact) not in judged)
+    lines = ((line, _about(line)) for line in _lines(data))
+    return b"".join(line for line, about in lines if (tuner or about.tuner, about.exact or "") not in judged)
 
 
 def _check_files(contents: Contents, base: Manifest, files: Mapping[str, bytes], path: Path) -> None:

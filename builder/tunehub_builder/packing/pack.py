@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from tunehub_builder.backends.relax.contents import relax_contents
 from tunehub_builder.backends.relay.contents import relay_contents
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.base_package import with_base
+from tunehub_builder.packing.contents import Contents
+from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
 from tunehub_builder.tuning.work_directory import WorkDirectory
@@ -24,7 +26,7 @@ from tunehub_registry.tuning_curves import CURVES, encode_curves
 
 
 def pack_directory(
-    directory: WorkDirectory,
+    directory: WorkDirectory | None,
     version: str,
     *,
     name: str | None = None,
@@ -33,6 +35,7 @@ def pack_directory(
     profile: Path | None = None,
     license: str | None = DEFAULT_LICENSE,
     base_license: str | None = None,
+    without: Mapping[str, str] | None = None,
 ) -> BuiltPackage:
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
@@ -40,20 +43,26 @@ def pack_directory(
     ``base``, a package of the same target, all that it holds goes into the new one too, unchanged. The machine's
     profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
     expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
-    none: without it the new package states none either.
+    none: without it the new package states none either. ``without``: reasons to leave records of ``base`` out, by how
+    their keys begin; then there need be no ``directory``.
 
-    Raises PackingError: nothing is admitted, a wrong ``name`` or ``version``, a ``base`` or ``profile`` that does not
-    go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
+    Raises PackingError: nothing is admitted or left out, a wrong ``name`` or ``version``, a ``base`` or ``profile``
+    that does not go with it; WorkDirectoryError: a damaged file; PackageError, FormatError: a damaged ``base``;
     LicenseError: not an SPDX expression.
     """
-    run = directory.existing_run()
-    contents_of = relax_contents if run.relay_target is None else relay_contents
-    contents = replace(contents_of(directory, run, measured), license=license and canonical_license(license))
+    other = None if base_license is None else canonical_license(base_license)
+    if directory is not None:
+        contents = _own(directory, measured, license)
+    elif base is not None and without:
+        contents = nothing_of_its_own(base, other)
+    else:
+        raise PackingError("without a work directory, give a package (--with) and what to leave out of it (--without)")
     if name is not None and name != contents.target.name:
-        raise PackingError(f"the package of target {run.target_name} is called {contents.target.name}, not {name}")
+        raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
     if base is not None:
-        other = None if base_license is None else canonical_license(base_license)
-        contents = with_base(contents, base, base_license=other)
+        contents = with_base(contents, base, base_license=other, without=without)
+    elif without:
+        raise PackingError("--without leaves records of a package out: give it, too (--with)")
     manifest = Manifest(
         name=contents.target.name,
         version=_version(version),
@@ -68,6 +77,12 @@ def pack_directory(
     curves = {CURVES: encode_curves(contents.curves)} if contents.curves else {}
     data = pack(manifest, {**contents.files, EVIDENCE: contents.evidence, **profiles, **curves})
     return BuiltPackage(manifest=manifest, data=data, counts=contents.counts)
+
+
+def _own(directory: WorkDirectory, measured: Sequence[NetworkEvidence], license: str | None) -> Contents:
+    run = directory.existing_run()
+    contents_of = relax_contents if run.relay_target is None else relay_contents
+    return replace(contents_of(directory, run, measured), license=license and canonical_license(license))
 
 
 def _version(text: str) -> str:

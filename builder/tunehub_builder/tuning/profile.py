@@ -62,11 +62,13 @@ def measured() -> MachineProfile:
     return msgspec.convert({name: answer[name] for name in MachineProfile.__struct_fields__}, MachineProfile)
 
 
-def profile_to_pack(directory: WorkDirectory, file: Path | None, target: TargetDescriptor) -> MachineProfile | None:
-    """The profile in ``file``, else that of ``directory``, for a package of ``target``. Raises PackingError for a file
-    that holds none, or one of another CPU; WorkDirectoryError for a damaged directory."""
+def profile_to_pack(
+    directory: WorkDirectory | None, file: Path | None, target: TargetDescriptor
+) -> MachineProfile | None:
+    """The profile in ``file``, else that of ``directory``, if any, for a package of ``target``. Raises PackingError for
+    a file that holds none, or one of another CPU; WorkDirectoryError for a damaged directory."""
     if file is None:
-        return directory.profile()
+        return None if directory is None else directory.profile()
     try:
         profile = parse_profile(file.read_bytes(), str(file))
     except (OSError, FormatError) as error:

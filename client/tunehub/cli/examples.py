@@ -42,6 +42,7 @@ tunehub lock 'llvm-znver5, attested>=2'
 tunehub mirror https://example.com/hub s3://bucket/hub
 tunehub networks
 tunehub pack work/resnet --version 0.1.0
+tunehub pack --version 0.2.0 --with llvm-znver5-0.1.0.tunepkg --without '3f6a21=slower in resnet50'
 tunehub publish s3://bucket/hub packages/llvm-znver5-0.1.0.tunepkg --key publisher --online-key online
 tunehub publish s3://bucket/hub --catalogue --url https://hub.example.org
 tunehub rebuild packages/llvm-znver5-0.1.0.tunepkg work/resnet

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from tunehub.cli.group import cli
 from tunehub_builder.backends.relax.contents import judged_workloads
 from tunehub_builder.backends.relax.network_gate import network_journal
 from tunehub_builder.backends.relax.workload_gate import Verdict, verdict_journal
@@ -17,6 +20,7 @@ from tunehub_builder.gate.finalists import Distilled
 from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.base_package import with_base
 from tunehub_builder.packing.contents import Contents
+from tunehub_builder.packing.left_out import BY_HAND, keys_left_out
 from tunehub_builder.packing.network_evidence import read_network_evidence
 from tunehub_builder.packing.pack import pack_directory
 from tunehub_builder.packing.publish import publish_locally
@@ -168,6 +172,95 @@ def test_workloads_judged_again_replace_those_of_the_package_beneath(
     base.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=(older,)), _files(base)))
     with pytest.raises(PackingError, match="already holds records/meta_schedule"):
         pack_directory(directory, "0.2.0", base=base)
+
+
+def test_what_comes_in_place_of_a_record_names_its_networks_too(directory: WorkDirectory, tmp_path: Path) -> None:
+    built = pack_directory(directory, "0.1.0")
+    base, file = tmp_path / "base.tunepkg", "records/meta_schedule.jsonl"
+    base.write_bytes(built.data)
+    files = _files(base)
+    files[file] = files[file].replace(b'"networks":["tiny"]', b'"networks":["another"]')
+    base.write_bytes(pack(built.manifest, files))
+    with open_package(pack_directory(directory, "0.2.0", base=base).data) as package, package.open(file) as stream:
+        (record,) = read_records(stream, "test")
+    assert isinstance(record, ScheduleRecord) and record.networks == ("another", "tiny")
+
+
+@pytest.fixture
+def two(directory: WorkDirectory, task: TaskEntry, tmp_path: Path) -> Path:
+    """A package of two records: of ``task``, and of a key of zeros."""
+    built = pack_directory(directory, "0.1.0")
+    path, file = tmp_path / "two.tunepkg", "records/meta_schedule.jsonl"
+    path.write_bytes(built.data)
+    files = _files(path)
+    for name in (file, EVIDENCE):
+        own = [line for line in files[name].splitlines(keepends=True) if task.exact.encode() in line]
+        files[name] += b"".join(own).replace(task.exact.encode(), b"0" * 32)
+    sets = (msgspec.structs.replace(built.manifest.record_sets[0], count=2),)
+    path.write_bytes(pack(msgspec.structs.replace(built.manifest, record_sets=sets), files))
+    return path
+
+
+def test_the_next_version_can_leave_a_record_out_without_a_work_directory(
+    two: Path, task: TaskEntry, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = ["pack", "--version", "0.2.0", "--with", str(two), "--without", "000000=slower in resnet = 1.03"]
+    result = CliRunner().invoke(cli, [*command, "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "1 records, 1 left out" in result.output
+    (path,) = out.iterdir()
+    with open_package(path) as package:
+        (records,) = package.manifest.record_sets
+        lines = [line for line in package.read(records.file).splitlines() if b"0" * 32 in line]
+        with package.open(EVIDENCE) as stream:
+            found = {line.exact: line for line in read_evidence(stream, "test") if isinstance(line, RecordEvidence)}
+        assert (package.manifest.version, package.manifest.license) == ("0.2.0", "CC0-1.0")
+        assert records.provenance == package.manifest.provenance
+        assert curves_in(package)
+    assert (records.count, lines) == (1, [])
+    assert (found["0" * 32].admitted, found["0" * 32].reason) == (False, "slower in resnet = 1.03")
+    assert found[task.exact].admitted
+
+
+def test_a_record_can_be_left_out_where_others_come_along(
+    two: Path, directory: WorkDirectory, task: TaskEntry, tmp_path: Path
+) -> None:
+    work = with_templates(directory, task, tmp_path / "templates")
+    built = pack_directory(work, "0.2.0", base=two, without={task.exact: BY_HAND})
+    assert [(entry.tuner, entry.count) for entry in built.manifest.record_sets] == [
+        ("meta_schedule", 1),
+        ("template", 1),
+    ]
+    with open_package(built.data) as package, package.open(EVIDENCE) as stream:
+        lines = [line for line in read_evidence(stream, "test") if isinstance(line, RecordEvidence)]
+    admitted = [(str(line.tuner), line.admitted) for line in lines if line.exact == task.exact]
+    assert sorted(admitted) == [("UNSET", False), ("template", True)]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--without", "ffffff"], "holds no record whose key begins with ffffff"),
+        (["--without", "00000"], "give a record's key"),
+        (["--without", "../000000"], "give a record's key"),
+        ([], "give a package .--with. and what to leave out"),
+    ],
+)
+def test_what_cannot_be_left_out_is_explained(two: Path, options: list[str], reason: str) -> None:
+    result = CliRunner().invoke(cli, ["pack", "--version", "0.2.0", "--with", str(two), *options])
+    assert result.exit_code == 1
+    assert re.search(reason, " ".join(result.output.split())), result.output
+
+
+def test_a_beginning_of_two_keys_is_refused(two: Path) -> None:
+    with pytest.raises(PackingError, match="holds 2 records whose keys begin with 000000"):
+        keys_left_out({"000000": BY_HAND}, ["0" * 32, "0" * 31 + "1"], two)
+
+
+def test_without_needs_a_package(directory: WorkDirectory) -> None:
+    with pytest.raises(PackingError, match=r"give it, too \(--with\)"):
+        pack_directory(directory, "0.2.0", without={"000000": BY_HAND})
 
 
 def test_a_network_that_was_rejected_is_not_one_of_the_packages(directory: WorkDirectory) -> None:
