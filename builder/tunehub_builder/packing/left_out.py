@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,9 @@ import msgspec
 from tunehub.records.key_scheme import META_SCHEDULE
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.contents import Contents
+from tunehub_registry.evidence import RecordEvidence, encode_evidence, read_evidence
 from tunehub_registry.manifest import Manifest
-from tunehub_registry.package import open_package
+from tunehub_registry.package import EVIDENCE, open_package
 
 BY_HAND = "left out by the publisher"
 _LEAST = 6  # hexadecimal digits that name a record
@@ -49,13 +51,15 @@ def keys_left_out(wanted: Mapping[str, str], held: Iterable[str], path: Path) ->
 
 
 def rejected_lines(data: bytes, reasons: Mapping[tuple[str, str], str]) -> bytes:
-    """The lines of evidence on records by tuner and key, no longer admitted for some ``reasons``."""
+    """The lines of evidence on records by tuner and key, no longer admitted for some ``reasons``. Raises FormatError
+    for a reason that no evidence may hold."""
     found = []
-    for line in map(msgspec.json.decode, data.splitlines()):
-        about = line.get("tuner", META_SCHEDULE), line.get("exact")
-        if about in reasons:
-            found.append({**line, "admitted": False, "reason": reasons[about]})
-    return b"".join(msgspec.json.encode(line, order="sorted") + b"\n" for line in found)
+    for line in read_evidence(BytesIO(data), EVIDENCE):
+        if isinstance(line, RecordEvidence):
+            reason = reasons.get((line.tuner or META_SCHEDULE, line.exact))
+            if reason is not None:
+                found.append(msgspec.structs.replace(line, admitted=False, reason=reason))
+    return b"".join(map(encode_evidence, found))
 
 
 def nothing_of_its_own(path: Path, base_license: str | None) -> Contents:

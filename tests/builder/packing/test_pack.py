@@ -244,6 +244,7 @@ def test_a_record_can_be_left_out_where_others_come_along(
         (["--without", "ffffff"], "holds no record whose key begins with ffffff"),
         (["--without", "00000"], "give a record's key"),
         (["--without", "../000000"], "give a record's key"),
+        (["--without", "000000=" + "x" * 100_000], "evidence: "),
         ([], "give a package .--with. and what to leave out"),
     ],
 )
