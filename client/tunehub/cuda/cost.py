@@ -58,6 +58,13 @@ DEFAULT_COSTS = {
     "window_work": 4.08e-09,
     "bytes": 5.96e-13,
 }
+# So much of what both costs give is the launch of a kernel by itself, as the times were that they were fitted to.
+# Kernels behind others, in a CUDA graph, take so much less: 14 tiles of less than 3.4 µs, and six of TVM's own.
+LAUNCHES_S = (2.0e-6, 1.4e-6)
+SHORT_SUM = (
+    16  # products: with so few TVM's own schedule for products with a vector has next to nothing for its threads
+)
+_VECTOR_LAUNCH_S, _VECTOR_BYTES_A_S = 2.8e-6, 1e12  # of that schedule, of batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,13 +186,15 @@ def shared_bytes(problem: Problem, tiles: Tiles) -> Array:
 
 
 def default_s(problem: Problem) -> float | None:
-    """What TVM's own schedule is expected to take; None when its rule for matmuls does not fit.
+    """What TVM's own schedule is expected to take; None when neither its rule for matmuls nor that for products with a
+    vector fits.
 
     It then takes several times as long as a tile: in 29 of 29 workloads, convolutions in groups, 3.9 times at least.
     """
     shape = matrix_shape(problem)
     if shape is None:
-        return None
+        vectors = _is_batch_of_vectors(problem) and problem.summands > SHORT_SUM
+        return _VECTOR_LAUNCH_S + problem.bytes / _VECTOR_BYTES_A_S if vectors else None
     found = default_counts(problem, shape)
     return math.fsum(DEFAULT_COSTS[name] * found[name] for name in DEFAULT_COSTS)
 
@@ -218,6 +227,12 @@ def matrix_shape(problem: Problem) -> tuple[int, int, int] | None:
 
     rows, columns, batch = size(first - second), size(second - first), size(first & second)
     return None if min(rows, columns) == 1 and batch > 1 else (batch, rows, columns)
+
+
+def _is_batch_of_vectors(problem: Problem) -> bool:
+    """Whether these are several products with a vector: no windows, no groups."""
+    terms = [terms for operand in problem.operands for terms in operand.index]
+    return all(len(each) <= 1 and all(term.divisor == 1 for term in each) for each in terms)
 
 
 def _product(columns: Any) -> Array:

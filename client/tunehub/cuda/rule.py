@@ -10,7 +10,18 @@ from itertools import product
 
 import numpy as np
 
-from tunehub.cuda.cost import Array, Problem, Tiles, as_tiles, default_s, matrix_shape, seconds, shared_bytes
+from tunehub.cuda.cost import (
+    LAUNCHES_S,
+    SHORT_SUM,
+    Array,
+    Problem,
+    Tiles,
+    as_tiles,
+    default_s,
+    matrix_shape,
+    seconds,
+    shared_bytes,
+)
 from tunehub.records.never_worse import GUESS_MARGIN, against_guess
 
 UNROLLED = 512  # steps of loops in one another that become straight code
@@ -53,10 +64,10 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
 
     ``covering``: tiles may go beyond the ends of loops, where this promises more, by the margin of every guess, than
     those that divide them. Raises NoTileError when TVM's own schedule should take as little, within that margin, when
-    no tile is within bounds, and for matmuls with a vector, which TVM does well.
+    no tile is within bounds, and for matmuls with a vector, which TVM does well unless sums are short.
     """
     shape = matrix_shape(problem)
-    if shape is not None and min(shape[1:]) == 1:
+    if shape is not None and min(shape[1:]) == 1 and problem.summands > SHORT_SUM:
         raise NoTileError("TVM's own schedule serves matmuls with a vector")
     best = next(iter(ranked(problem, shared_memory=shared_memory, threads=threads, count=1)), None)
     if covering and _is_uneven(problem):
@@ -64,7 +75,7 @@ def tile_for(problem: Problem, *, shared_memory: int, threads: int, covering: bo
     if best is None:
         raise NoTileError(f"no tile of {problem.spatial} divides its loops and is within bounds")
     default = default_s(problem)
-    against = None if default is None else against_guess(best.expected_s, default)
+    against = None if default is None else against_guess(best.expected_s, default, launches_s=LAUNCHES_S)
     if against is not None:
         raise NoTileError(against)
     return best

@@ -49,6 +49,7 @@ PLAIN_COSTS = {
     "window_steps": 6.46e-08,
     "bytes": 5.1e-13,
 }
+LAUNCHES_S = (1.6e-6, 0.8e-6)  # as :data:`tunehub.cuda.cost.LAUNCHES_S`
 
 
 def seconds(matmul: Matmul, tile: TensorTile) -> float:

@@ -5,6 +5,7 @@ least, where that promises to beat TVM's own schedule."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Any
 
@@ -13,7 +14,7 @@ from tunehub.cuda.hopper import rule as warpgroups
 from tunehub.cuda.matmul import Matmul
 from tunehub.cuda.rule import NoTileError
 from tunehub.cuda.tensor_core import TensorTile, apply, matmul_of, tiles
-from tunehub.cuda.tensor_core_cost import default_s, seconds
+from tunehub.cuda.tensor_core_cost import LAUNCHES_S, default_s, seconds
 from tunehub.cuda.tiles import is_narrow, narrow_s
 from tunehub.records.never_worse import against_guess
 from tunehub.relax.intrinsics import import_intrinsics
@@ -41,7 +42,7 @@ def by_rule(mod: Any, target: Any) -> tuple[Any, float] | None:
     plain = narrow_s(mod, target) if is_narrow(columns, k) else None
     for tile in ranked(matmul, _ATTEMPTS):
         expected = seconds(matmul, tile)
-        against = against_guess(expected, default)
+        against = against_guess(expected, default, launches_s=LAUNCHES_S)
         if against is not None:
             raise NoTileError(against)
         if plain is not None and plain < expected:
@@ -73,13 +74,29 @@ def checked(mod: Any, matmul: Matmul, tile: TensorTile) -> Any:
 
 
 def by_warpgroups(mod: Any, target: Any) -> tuple[Any, float] | None:
-    """As :func:`by_rule`, by a kernel for warpgroups; None where the GPU has none or where tiles of this sketch should
-    take as little. Raises as :func:`tunehub.cuda.hopper.rule.by_rule`: tiles of this sketch may do then."""
+    """As :func:`by_rule`, by a kernel for warpgroups; None where the GPU has none or where tiles of this sketch, or
+    plain ones of few columns, should take as little. Raises as :func:`tunehub.cuda.hopper.rule.by_rule`: others may do
+    then."""
     matmul = warpgroups.matmul_in(mod)
     own = None if matmul is None else warpgroups.expected_s(matmul, target)
-    if matmul is None or own is None or own >= min((seconds(matmul, t) for t in ranked(matmul, 1)), default=math.inf):
+    if matmul is None or own is None or own >= min(_others_s(mod, matmul, target, own), default=math.inf):
         return None
     return warpgroups.by_rule(mod, matmul, target)
+
+
+def _others_s(mod: Any, matmul: Matmul, target: Any, own: float | None) -> Iterator[float]:
+    """Seconds that ``mod`` should take by tiles of this sketch, which has no bfloat16, and by plain tiles, where a
+    kernel for warpgroups should take ``own``.
+
+    Where there is one, tiles of this sketch are no choice for windows of images with channels last: six took 1.2 to 3.3
+    times as long, up to four times what they promise; of 188 such records all but one are for warpgroups."""
+    *_, columns, k = matmul.extents
+    has_windows = matmul.runs[0] < k
+    if matmul_of(mod) is not None and not (has_windows and own is not None):
+        yield from (seconds(matmul, tile) for tile in ranked(matmul, 1))
+    plain = narrow_s(mod, target) if own is None or is_narrow(columns, k) else None
+    if plain is not None:
+        yield plain
 
 
 def promised_s(mod: Any, target: Any) -> float | None:
@@ -89,10 +106,9 @@ def promised_s(mod: Any, target: Any) -> float | None:
     matmul = warpgroups.matmul_in(mod)
     if matmul is None:
         return None
-    *_, columns, k = matmul.extents
-    known = [warpgroups.expected_s(matmul, target), narrow_s(mod, target) if is_narrow(columns, k) else None]
-    known += [seconds(matmul, tile) for tile in ranked(matmul, 1)]
-    return min((each for each in known if each is not None), default=None)
+    own = warpgroups.expected_s(matmul, target)
+    known = [*([] if own is None else [own]), *_others_s(mod, matmul, target, own)]
+    return min(known, default=None)
 
 
 def ranked(matmul: Matmul, count: int) -> list[TensorTile]:

@@ -90,15 +90,16 @@ def is_narrow(columns: int, k: int) -> bool:
 
 
 def narrow_s(mod: Any, target: Any) -> float | None:
-    """Seconds that a product in half precision that :func:`is_narrow` should take by the rule's tile; None where the
-    rule leaves it to TVM."""
+    """Seconds that a product in half precision that :func:`is_narrow`, or in bfloat16, should take by the rule's tile;
+    None where the rule leaves it to TVM."""
     sums = sums_of(mod, narrow=True)
     return None if sums is None else others_s(sums, target)[0]
 
 
 def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
     """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
-    ``narrow``: also products in half precision that are :func:`is_narrow`."""
+    ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16, for which the sketch for
+    tensor cores has nothing."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if reduces(block)]
@@ -303,7 +304,7 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
 
     Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
-    ``narrow`` ones.
+    ``narrow`` ones and those in bfloat16.
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
@@ -323,7 +324,8 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     assert first is not None and second is not None
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
     shape = None if types == {"float32"} else matrix_shape(problem)
-    if shape is not None and not (narrow and wide and is_narrow(shape[-1], problem.summands)):
+    taken = types == {"bfloat16"} or (shape is not None and is_narrow(shape[-1], problem.summands))
+    if shape is not None and not (narrow and wide and taken):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
     return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)

@@ -179,11 +179,28 @@ def test_kinds_of_products() -> None:
     assert default_s(conv(64, 28, 64, 3, groups=64)) is None
 
 
-def test_vectors_and_tiny_products_are_left_to_tvm() -> None:
+def batch_of_vectors(batch: int, columns: int, depth: int) -> Problem:
+    own, k, column = ((Term(loop=loop, scale=1),) for loop in (0, 3, 2))
+    rows = Operand(shape=(batch, 1, depth), index=(own, (), k))
+    matrices = Operand(shape=(batch, depth, columns), index=(own, k, column))
+    return Problem(spatial=(batch, 1, columns), reduction=(depth,), operands=(rows, matrices))
+
+
+def test_vectors_are_left_to_tvm_unless_sums_are_short() -> None:
     with pytest.raises(NoTileError, match="matmuls with a vector"):
         tile_for(matmul(1, 1000, 2048), **LIMITS)
     with pytest.raises(NoTileError, match=r"a guess must promise 1\.25 times"):
-        tile_for(matmul(32, 32, 16), **LIMITS)
+        tile_for(batch_of_vectors(8, 16, 98), **LIMITS)
+    for problem in (matmul(128, 1, 7), batch_of_vectors(3, 16, 8)):
+        assert tile_for(problem, **LIMITS).expected_s > 0
+
+
+def test_a_launch_by_itself_does_not_count() -> None:
+    """Of 3.3 and 3.1 µs by themselves 1.3 and 1.7 µs are left behind other kernels, as was measured."""
+    small = matmul(32, 32, 16)
+    assert tile_for(small, **LIMITS).expected_s > (default_s(small) or 0.0)
+    with pytest.raises(NoTileError, match=r"a guess must promise 1\.25 times"):
+        tile_for(matmul(784, 320, 16), **LIMITS)
 
 
 def test_prime_extents_without_a_legal_tile_are_left_to_tvm() -> None:

@@ -63,7 +63,7 @@ def test_others_serve_where_they_should_be_as_fast(monkeypatch: pytest.MonkeyPat
     matmul = matmul_of(mod)
     assert matmul is not None
     own_s = likeliest(matmul, 1)[0][1]
-    monkeypatch.setattr(split_k_rule, "others_s", lambda *_: (None, 1.2 * own_s))
+    monkeypatch.setattr(split_k_rule, "others_s", lambda *_: (None, own_s))
     with pytest.raises(NoTileError, match="a guess must promise"):
         by_rule(mod, H200)
     monkeypatch.setattr(split_k_rule, "others_s", lambda *_: (0.9 * own_s, 2 * own_s))

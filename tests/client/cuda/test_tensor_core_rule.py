@@ -120,6 +120,25 @@ def test_a_large_product_has_large_tiles_with_shared_memory_that_is_asked_for() 
     assert tile_of(export_trace(found[0].trace)) == tile
 
 
+def test_windows_with_channels_last_are_for_warpgroups() -> None:
+    """Tiles of this sketch promise less and took up to 3.3 times as long."""
+    mod = SHAPES["NHWC"]
+    matmul = matmul_of(mod)
+    assert matmul is not None and by_rule(mod, H200) is not None
+    found = tensor_core_rule.by_warpgroups(mod, H200)
+    assert found is not None and found[1] > seconds(matmul, ranked(matmul, 1)[0])
+    assert tensor_core_rule.promised_s(mod, H200) == found[1]
+
+
+@pytest.mark.parametrize(("columns", "template"), [(200, "tensor_cores"), (197, "cuda_tiles")])
+def test_bfloat16_is_for_warpgroups_or_plain_tiles(columns: int, template: str) -> None:
+    """This sketch has none: what its tiles would promise keeps nothing from others."""
+    mod = _product(1, 16, columns, 1024, transposed=(False, False), dtype="bfloat16")
+    outcome, _ = schedule_function(mod["main"], H200, EmptyLookup())
+    assert outcome.served is not None and outcome.served.template == template
+    assert outcome.served.predicted_s == tensor_core_rule.promised_s(mod, H200)
+
+
 def test_what_tvm_itself_does_well_is_left_to_it() -> None:
     """Operands that both lie along K, and rows for several blocks of 128 x 128: dlight took 72 µs, tiles 100."""
     mod = _product(1, 256, 6144, 4096, transposed=(False, True))

@@ -232,7 +232,7 @@ def test_in_half_precision_tensor_cores_serve_all_but_groups_and_few_outputs() -
 
 def test_a_rule_that_promises_little_says_so() -> None:
     with pytest.raises(NoTileError, match="a guess must promise"):
-        by_rule(_product(32, 16, 32, "none"), TARGET)
+        by_rule(_product(784, 16, 320, "none"), TARGET)
 
 
 def test_what_cannot_be_launched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_a_function_without_a_record_gets_a_tile() -> None:
 
 
 def test_the_report_says_why_there_is_none() -> None:
-    outcome, scheduled = schedule_function(_product(32, 16, 32, "none")["main"], TARGET, EmptyLookup())
+    outcome, scheduled = schedule_function(_product(784, 16, 320, "none")["main"], TARGET, EmptyLookup())
     assert (outcome.rung, scheduled) == (None, None)
     (rejected,) = outcome.rejected
     assert rejected.template == "cuda_tiles"

@@ -16,7 +16,7 @@ from tunehub.cuda.hopper.ptx import ARCHITECTURE, COPIED
 from tunehub.cuda.hopper.tiles import WarpgroupTile, suits, tiles
 from tunehub.cuda.matmul import Matmul, find_matmul
 from tunehub.cuda.nvrtc import compile_for_warpgroups
-from tunehub.cuda.tensor_core_cost import default_s
+from tunehub.cuda.tensor_core_cost import LAUNCHES_S, default_s
 from tunehub.records.never_worse import against_guess
 from tunehub.relax.nodes import main_module
 from tunehub.relax.schedule.guard import check_function
@@ -95,7 +95,7 @@ def by_rule(mod: Any, matmul: Matmul, target: Any) -> tuple[WarpgroupSchedule, f
         return None
     failure: ValueError | None = None
     for own_s, tile in best(matmul):
-        if against_guess(own_s, default_s(matmul)) is not None:
+        if against_guess(own_s, default_s(matmul), launches_s=LAUNCHES_S) is not None:
             return None
         try:
             schedule = by_tile(mod, matmul, tile, target)

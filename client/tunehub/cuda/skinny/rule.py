@@ -47,8 +47,10 @@ def by_rule(mod: Any, target: Any) -> tuple[SkinnySchedule, float] | None:
 
 
 def _check_others(mod: Any, extents: SkinnyExtents, target: Any) -> None:
-    """Raise NoTileError for what others do as fast: one row, which TVM's own schedule reads at the speed of memory, and
-    many rows on warpgroups."""
+    """Raise NoTileError for what others do as fast: one column, of which a single block would read all of x; one row,
+    which TVM's own schedule reads at the speed of memory, and many rows on warpgroups."""
+    if extents.columns == 1:
+        raise NoTileError("TVM's own schedule of a product with a vector has more blocks for one column")
     if extents.weights.group:
         return
     if extents.rows == 1:

@@ -67,6 +67,13 @@ def test_a_vector_in_half_precision_is_tvms_own() -> None:
     assert by_rule(product((1,), 64, 64, 4), H200) is not None
 
 
+@pytest.mark.parametrize("bits", [4, 16])
+def test_one_column_is_tvms_own(bits: int) -> None:
+    """A single block would read all of x: 12 µs for 64 rows of 1,888, where TVM's own schedule takes 1.8."""
+    with pytest.raises(NoTileError, match="one column"):
+        by_rule(product((64,), 1, 1888, bits), H200)
+
+
 def test_more_rows_are_left_to_warpgroups_where_there_are_some() -> None:
     mod = product((64,), 4096, 4096, 16)
     with pytest.raises(NoTileError, match="warpgroups"):
