@@ -65,7 +65,8 @@ def pack(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
-    click.echo(f"{path}: {built.counts['records']} records, {len(built.data)} bytes, sha256 {built.sha256}")
+    number = built.counts["taken_along" if directory is None else "records"]
+    click.echo(f"{path}: {number} records, {len(built.data)} bytes, sha256 {built.sha256}")
     if base is not None:
         left_out = f", {built.counts['left_out']} left out" if without else ""
         click.echo(f"taken along from {base.name}: {built.counts['taken_along']} records{left_out}")

@@ -208,7 +208,8 @@ def test_the_next_version_can_leave_a_record_out_without_a_work_directory(
     command = ["pack", "--version", "0.2.0", "--with", str(two), "--without", "000000=slower in resnet = 1.03"]
     result = CliRunner().invoke(cli, [*command, "-o", str(out)])
     assert result.exit_code == 0, result.output
-    assert "1 records, 1 left out" in result.output
+    assert "0.2.0.tunepkg: 1 records" in result.output
+    assert "taken along from two.tunepkg: 1 records, 1 left out" in result.output
     (path,) = out.iterdir()
     with open_package(path) as package:
         (records,) = package.manifest.record_sets
