@@ -62,7 +62,7 @@ def with_base(
         files={**files, **own.files},
         evidence=_not_judged(evidence, judged) + rejected_lines(evidence, left_out) + own.evidence,
         curves=(*(each for each in curves if (each.tuner, each.exact) not in judged), *own.curves),
-        counts={**own.counts, "left_out": len(left_out), "taken_along": sum(entry.count for entry in sets)},
+        counts={**own.counts, "left_out": len(left_out), **_counts(manifest.record_sets, sets)},
         license=license_of_both(_license_of(manifest, base_license, path), contents.license),
     )
 
@@ -144,6 +144,11 @@ def _without(
         else:
             del left[entry.file]
     return kept, left
+
+
+def _counts(before: Sequence[RecordSet], kept: Sequence[RecordSet]) -> dict[str, int]:
+    held, along = (sum(entry.count for entry in sets) for sets in (before, kept))
+    return {"taken_along": along, "left_behind": held - along}
 
 
 def _with_free_names(contents: Contents, taken: Container[str]) -> Contents:

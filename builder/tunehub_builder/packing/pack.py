@@ -12,7 +12,7 @@ from tunehub_builder.backends.relax.contents import relax_contents
 from tunehub_builder.backends.relay.contents import relay_contents
 from tunehub_builder.exceptions import PackingError
 from tunehub_builder.packing.base_package import with_base
-from tunehub_builder.packing.contents import Contents
+from tunehub_builder.packing.contents import Contents, nothing_admitted
 from tunehub_builder.packing.left_out import nothing_of_its_own
 from tunehub_builder.packing.publish import BuiltPackage
 from tunehub_builder.tuning.profile import profile_to_pack
@@ -40,7 +40,8 @@ def pack_directory(
     """Pack the admitted records of ``directory``, with the evidence on them and on the rejected ones.
 
     ``measured`` are end-to-end times with these records, for networks that were tuned; others are left out. With
-    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged. The machine's
+    ``base``, a package of the same target, all that it holds goes into the new one too, unchanged, but for workloads
+    that were judged anew; then none need be admitted. The machine's
     profile is that in the file ``profile``, else that of ``directory``, else that of ``base``. ``license`` is an SPDX
     expression for what comes from ``directory``, None for not stated; ``base_license`` one for a ``base`` that states
     none: without it the new package states none either. ``without``: reasons to leave records of ``base`` out, by how
@@ -61,7 +62,9 @@ def pack_directory(
         raise PackingError(f"the package of this target is called {contents.target.name}, not {name}")
     if base is not None:
         contents = with_base(contents, base, base_license=other, without=without)
-    elif without:
+    if directory is not None and not (contents.counts["records"] or contents.counts.get("left_behind")):
+        raise nothing_admitted(directory, checked=contents.counts["rejected"] > 0)
+    if without and base is None:
         raise PackingError("--without leaves records of a package out: give it, too (--with)")
     manifest = Manifest(
         name=contents.target.name,

@@ -174,6 +174,22 @@ def test_workloads_judged_again_replace_those_of_the_package_beneath(
         pack_directory(directory, "0.2.0", base=base)
 
 
+def test_the_next_version_can_lose_what_was_judged_anew_and_rejected(directory: WorkDirectory, two: Path) -> None:
+    verdict = next(verdict_journal(directory).entries())
+    verdict_journal(directory).append(msgspec.structs.replace(verdict, admitted=False, reason="slower"))
+    with pytest.raises(PackingError, match="the gate admitted no record"):
+        pack_directory(directory, "0.2.0")
+    built = pack_directory(directory, "0.2.0", base=two)
+    assert [entry.count for entry in built.manifest.record_sets] == [1]
+    with open_package(built.data) as package, package.open(EVIDENCE) as stream:
+        lines = [line for line in read_evidence(stream, "test") if isinstance(line, RecordEvidence)]
+    assert ("slower", False) in {(line.reason, line.admitted) for line in lines if line.exact == verdict.exact}
+    nothing = two.with_name("nothing.tunepkg")
+    nothing.write_bytes(built.data)
+    with pytest.raises(PackingError, match="the gate admitted no record"):
+        pack_directory(directory, "0.3.0", base=nothing)
+
+
 def test_what_comes_in_place_of_a_record_names_its_networks_too(directory: WorkDirectory, tmp_path: Path) -> None:
     built = pack_directory(directory, "0.1.0")
     base, file = tmp_path / "base.tunepkg", "records/meta_schedule.jsonl"

@@ -37,7 +37,6 @@ from tunehub_builder.gate.networks import NetworkVerdict, digest_of
 from tunehub_builder.packing.contents import (
     Contents,
     measured_with,
-    nothing_admitted,
     provenance_of,
     sorted_networks,
 )
@@ -140,7 +139,7 @@ def judged_ladders(directory: WorkDirectory, source: str) -> JudgedLadders:
 def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[NetworkEvidence]) -> Contents:
     """The records that the gate admitted and that no network speaks against, with the evidence on all.
 
-    Raises PackingError when there are none, WorkDirectoryError for a damaged file.
+    Raises PackingError for a verdict without measurements, WorkDirectoryError for a damaged file.
     """
     judged = judged_workloads(directory)
     networks = judged.network_verdicts()
@@ -148,8 +147,6 @@ def relax_contents(directory: WorkDirectory, run: RunFile, measured: Sequence[Ne
     records = [record for exact, record in found if outvoted(judged.entries[exact].task, networks) is None]
     rejected = {name for name, verdict in networks.items() if not verdict.admitted}
     ladders = judged_ladders(directory, source=run.tuner or META_SCHEDULE)
-    if not records and not ladders.records:
-        raise nothing_admitted(directory, checked=bool(judged.verdicts or ladders.verdicts))
     sets = {run.tuner or META_SCHEDULE: b"".join(map(encode_any_record, records)),
             LADDER: b"".join(map(encode_ladder_record, ladders.records))}  # fmt: skip
     numbers = {run.tuner or META_SCHEDULE: len(records), LADDER: len(ladders.records)}
