@@ -29,7 +29,7 @@ Verdict: TypeAlias = Fault | NotSimulated | None
 
 _MOST_ELEMENTS = 1 << 20  # of all parameters of an instance
 
-CHECK_VERSION = 7
+CHECK_VERSION = 8
 """Changes whenever a schedule could be judged otherwise than before."""
 
 

@@ -23,14 +23,31 @@ def impure_reduction(function: Any) -> str | None:
     """The name of a block of ``function``, a scheduled PrimFunc, that reduces and whose update is not
     ``result = result ⊕ value`` with a value that does not read the result; None when there is none.
 
-    A selection counts, too, that compares results with values and takes one of them, as that of an argmax.
+    A selection counts, too, that compares results with values and takes one of them, as that of an argmax. What the
+    update combines with must not be in the initial value, too: a bias would be added twice.
     """
     for block in blocks_in(function.body):
         if reduces(block) or block.init is not None:
             own = [buffer_of(region) for region in block.writes]
-            if not all(_combines(store, own) for store in _stores(block.body)):
+            if not all(_combines(store, own) for store in _stores(block.body)) or _begins_with_update(block):
                 return str(block.name_hint)
     return None
+
+
+def _begins_with_update(block: Any) -> bool:
+    """Whether a part of the initial value of a ``block`` is one of its update."""
+    from tvm_ffi import structural_equal
+
+    first, update = (list(_parts(body)) for body in (block.init, block.body))
+    return any(structural_equal(part, other) for part in first for other in update)
+
+
+def _parts(body: Any) -> Iterator[Any]:
+    """The operands of what a ``body`` stores, where it combines some."""
+    for store in () if body is None else _stores(body):
+        kind = type(store.value).__name__
+        if kind in _COMBINING:
+            yield from _flat(store.value, kind)
 
 
 def _stores(node: Any) -> Iterator[Any]:

@@ -40,8 +40,8 @@ def _module(*tensors: Any) -> Any:
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
-def _convolution(groups: int, channels: int = 24) -> Any:
-    """A convolution with a bias and a ReLU behind."""
+def _convolution(groups: int, channels: int = 24, *, relu: bool = True) -> Any:
+    """A convolution with a bias and, if asked for, a ReLU behind."""
     data = te.placeholder((1, channels, 7, 7), name="data")
     weight = te.placeholder((channels, channels // groups, 1, 1), name="weight")
     bias = te.placeholder((1, channels, 1, 1), name="bias")
@@ -49,7 +49,8 @@ def _convolution(groups: int, channels: int = 24) -> Any:
         sums = topi.nn.conv2d(data, weight, 1, 0, 1)
     else:
         sums = topi.nn.group_conv2d_nchw(data, weight, 1, 0, 1, groups)
-    return _module(data, weight, bias, topi.nn.relu(topi.add(sums, bias)))
+    biased = topi.add(sums, bias)
+    return _module(data, weight, bias, topi.nn.relu(biased) if relu else biased)
 
 
 def _by_dlight(mod: Any) -> Any:
@@ -81,9 +82,11 @@ def test_what_is_right_stays() -> None:
     tvm.ir.assert_structural_equal(scheduled["main"], _by_dlight(mod)["main"])
 
 
-def test_an_epilogue_inside_a_reduction_is_found() -> None:
-    """dlight puts the bias and the ReLU of a depthwise 1×1 convolution into its reduction."""
-    mod = _convolution(24)
+@pytest.mark.parametrize("relu", [True, False])
+def test_an_epilogue_inside_a_reduction_is_found(relu: bool) -> None:
+    """dlight puts the bias and the ReLU of a depthwise 1×1 convolution into its reduction; a bias alone, which it adds
+    twice, looks like one more value to add up."""
+    mod = _convolution(24, relu=relu)
     found = fault(_by_dlight(mod)["main"], TARGET)
     assert isinstance(found, Fault)
     assert found.rule == "reduction"
