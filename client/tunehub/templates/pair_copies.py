@@ -8,7 +8,7 @@ memory (16 rows of 2), or one above the other (2 rows of 16). What lies behind t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,24 +27,16 @@ _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 def copy_pairs(schedule: Any, block: Any) -> bool:
     """Let functions do what ``block`` does, whose last axes are over a multiple of 16 and over a pair. Returns whether
     they can: it copies a whole float32 tensor, pairs or what 16 of them begin with side by side."""
-    place = _order_of(schedule.get(block))
+    place = order_of(schedule.get(block), WIDE)
     if place is None:
         return False
-    *_, lanes, _ = schedule.get_loops(block)
-    around, lanes = schedule.split(lanes, [None, LANES])
-    outer = schedule.blockize(lanes)
-    schedule.annotate(around, "pragma_import_llvm", _imported())
-    old = schedule.get(outer)
-    (inside,) = (each for each in blocks_in(old.body) if len(each.iter_vars))
-    load = _load(inside.body.value)
-    first = {hash(axis.var): _zero(axis.var) for axis in inside.iter_vars}
-    _replace(schedule, outer, place, load, [replaced(index, first) for index in load.indices])
+    _replace(schedule, vector_of_groups(schedule, block, _imported()), place)
     return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _PairOrder:
-    """``beside``: the numbers of a pair are neighbours. ``row``: the axis along which rows are."""
+class GroupOrder:
+    """``beside``: the numbers of a group are neighbours. ``row``: the axis along which rows are."""
 
     beside: bool
     row: int
@@ -60,39 +52,83 @@ class _PairOrder:
         return PAIRS.size if self.beside else LANES
 
 
-def _order_of(node: Any) -> _PairOrder | None:
-    """Where pairs lie in what a block reads."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupVector:
+    """``block``: what copies 16 groups, in a schedule. ``source``: the buffer that they lie in, from ``first`` on, in
+    elements, and ``apart`` from row to row. ``rows`` and ``columns``: what there is of them from there on."""
+
+    block: Any
+    source: Any
+    first: Any
+    apart: Any
+    rows: Any
+    columns: Any
+
+    @classmethod
+    def of(cls, schedule: Any, block: Any, row: int) -> GroupVector:
+        """``row``: the axis along which rows are."""
+        (inside,) = (each for each in blocks_in(schedule.get(block).body) if len(each.iter_vars))
+        load = _load(inside.body.value)
+        zeros = {hash(axis.var): _zero(axis.var) for axis in inside.iter_vars}
+        first, source = [replaced(index, zeros) for index in load.indices], buffer_of(load)
+        shape, place = list(buffer_kind(source).shape), first[0]
+        for extent, index in zip(shape[1:], first[1:], strict=True):
+            place = place * extent + index
+        rows, columns = (shape[axis] - first[axis] for axis in (row, -1))
+        apart = math.prod(shape[row + 1 :])
+        return cls(block=block, source=source, first=place, apart=apart, rows=rows, columns=columns)
+
+
+def vector_of_groups(schedule: Any, block: Any, imported: str) -> Any:
+    """Split a vector of 16 groups from the loops of ``block``, as a block of its own; functions of LLVM IR are
+    ``imported`` around it."""
+    *_, lanes, _ = schedule.get_loops(block)
+    around, lanes = schedule.split(lanes, [None, LANES])
+    outer = schedule.blockize(lanes)
+    schedule.annotate(around, "pragma_import_llvm", imported)
+    return outer
+
+
+def order_of(node: Any, dtype: str) -> GroupOrder | None:
+    """Where groups lie in the tensor of ``dtype`` that a block reads."""
     lane, item = (axis.var for axis in node.iter_vars[-2:])
     load = _load(node.body.value)
     *outer, last = load.indices
     beside = _has(last, item)
     others = [axis for axis, index in enumerate(outer) if _has(index, lane if beside else item)]
-    if beside == _has(last, lane) or len(others) != 1 or str(buffer_kind(buffer_of(load)).dtype) != WIDE:
+    if beside == _has(last, lane) or len(others) != 1 or str(buffer_kind(buffer_of(load)).dtype) != dtype:
         return None
-    return _PairOrder(beside=beside, row=others[0])
+    return GroupOrder(beside=beside, row=others[0])
 
 
-def _replace(schedule: Any, outer: Any, place: _PairOrder, load: Any, first: Sequence[Any]) -> None:
-    """Let ``outer`` call a function for what begins at ``first`` of the tensor that ``load`` reads."""
+def _replace(schedule: Any, block: Any, place: GroupOrder) -> None:
+    """Let ``block`` call a function."""
+    from tvm import tirx
+
+    found = GroupVector.of(schedule, block, place.row)
+    name = _BESIDE if place.beside else _ABOVE
+
+    def call(to: Any) -> Any:
+        sizes = [tirx.Cast("int32", each) for each in (found.apart * FLOAT_BYTES, found.rows, found.columns)]
+        pointers = [pointer_to(to, 0, _NARROW_BYTES), pointer_to(found.source, found.first, FLOAT_BYTES)]
+        whole = tirx.Evaluate(tirx.call_extern("int32", name, *pointers, sizes[0]))
+        part = tirx.Evaluate(tirx.call_extern("int32", f"{name}_part", *pointers, *sizes))
+        return tirx.IfThenElse(tirx.And(found.rows >= place.rows, found.columns >= place.columns), whole, part)
+
+    copy_by(schedule, found, (LANES, PAIRS.size), NARROW, call)
+
+
+def copy_by(schedule: Any, found: GroupVector, shape: tuple[int, int], dtype: str, call: Callable[[Any], Any]) -> None:
+    """Let the block do what ``call`` does to the buffer of ``shape`` that it writes."""
     from tvm import ir, s_tir, tirx
 
-    source, old = buffer_of(load), schedule.get(outer)
-    shape = list(buffer_kind(source).shape)
-    whole = tirx.BufferRegion(source, [ir.Range.from_min_extent(0, extent) for extent in shape])
-    pairs = tirx.decl_buffer((LANES, PAIRS.size), NARROW, "pairs", offset_factor=1)
-    apart, position = math.prod(shape[place.row + 1 :]), first[0]
-    for extent, index in zip(shape[1:], first[1:], strict=True):
-        position = position * extent + index
-    rows, columns = (shape[axis] - first[axis] for axis in (place.row, -1))
-    sizes = [tirx.Cast("int32", each) for each in (apart * FLOAT_BYTES, rows, columns)]
-    pointers = [pointer_to(pairs, 0, _NARROW_BYTES), pointer_to(source, position, FLOAT_BYTES)]
-    name = _BESIDE if place.beside else _ABOVE
-    all_there = tirx.Evaluate(tirx.call_extern("int32", name, *pointers, sizes[0]))
-    part = tirx.Evaluate(tirx.call_extern("int32", f"{name}_part", *pointers, *sizes))
-    body = tirx.IfThenElse(tirx.And(rows >= place.rows, columns >= place.columns), all_there, part)
-    matched = [s_tir.MatchBufferRegion(pairs, old.writes[0])]
-    new = type(old)(old.iter_vars, [whole], old.writes, old.name_hint, body, None, [], matched, {})
-    schedule.state.replace(schedule.get_sref(outer), new, {old: new})
+    old = schedule.get(found.block)
+    whole = [ir.Range.from_min_extent(0, extent) for extent in buffer_kind(found.source).shape]
+    to = tirx.decl_buffer(shape, dtype, "to", offset_factor=1)
+    matched = [s_tir.MatchBufferRegion(to, old.writes[0])]
+    reads = [tirx.BufferRegion(found.source, whole)]
+    new = type(old)(old.iter_vars, reads, old.writes, old.name_hint, call(to), None, [], matched, {})
+    schedule.state.replace(schedule.get_sref(found.block), new, {old: new})
 
 
 def _load(value: Any) -> Any:

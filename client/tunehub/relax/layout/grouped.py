@@ -29,6 +29,7 @@ DENSE_INT8, DENSE_PAIRS, DENSE_TILES = "tunehub_dense_int8", "tunehub_dense_bf16
 CONV2D_INT8, CONV2D_PAIRS, CONV2D_TILES = "tunehub_conv2d_int8", "tunehub_conv2d_bf16", "tunehub_conv2d_amx"
 PIXEL = 4  # channels in a block of a plain image that instructions for matrices read
 ATTENTION_PAIRS, ATTENTION_TILES = "tunehub_attention_scores_bf16", "tunehub_attention_scores_amx"
+ATTENTION_WORDS = "tunehub_attention_scores_int8"
 _ROW_AXES = ("ic", "kh", "kw", "k0")  # the last counts one: pairs of a block of channels have more
 
 

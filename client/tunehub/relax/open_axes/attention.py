@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tunehub.relax.layout.attention.integer_kernel import BEFORE, INSIDE, QUERY_SUMS, WEIGHT_SUMS
 from tunehub.relax.layout.attention.kernel import (
     KEYS,
     MASKED,
@@ -22,18 +23,21 @@ from tunehub.relax.layout.attention.kernel import (
     WEIGHTED,
     WEIGHTS,
 )
-from tunehub.relax.layout.grouped import NARROW, PAIRS, TILES, Groups
+from tunehub.relax.layout.grouped import ATTENTION_WORDS, NARROW, TILES, WORDS, Groups
 from tunehub.relax.nodes import blocks_in, integer, main_module
-from tunehub.templates import amx, pairs
+from tunehub.templates import amx, dot_product, pairs
 from tunehub.templates.amx import Matrices
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
+from tunehub.templates.matrix_functions import BY_PAIRS, BY_WORDS, MatrixProduct, multiply_matrices
 from tunehub.templates.pair_copies import copy_pairs
 from tunehub.templates.pairs import LANES
+from tunehub.templates.word_copies import copy_words
 from tunehub.verify.precision import PRECISION
 
 NAME = "attention"  # in reports
 _MOST_SUMS = 16  # vectors of them in registers
+_GROUPED_SCORES = {**NARROW_SCORES, WORDS[4]: ATTENTION_WORDS}
 
 
 def is_attention(mod: Any) -> bool:
@@ -47,6 +51,8 @@ def lacks(mod: Any, target: Any) -> str | None:
     by = _groups(_names(mod))
     if by is None:
         return None
+    if by == WORDS[4]:
+        return dot_product.doubt(target, LANES, by.size)
     return amx.doubt(target, NARROW) if by == TILES else pairs.doubt(target)
 
 
@@ -55,19 +61,20 @@ def schedule_attention(mod: Any, machine: Machine) -> Any:
     names = _names(mod)
     by = _groups(names)
     # TVM's own loops, by which schedules are verified, keep in float32 what is rounded within the kernel
-    schedule = open_schedule(mod if by is None else main_module(mod["main"].with_attr(PRECISION, NARROW)))
+    rounds = by is not None and by.kind == NARROW
+    schedule = open_schedule(main_module(mod["main"].with_attr(PRECISION, NARROW)) if rounds else mod)
     for name in names:
         if name in (KEYS, VALUES) or name.startswith(OPERAND):
-            _copied(schedule, schedule.get_sblock(name), machine, narrow=by is not None and name in (KEYS, VALUES))
+            _copied(schedule, schedule.get_sblock(name), machine, None if name.startswith(OPERAND) else by)
     *lead, task = _result(schedule, machine)
     if by is None:
         return _wide(schedule, lead, task, machine)
-    return _narrow(schedule, lead, task, machine, by)
+    return _narrow(schedule, lead, task, machine, by, names)
 
 
 def _groups(names: Sequence[str]) -> Groups | None:
-    """How products in bfloat16 are computed."""
-    return next((by for by, name in NARROW_SCORES.items() if name in names), None)
+    """How products that are not of float32 are computed."""
+    return next((by for by, name in _GROUPED_SCORES.items() if name in names), None)
 
 
 def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> Any:
@@ -84,39 +91,43 @@ def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> An
     return schedule
 
 
-def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by: Groups) -> Any:
-    scores = NARROW_SCORES[by]
-    inside = (WEIGHTED, ROUNDED_WEIGHTS, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED)
-    for name in inside:
+def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by: Groups, names: Sequence[str]) -> Any:
+    scores, integers = _GROUPED_SCORES[by], by == WORDS[4]
+    between = [name for name in INSIDE if name in names]
+    for name in (WEIGHTED, *between, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED):
         schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
-    if by == PAIRS:
-        _place_scores(schedule, scores)
-    else:
+    if by == TILES:
         schedule.compute_at(schedule.get_sblock(scores), task, preserve_unit_loops=True)
-    schedule.compute_at(schedule.get_sblock(ROUNDED), task, preserve_unit_loops=True)
+    else:
+        _place_scores(schedule, scores)
+    for name in (name for name in BEFORE if name in names):
+        schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
     task = schedule.fuse(*lead, task)
     schedule.parallel(task)
     _softmax(schedule, machine)
+    for name in (QUERY_SUMS + SIDE, WEIGHT_SUMS + SIDE):
+        if name in names:
+            _side(schedule, name, machine)
     for name in (ROUNDED, ROUNDED_WEIGHTS, MASKED):
         _vectors(schedule, schedule.get_sblock(name), machine)
-    if by == PAIRS:
-        _by_pairs(schedule, schedule.get_sblock(scores))
-    else:
+    if by == TILES:
         _by_tiles(schedule, task, schedule.get_sblock(scores))
+    else:
+        _by_groups(schedule, schedule.get_sblock(scores), BY_WORDS if integers else BY_PAIRS)
     return schedule
 
 
-def _by_pairs(schedule: Any, scores: Any) -> None:
+def _by_groups(schedule: Any, scores: Any, by: MatrixProduct) -> None:
     """Both products, sums in registers: of a group of keys, and of one or two vectors of outputs."""
     row, group, place, step, item = schedule.get_loops(scores)[-5:]
     schedule.reorder(group, row, place, step, item)
-    pairs.multiply_matrices(schedule, schedule.blockize(row), group, rows=(-2, -3), step=-3)
+    multiply_matrices(schedule, schedule.blockize(row), group, by, rows=(-2, -3), step=-3)
     row, output, group, step, item = schedule.get_loops(schedule.get_sblock(WEIGHTED))[-5:]
     extent = int(schedule.get(output).extent)
     vectors = 2 if extent % (2 * LANES) == 0 and 2 * int(schedule.get(row).extent) <= _MOST_SUMS else 1
     part, lanes = schedule.split(output, [None, vectors * LANES])
     schedule.reorder(part, row, lanes, group, step, item)
-    pairs.multiply_matrices(schedule, schedule.blockize(row), part, rows=(-3, -2), step=-3)
+    multiply_matrices(schedule, schedule.blockize(row), part, by, rows=(-3, -2), step=-3)
 
 
 def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
@@ -151,10 +162,11 @@ def _by_tiles(schedule: Any, task: Any, scores: Any) -> None:
     amx.multiply_by_tiles(schedule, schedule.blockize(row), task, sums)
 
 
-def _copied(schedule: Any, block: Any, machine: Machine, *, narrow: bool) -> None:
+def _copied(schedule: Any, block: Any, machine: Machine, by: Groups | None) -> None:
     """A copy in groups of keys, on threads; read along what lies side by side."""
     *outer, row, last = schedule.get_loops(block)
-    if narrow and copy_pairs(schedule, block):
+    copy = copy_words if by == WORDS[4] else copy_pairs
+    if by is not None and copy(schedule, block):
         schedule.parallel(schedule.fuse(*outer))
         return
     node = schedule.get(block)

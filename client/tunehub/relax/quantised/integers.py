@@ -3,6 +3,7 @@
 * A convolution, or a product with a constant, of dequantised operands becomes one of unsigned times signed 8 bits with
   sums of 32 bits. Zero points of the data and biases of integers go into one addend, scales into one factor for each
   output; where the result is quantised at once, its scale does, too. Biases of other numbers are added behind that.
+* Attention of which all is quantised is one kernel (:mod:`tunehub.relax.quantised.attention`).
 * Operators that only move elements, or take the largest, pass integers through where both sides have one scale.
 * Signed data become unsigned ones, 128 more, which the instructions want.
 * Clipping that quantising does anyway is left out.
@@ -32,8 +33,10 @@ from tunehub.relax.nodes import (
     shape_of,
     tensor_type,
 )
+from tunehub.relax.quantised.attention import PRODUCTS, AttentionsInGraph
 from tunehub.relax.quantised.operands import (
     DEQUANTIZE,
+    NOT_CONSTANT,
     QUANTIZE,
     affine_of,
     bounds_of,
@@ -97,7 +100,7 @@ def in_integers(mod: Any, dot: DotProduct | None, note: Callable[[str], None] | 
 def _summary(written: int, kept: Counter[str]) -> str:
     total = written + kept.total()
     text = f"int8: {written} of {total} convolutions and products with quantised operands compute in integers"
-    reasons = [f"{count} in float32: {reason}" for reason, count in kept.most_common()]
+    reasons = [f"{count} in float32: {reason}" for reason, count in kept.most_common() if count]
     return "; ".join([text, *reasons])
 
 
@@ -110,7 +113,7 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         """Take over what instruction there is, and who reads each variable."""
         self._dot, self._users = dot, users
         self.written, self.kept = 0, Counter()
-        self._sums = SumsInGraph(self)
+        self._sums, self._attentions = SumsInGraph(self), AttentionsInGraph(self)
         self._shifted: set[Any] = set()  # variables that hold 128 more than they did
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -160,6 +163,11 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         second = matrix_of(self, call.args[1])
         turned = operator_of(second) == "relax.permute_dims" and len(shape_of(second) or ()) == 2
         weight = bound_value(self, second.args[0]) if turned else second
+        attention = None if self._dot is None else self._attentions.as_float(call, self._dot)
+        if attention is not None:
+            self.written += PRODUCTS
+            self.kept[NOT_CONSTANT] -= 1  # its product of queries and keys
+            return attention
         parts = parts_of(self, call.args[0])
         if parts is not None and operator_of(weight) == DEQUANTIZE:
             return self._counted(lambda dot: product(self, parts, weight, turned, dot))
@@ -276,6 +284,9 @@ class _Integers(PyExprMutator):  # type: ignore[misc]
         if operator_of(value) in _MOVING:
             inner = self._quantised_sums(value.args[0], affine, dtype)
             return None if inner is None else relax.Call(value.op, [self._emit(inner), *value.args[1:]], value.attrs)
+        attention = self._attentions.quantised(source, affine, dtype)
+        if attention is not None:
+            return attention
         steps = self._sums.steps(source, affine.scale)
         return None if steps is None else _call_quantize(steps, Affine(scale=1.0, zero=affine.zero), dtype)
 

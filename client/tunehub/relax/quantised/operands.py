@@ -21,6 +21,7 @@ from tunehub.relax.nodes import (
 from tunehub.relax.quantised.scales import LIMITS, Affine, Array, NotIntegerError, symmetric
 
 QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
+NOT_CONSTANT = "its second operand is not constant"  # for reports
 _SHAPING = ("relax.reshape", "relax.expand_dims", "relax.astype")  # of constants
 
 
@@ -49,7 +50,7 @@ def weight_of(mutator: Any, value: Any, outputs: int) -> tuple[Array, Array]:
     all). ``outputs``: their axis. NotIntegerError for others."""
     values, factors, offsets = (constant_of(mutator, argument) for argument in value.args)
     if values is None or factors is None or offsets is None:
-        raise NotIntegerError("its second operand is not constant")
+        raise NotIntegerError(NOT_CONSTANT)
     if str(values.dtype) not in LIMITS:
         raise NotIntegerError(f"its weights are {values.dtype}")
     if factors.size > 1 and int(value.attrs.axis) % values.ndim != outputs:

@@ -38,11 +38,21 @@ def model(nodes: Sequence[Any], constants: dict[str, Array], shape: tuple[int, .
     return helper.make_model(graph, opset_imports=domains, ir_version=8)
 
 
+def computed(made: Any, x: Array, *, optimised: bool = True) -> Array:
+    """What onnxruntime computes of a model of one input; ``optimised``: as it rewrites it, else node by node."""
+    options = onnxruntime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {made.graph.input[0].name: x})
+    return np.asarray(found)
+
+
 def both(made: Any, x: Array, tmp_path: Any) -> tuple[Array, Array, list[str]]:
     """What tunehub and onnxruntime compute, and the notes of the report."""
     path = tmp_path / "model.onnx"
     onnx.save(made, path)
-    expected = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    expected = computed(made, x)
     target = tunehub.host_target()
     host = descriptor_of(target)
     resolution, policy = Resolution(host=host, chosen=None), Policy(strict=True)

@@ -31,6 +31,8 @@ from tunehub.relax.layout.grouped import (
     position,
 )
 from tunehub.relax.nodes import integer, plain_extent, shape_of
+from tunehub.relax.quantised.rounding import dequantised, quantised
+from tunehub.relax.quantised.scales import Affine
 
 KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
 SCORES, MASKED = "tunehub_attention_scores", "tunehub_attention_masked"
@@ -58,6 +60,22 @@ class Step:
     number: float | None
     operand: int | None
     swapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """A step that makes an integer of ``dtype`` of each score, and a number again: of a quantised model."""
+
+    affine: Affine
+    dtype: str
+
+    def rounded(self, score: Any) -> Any:
+        """The number that is nearest to ``score``."""
+        return self.number(quantised(score, self.affine, self.dtype))
+
+    def number(self, integer: Any) -> Any:
+        """What ``integer`` stands for."""
+        return dequantised(integer, self.affine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,41 +124,32 @@ def attention(
     each score before the softmax, ``operands``: tensors that broadcast to scores. ``scores``: of a task; their groups
     divide D and the keys. ``safe``: a query whose scores are all minus infinity gets zeros.
     """
-    *lead, length, depth = _ordered(query, axes[0])
-    sizes = _Sizes(
-        lead=tuple(lead),
-        length=length,
-        depth=depth,
-        keys=_ordered(keys, axes[1])[-1],
-        outputs=_ordered(values, axes[2])[-1],
-        rows=scores.queries,
-        width=scores.keys,
-    )
+    sizes = AttentionSizes.of((query, keys, values), axes, scores)
     q, k, v = (Reordered(tensor, tuple(each)) for tensor, each in zip((query, keys, values), axes, strict=True))
     by = scores.groups
     products = _scores(sizes, q, k) if by is None else _narrow_scores(sizes, q, k, by)
-    masked = _masked(sizes, products, steps, operands)
-    most = _joined_sides(sizes, masked, te.max, MOST)
+    masked = masked_scores(sizes, lambda *i: products[i], steps, operands)
+    most = joined_sides(sizes, masked, te.max, MOST)
 
     def power(*i: Any) -> Any:
         largest = most[i[:-2]]
         return exp(masked[i] - (tirx.max(largest, tirx.const(_LOWEST, WIDE)) if safe else largest))
 
     powers = te.compute(sizes.tile, power, name=WEIGHTS)
-    total = _joined_sides(sizes, powers, te.sum, TOTAL)
+    total = joined_sides(sizes, powers, te.sum, TOTAL)
     sums = _weighted(sizes, powers, v) if by is None else _narrow_weighted(sizes, powers, v, by)
 
     def result(*i: Any) -> Any:
         *outer, row, output = i
         place = (*outer, row // sizes.rows, row % sizes.rows)
-        quotient = _element(sums, *place, output) / total[place]
+        quotient = element_at(sums, *place, output) / total[place]
         return tirx.Select(total[place] > 0, quotient, tirx.const(0, WIDE)) if safe else quotient
 
-    return te.compute((*lead, length, sizes.outputs), result, name=RESULT)
+    return te.compute((*sizes.lead, sizes.length, sizes.outputs), result, name=RESULT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Sizes:
+class AttentionSizes:
     """Extents: of axes for batch and heads, queries, their depth, keys, outputs; queries of a task, and keys of one
     group."""
 
@@ -151,6 +160,20 @@ class _Sizes:
     outputs: int
     rows: int
     width: int
+
+    @classmethod
+    def of(cls, tensors: Sequence[Any], axes: Sequence[Sequence[int]], scores: Scores) -> AttentionSizes:
+        """Of queries, keys and values, with the axes of tensors that theirs are."""
+        (*lead, length, depth), (*_, keys), (*_, outputs) = map(ordered, tensors, axes)
+        return cls(
+            lead=tuple(lead),
+            length=length,
+            depth=depth,
+            keys=keys,
+            outputs=outputs,
+            rows=scores.queries,
+            width=scores.keys,
+        )
 
     @property
     def groups(self) -> Any:
@@ -172,7 +195,7 @@ class _Sizes:
         return tirx.min(task * self.rows + row, self.length - 1)
 
 
-def _scores(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
+def _scores(sizes: AttentionSizes, query: Reordered, keys: Reordered) -> Any:
     """The products of queries and keys, which are copied into groups."""
 
     def packed(*i: Any) -> Any:
@@ -185,12 +208,12 @@ def _scores(sizes: _Sizes, query: Reordered, keys: Reordered) -> Any:
 
     def product(*i: Any) -> Any:
         *outer, task, row, group, place = i
-        return te.sum(query.at(*outer, sizes.row(task, row), k) * _element(groups, *outer, group, k, place), axis=k)
+        return te.sum(query.at(*outer, sizes.row(task, row), k) * element_at(groups, *outer, group, k, place), axis=k)
 
     return te.compute(sizes.tile, product, name=SCORES)
 
 
-def _narrow_scores(sizes: _Sizes, query: Reordered, keys: Reordered, by: Groups) -> Any:
+def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by: Groups) -> Any:
     """The same in bfloat16."""
     split = by.split(sizes.depth)
 
@@ -206,25 +229,30 @@ def _narrow_scores(sizes: _Sizes, query: Reordered, keys: Reordered, by: Groups)
 
     queries = te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.depth), rounded, name=ROUNDED)
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.width, by.size), packed, name=KEYS)
-    axes = _reduced((*split, by.size))
+    axes = reduced((*split, by.size))
 
     def product(*i: Any) -> Any:
         *outer, task, row, group, place = i
-        element = _element(queries, *outer, task, row, position(axes, (*split, by.size)))
-        factor = _element(groups, *outer, group, *axes[:-1], place, axes[-1])
+        element = element_at(queries, *outer, task, row, position(axes, (*split, by.size)))
+        factor = element_at(groups, *outer, group, *axes[:-1], place, axes[-1])
         return te.sum(element.astype(WIDE) * factor.astype(WIDE), axis=axes)
 
     return te.compute(sizes.tile, product, name=NARROW_SCORES[by])
 
 
-def _masked(sizes: _Sizes, scores: Any, steps: Sequence[Step], operands: Sequence[Any]) -> Any:
+def masked_scores(
+    sizes: AttentionSizes, score_at: Callable[..., Any], steps: Sequence[Step | Rounding], operands: Sequence[Any]
+) -> Any:
     """Scores as the softmax takes them; those behind the last key count nothing."""
     whole = [_padded(operand, sizes, at) for at, operand in enumerate(operands)]
 
     def masked(*i: Any) -> Any:
         *outer, task, row, group, place = i
-        key, score = group * sizes.width + place, scores[i]
+        key, score = group * sizes.width + place, score_at(*i)
         for step in steps:
+            if isinstance(step, Rounding):
+                score = step.rounded(score)
+                continue
             if step.operand is None:
                 other = tirx.const(step.number, WIDE)
             else:
@@ -235,19 +263,25 @@ def _masked(sizes: _Sizes, scores: Any, steps: Sequence[Step], operands: Sequenc
     return te.compute(sizes.tile, masked, name=MASKED)
 
 
-def _joined_sides(sizes: _Sizes, scores: Any, reducer: Callable[..., Any], name: str) -> Any:
-    """A maximum or sum over all keys: of each place in a group, and then of these."""
-    group, lane = te.reduce_axis((0, sizes.groups), "group"), te.reduce_axis((0, sizes.width), "lane")
-    rows = (*sizes.lead, sizes.tasks, sizes.rows)
+def joined_sides(sizes: AttentionSizes, scores: Any, reducer: Callable[..., Any], name: str) -> Any:
+    """A maximum or sum over all keys of ``scores``."""
+    return along_groups((*sizes.lead, sizes.tasks, sizes.rows), sizes.tile[-2:], lambda *i: scores[i], reducer, name)
+
+
+def along_groups(
+    rows: Sequence[Any], extents: Sequence[Any], value: Callable[..., Any], reducer: Callable[..., Any], name: str
+) -> Any:
+    """A maximum or sum for each of ``rows``, over groups and their places: of each place, and then of these."""
+    group, lane = te.reduce_axis((0, extents[0]), "group"), te.reduce_axis((0, extents[1]), "lane")
 
     def along(*i: Any) -> Any:
-        return reducer(_element(scores, *i[:-1], group, i[-1]), axis=group)
+        return reducer(value(*i[:-1], group, i[-1]), axis=group)
 
-    side = te.compute((*rows, sizes.width), along, name=name + SIDE)
-    return te.compute(rows, lambda *i: reducer(_element(side, *i, lane), axis=lane), name=name)
+    side = te.compute((*rows, extents[1]), along, name=name + SIDE)
+    return te.compute(rows, lambda *i: reducer(element_at(side, *i, lane), axis=lane), name=name)
 
 
-def _weighted(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
+def _weighted(sizes: AttentionSizes, powers: Any, values: Reordered) -> Any:
     """The sums of values, which are copied in the order of the keys' groups, zeros behind the last."""
 
     def filled(*i: Any) -> Any:
@@ -260,13 +294,13 @@ def _weighted(sizes: _Sizes, powers: Any, values: Reordered) -> Any:
 
     def weighted(*i: Any) -> Any:
         *outer, task, row, output = i
-        weight = _element(powers, *outer, task, row, part, lane)
-        return te.sum(weight * _element(groups, *outer, part, lane, output), axis=[part, lane])
+        weight = element_at(powers, *outer, task, row, part, lane)
+        return te.sum(weight * element_at(groups, *outer, part, lane, output), axis=[part, lane])
 
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def _narrow_weighted(sizes: _Sizes, powers: Any, values: Reordered, by: Groups) -> Any:
+def _narrow_weighted(sizes: AttentionSizes, powers: Any, values: Reordered, by: Groups) -> Any:
     """The same in bfloat16."""
     split = by.split(sizes.width)
 
@@ -279,26 +313,26 @@ def _narrow_weighted(sizes: _Sizes, powers: Any, values: Reordered, by: Groups) 
 
     rounded = te.compute(sizes.tile, lambda *i: powers[i].astype(NARROW), name=ROUNDED_WEIGHTS)
     groups = te.compute((*sizes.lead, sizes.groups, *split, sizes.outputs, by.size), filled, name=VALUES)
-    part, *axes = _reduced((sizes.groups, *split, by.size))
+    part, *axes = reduced((sizes.groups, *split, by.size))
 
     def weighted(*i: Any) -> Any:
         *outer, task, row, output = i
-        weight = _element(rounded, *outer, task, row, part, position(axes, (*split, by.size)))
-        value = _element(groups, *outer, part, *axes[:-1], output, axes[-1])
+        weight = element_at(rounded, *outer, task, row, part, position(axes, (*split, by.size)))
+        value = element_at(groups, *outer, part, *axes[:-1], output, axes[-1])
         return te.sum(weight.astype(WIDE) * value.astype(WIDE), axis=[part, *axes])
 
     return te.compute((*sizes.lead, sizes.tasks, sizes.rows, sizes.outputs), weighted, name=WEIGHTED)
 
 
-def _reduced(extents: Sequence[Any]) -> list[Any]:
+def reduced(extents: Sequence[Any]) -> list[Any]:
     return [te.reduce_axis((0, extent), f"k{at}") for at, extent in enumerate(extents)]
 
 
-def _element(tensor: Any, *place: Any) -> Any:
+def element_at(tensor: Any, *place: Any) -> Any:
     return tensor[place]
 
 
-def _padded(operand: Any, sizes: _Sizes, at: int) -> Any:
+def _padded(operand: Any, sizes: AttentionSizes, at: int) -> Any:
     """A tensor that scores are combined with, zeros behind its last axis; itself where that is 1."""
     shape = [plain_extent(extent) for extent in operand.shape]
     if integer(shape[-1]) == 1:
@@ -316,5 +350,5 @@ def _broadcast(tensor: Any, place: Sequence[Any]) -> Any:
     return tensor[tuple(0 if integer(extent) == 1 else at for at, extent in zip(own, shape, strict=True))]
 
 
-def _ordered(tensor: Any, axes: Sequence[int]) -> list[Any]:
+def ordered(tensor: Any, axes: Sequence[int]) -> list[Any]:
     return [plain_extent(tensor.shape[axis]) for axis in axes]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunehub.relax.layout.attention.integer_kernel import LANES
 from tunehub.relax.layout.attention.kernel import Scores
-from tunehub.relax.layout.grouped import TILES, Groups
+from tunehub.relax.layout.grouped import TILES, WORDS, Groups
 
 if TYPE_CHECKING:
     from tunehub.relax.layout.narrowing import Narrowing
@@ -17,6 +18,8 @@ _FEWEST_QUERIES = 4 * _QUERIES  # for which it does
 _OPEN = (12, 1)  # queries and vectors of keys by pairs, where their numbers are not known
 _MOST_SUMS = 15  # vectors, so that operands find registers, too
 _LATENCY = 6  # sums of pairs that start while one waits for that before
+_FEWEST_USED = 0.5  # of the scores in integers; by float32 they take four times as long
+_MOST_KEYS = 2**15  # sums of products of two bytes, of which so many fit 32 bits
 _ROWS = range(16, 33, 2)  # of two tiles, or one that is full
 
 
@@ -43,6 +46,17 @@ def chosen(lengths: Lengths, vector: int, narrowing: Narrowing | None) -> Scores
     if queries is not None and keys is not None and (queries < _FEWEST_QUERIES or keys < MANY_KEYS):
         return None  # few static scores have schedules of their own
     return Scores(_QUERIES, 2 * vector)
+
+
+def chosen_in_integers(lengths: Lengths) -> Scores | None:
+    """The scores of a task of a quantised model, with a row of ones beside its queries; None where most of what is
+    computed would be for nothing, and for lengths that are not known or that vectors and groups do not divide."""
+    if lengths.queries is None or lengths.keys is None or lengths.depth % LANES or lengths.outputs % LANES:
+        return None
+    sizes = [(rows, count * LANES) for count in (1, 2) for rows in range(_LATENCY // count, _MOST_SUMS // count)]
+    found = [(Scores(*size, WORDS[4]), _used(lengths.queries, lengths.keys, Scores(*size))) for size in sizes]
+    scores, used = max(found, key=lambda each: each[1] * each[0].queries / (each[0].queries + 1))
+    return scores if used >= _FEWEST_USED and lengths.keys <= _MOST_KEYS else None
 
 
 def _narrow(queries: int | None, keys: int | None, vector: int, by: Groups) -> Scores:

@@ -1,0 +1,115 @@
+"""Quantised attention against onnxruntime, whose products are of integers, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import tunehub
+from tunehub.templates import dot_product
+from tunehub_builder.networks import in_precision
+from tunehub_builder.networks.bert import Bert, BertConfig
+
+from .test_onnx_models import both, computed, model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        dot_product.doubt(tunehub.host_target(), 16, 4) is not None, reason="no AVX512-VNNI, or TVM is older than 0.27"
+    ),
+]
+
+Array = np.ndarray[Any, Any]
+TOKENS, HEADS, DEPTH = 37, 2, 32
+RESULT = 0.011  # a step of the result
+
+
+class Graph:
+    """Nodes in QDQ form with their constants."""
+
+    def __init__(self, dtype: str) -> None:
+        self.nodes: list[Any] = []
+        self.constants: dict[str, Array] = {}
+        self.dtype = dtype
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, [*inputs], [name], **attributes))
+        return name
+
+    def constant(self, array: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(array)
+        return name
+
+    def rounded(self, x: str, scale: float, zero: int) -> str:
+        shift = 128 if self.dtype == "int8" else 0
+        parameters = self.constant(np.float32(scale)), self.constant(np.asarray(zero - shift, self.dtype))
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, *parameters), *parameters)
+
+
+def attention(dtype: str, *, masked: bool, rounded_scores: bool = True) -> Graph:
+    """Of `x` with itself, turned about three ways; the mask is quantised, as all that is added is."""
+    graph = Graph(dtype)
+
+    def heads(scale: float, zero: int, order: list[int]) -> str:
+        own = graph.rounded(graph.add("Mul", "x", graph.constant(np.float32(30 * scale))), scale, zero)
+        shape = graph.constant(np.array([1, TOKENS, HEADS, DEPTH]))
+        split = graph.rounded(graph.add("Reshape", own, shape), scale, zero)
+        return graph.rounded(graph.add("Transpose", split, perm=order), scale, zero)
+
+    query, key, value = heads(0.03, 120, [0, 2, 1, 3]), heads(0.04, 131, [0, 2, 3, 1]), heads(0.02, 127, [0, 2, 1, 3])
+    scores = graph.add("MatMul", query, key)
+    if rounded_scores:
+        scores = graph.rounded(scores, 0.33, 121)
+    scores = graph.add("Div", scores, graph.constant(np.float32(DEPTH**0.5)))
+    if masked:
+        away = np.where(np.random.default_rng(0).random((1, 1, 1, TOKENS)) < 0.3, -10, 0)
+        hidden = graph.rounded(graph.constant(away.astype("float32")), 0.04, 255)
+        scores = graph.add("Add", graph.rounded(scores, 0.06, 128), hidden)
+    if rounded_scores:
+        scores = graph.rounded(scores, 0.06, 140)
+    weights = graph.rounded(graph.add("Softmax", scores, axis=-1), 1 / 255, 0)
+    result = graph.rounded(graph.add("MatMul", weights, value), RESULT, 126)
+    turned = graph.rounded(graph.add("Transpose", result, perm=[0, 2, 1, 3]), RESULT, 126)
+    graph.nodes.append(helper.make_node("Identity", [turned], ["y"]))
+    return graph
+
+
+@pytest.mark.parametrize(("dtype", "masked"), [("uint8", False), ("int8", False), ("uint8", True)])
+def test_attention_is_that_of_onnxruntime(dtype: str, masked: bool, tmp_path: Any) -> None:
+    """Bit by bit where each node is computed as the model says; onnxruntime's own softmax of 8 bits is up to a step off
+    that, and so are we of it."""
+    graph = attention(dtype, masked=masked)
+    x = np.random.default_rng(1).standard_normal((1, TOKENS, HEADS * DEPTH)).astype("float32")
+    made = model(graph.nodes, graph.constants, x.shape, 4)
+    found, expected, notes = both(made, x, tmp_path)
+    assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
+    np.testing.assert_array_equal(found, computed(made, x, optimised=False))
+    assert np.abs(found - expected).max() < 1.01 * RESULT
+
+
+def test_scores_in_float32_are_no_hindrance(tmp_path: Any) -> None:
+    graph = attention("uint8", masked=False, rounded_scores=False)
+    x = np.random.default_rng(2).standard_normal((1, TOKENS, HEADS * DEPTH)).astype("float32")
+    made = model(graph.nodes, graph.constants, x.shape, 4)
+    found, _, notes = both(made, x, tmp_path)
+    assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
+    assert np.abs(found - computed(made, x, optimised=False)).max() < 1.01 * RESULT
+
+
+def test_all_products_of_an_encoder_compute_in_integers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As onnxruntime's quantiser writes it."""
+    monkeypatch.setenv("TUNEHUB_CACHE", str(tmp_path))
+    config = BertConfig(layers=1, hidden=64, heads=2, feed_forward=64, sequence=TOKENS)
+    network = in_precision(Bert(config=config).network("tiny"), "int8")
+    (x,) = network.sample_inputs().values()
+    made = network.onnx_model()
+    found, _, notes = both(made, x, tmp_path)
+    expected = computed(made, x, optimised=False)
+    assert notes == ["int8: 8 of 8 convolutions and products with quantised operands compute in integers"]
+    step = np.diff(np.unique(expected)).max()
+    assert np.abs(found - expected).max() < 1.01 * step
