@@ -28,6 +28,7 @@ _TYPES = ("float32", "float16")  # of operands and result; matmuls in the latter
 _LOADS = ("BufferLoad", "TensorLoad")  # the class was renamed in 0.27
 _PROBES = 4  # random places at which terms are held to the index that they were found in
 _FEW_COLUMNS = 64  # up to which TVM's own rule for products in half precision has no tensor cores
+_MOST_RESULTS = 200_000  # of products in bfloat16 that are not narrow; half a million took TVM's own schedule 0.6 times
 WINDOW = 64  # most elements of a window
 _WINDOW_THREADS = (32, 256)  # of a block: fewest, most
 FEWEST_WINDOWS = 4096  # with fewer, several threads for each are better
@@ -90,16 +91,16 @@ def is_narrow(columns: int, k: int) -> bool:
 
 
 def narrow_s(mod: Any, target: Any) -> float | None:
-    """Seconds that a product in half precision that :func:`is_narrow`, or in bfloat16, should take by the rule's tile;
-    None where the rule leaves it to TVM."""
+    """Seconds that a product in half precision that :func:`is_narrow`, or in bfloat16, should take by the rule's
+    tile; None where the rule leaves it to TVM."""
     sums = sums_of(mod, narrow=True)
     return None if sums is None else others_s(sums, target)[0]
 
 
 def sums_of(mod: Any, *, narrow: bool = False) -> Sums | None:
     """Describe a function that adds up once, in floats, and computes elements on their own before and after that.
-    ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16, for which the sketch for
-    tensor cores has nothing."""
+    ``narrow``: also products in half precision that are :func:`is_narrow`, and in bfloat16 with few results, for
+    which the sketch for tensor cores has nothing."""
     schedule = open_schedule(mod)
     blocks = _blocks_of(schedule)
     adding = [at for at, block in enumerate(blocks) if reduces(block)]
@@ -304,7 +305,7 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     """``sums`` with the two operands that it multiplies; None when these are not read in a simple way.
 
     Operands in half precision may be added up in float32 where they are no matrices, which tensor cores take, or
-    ``narrow`` ones and those in bfloat16.
+    ``narrow`` ones and small ones in bfloat16.
     """
     factors = [summand.a, summand.b] if type(summand).__name__ == "Mul" else []
     loads = [each.value if type(each).__name__ == "Cast" else each for each in factors]
@@ -324,11 +325,15 @@ def _with_problem(sums: Sums, block: Any, summand: Any, *, narrow: bool) -> Sums
     assert first is not None and second is not None
     problem = Problem(spatial=sums.spatial, reduction=sums.reduction, operands=(first, second))
     shape = None if types == {"float32"} else matrix_shape(problem)
-    taken = types == {"bfloat16"} or (shape is not None and is_narrow(shape[-1], problem.summands))
-    if shape is not None and not (narrow and wide and taken):
+    if shape is not None and not (narrow and wide and _suits(types, shape, problem)):
         return None
     einsum = all(type(index).__name__ in ("Var", "IntImm") for load in loads for index in load.indices)
     return replace(sums, problem=problem, places=(places[0], places[1]), einsum=einsum)
+
+
+def _suits(types: set[str], shape: tuple[int, int, int], problem: Problem) -> bool:
+    """Whether plain tiles may serve a product of a ``shape`` in half precision."""
+    return is_narrow(shape[-1], problem.summands) or (types == {"bfloat16"} and problem.results <= _MOST_RESULTS)
 
 
 def _operand(load: Any, block: Any) -> Operand | None:

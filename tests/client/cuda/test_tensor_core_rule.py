@@ -139,6 +139,11 @@ def test_bfloat16_is_for_warpgroups_or_plain_tiles(columns: int, template: str) 
     assert outcome.served.predicted_s == tensor_core_rule.promised_s(mod, H200)
 
 
+def test_large_products_in_bfloat16_that_warpgroups_do_not_take_are_left_to_tvm() -> None:
+    mod = _product(1, 5832, 320, 15, transposed=(False, True), dtype="bfloat16")
+    assert cuda_tiles.by_rule(mod, H200) is None and tensor_core_rule.promised_s(mod, H200) is None
+
+
 def test_what_tvm_itself_does_well_is_left_to_it() -> None:
     """Operands that both lie along K, and rows for several blocks of 128 x 128: dlight took 72 µs, tiles 100."""
     mod = _product(1, 256, 6144, 4096, transposed=(False, True))
