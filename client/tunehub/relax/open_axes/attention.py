@@ -29,6 +29,7 @@ from tunehub.templates import amx, dot_product, pairs
 from tunehub.templates.amx import Matrices
 from tunehub.templates.base import Machine, open_schedule
 from tunehub.templates.fusion import unroll_and_vectorize
+from tunehub.templates.lane_sums import sum_lanes
 from tunehub.templates.matrix_functions import BY_PAIRS, BY_WORDS, MatrixProduct, multiply_matrices
 from tunehub.templates.pair_copies import copy_pairs
 from tunehub.templates.pairs import LANES
@@ -93,9 +94,9 @@ def _wide(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine) -> An
 
 def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by: Groups, names: Sequence[str]) -> Any:
     scores, integers = _GROUPED_SCORES[by], by == WORDS[4]
-    between = [name for name in INSIDE if name in names]
-    for name in (WEIGHTED, *between, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED):
-        schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
+    for name in (WEIGHTED, *INSIDE, TOTAL, TOTAL + SIDE, WEIGHTS, MOST, MOST + SIDE, MASKED):
+        if name in names:
+            schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
     if by == TILES:
         schedule.compute_at(schedule.get_sblock(scores), task, preserve_unit_loops=True)
     else:
@@ -104,12 +105,14 @@ def _narrow(schedule: Any, lead: Sequence[Any], task: Any, machine: Machine, by:
         schedule.compute_at(schedule.get_sblock(name), task, preserve_unit_loops=True)
     task = schedule.fuse(*lead, task)
     schedule.parallel(task)
-    _softmax(schedule, machine)
-    for name in (QUERY_SUMS + SIDE, WEIGHT_SUMS + SIDE):
+    for name in (TOTAL, MOST, QUERY_SUMS, WEIGHT_SUMS):
         if name in names:
-            _side(schedule, name, machine)
-    for name in (ROUNDED, ROUNDED_WEIGHTS, MASKED):
-        _vectors(schedule, schedule.get_sblock(name), machine)
+            _side(schedule, name + SIDE, machine)
+        if name in names and name != MOST:
+            sum_lanes(schedule, schedule.get_sblock(name))
+    for name in (ROUNDED, ROUNDED_WEIGHTS, WEIGHTS, MASKED):
+        if name in names:
+            _vectors(schedule, schedule.get_sblock(name), machine)
     if by == TILES:
         _by_tiles(schedule, task, schedule.get_sblock(scores))
     else:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tunehub.relax.kernels import Kernels
 from tunehub.relax.layout.attention.integer_kernel import QuantisedAttention, quantised_attention
-from tunehub.relax.layout.attention.kernel import Rounding
+from tunehub.relax.layout.attention.kernel import Rounding, Step
 from tunehub.relax.layout.attention.matching import ScoresInGraph, broadcasts, fit, is_softmax, scores_of, source_of
 from tunehub.relax.layout.attention.rule import Lengths, chosen_in_integers
 from tunehub.relax.nodes import bound_value, integer, operator_of
 from tunehub.relax.quantised.operands import QUANTIZE, affine_of, dequantised, has_type, variable_of
-from tunehub.relax.quantised.scales import Affine
+from tunehub.relax.quantised.scales import LIMITS, Affine
 from tunehub.templates.dot_product import DotProduct
 
 PRODUCTS = 2  # of one attention
@@ -96,8 +98,7 @@ def _fitted(
     size = chosen_in_integers(lengths)
     if size is None:
         return None
-    first = scores.steps[0] if scores.steps else None
-    product = first if isinstance(first, Rounding) else None
+    product, step, steps = scores_at_once(scores.steps)
     affines = [affine for _, affine in tensors]
     how = QuantisedAttention(
         query=affines[0],
@@ -105,9 +106,36 @@ def _fitted(
         weight=weight,
         value=affines[2],
         product=product,
+        product_step=step,
         result=None,
-        steps=scores.steps if product is None else scores.steps[1:],
+        steps=steps,
         axes=tuple(each.axes for each in sources),
         scores=size,
     )
     return AttentionInGraph(how=how, arguments=(*(each.tensor for each in sources), *scores.operands))
+
+
+def scores_at_once(
+    steps: tuple[Step | Rounding, ...],
+) -> tuple[Rounding | None, float, tuple[Step | Rounding, ...]]:
+    """What the integers stand for that scores are rounded to at once, in multiples of what, and the steps behind that.
+    Another rounding that moves none of these integers is none, as where only a number of a power of two is between."""
+    first = steps[0] if steps else None
+    if not isinstance(first, Rounding):
+        return None, 1.0, steps
+    end = next((at for at, step in enumerate(steps) if at and isinstance(step, Rounding)), None)
+    between = [step for step in steps[1:end] if isinstance(step, Step)]
+    if end is None or any(step.number is None for step in between):
+        return first, first.affine.scale, steps[1:]
+    second = steps[end]
+    assert isinstance(second, Rounding)
+    integers = np.arange(LIMITS[first.dtype][0], LIMITS[first.dtype][1] + 1)
+    numbers = ((integers - first.affine.zero) * np.float32(first.affine.scale)).astype(np.float32)
+    for step in between:
+        numbers = step.of(numbers, np.float32(step.number))
+    least, most = LIMITS[second.dtype]
+    moved = np.clip(np.rint(numbers / np.float32(second.affine.scale)) + second.affine.zero, least, most)
+    if not np.array_equal(moved - second.affine.zero, integers - first.affine.zero):
+        return first, first.affine.scale, steps[1:]
+    stand_for = Rounding(replace(first.affine, scale=second.affine.scale), first.dtype)
+    return stand_for, first.affine.scale, steps[end + 1 :]

@@ -38,6 +38,7 @@ USUAL = QuantisedAttention(
     weight=Affine(scale=1 / 255, zero=0),
     value=Affine(scale=0.0396, zero=133),
     product=Rounding(Affine(scale=0.317, zero=125), "uint8"),
+    product_step=0.317,
     result=Rounding(Affine(scale=0.0089, zero=124), "uint8"),
     steps=(Step("relax.divide", 8.0, None, False), Rounding(Affine(scale=0.0397, zero=125), "uint8")),
     axes=((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)),
@@ -74,20 +75,21 @@ def numbers(q: Array, affine: Affine) -> Array:
     return (q - affine.zero).astype("float32") * np.float32(affine.scale)
 
 
-def sums(equation: str, first: tuple[Array, Affine], second: tuple[Array, Affine], to: Rounding | None) -> Array:
-    """Of products of integers; numbers, or integers where they are rounded."""
+def sums(equation: str, first: tuple[Array, Affine], second: tuple[Array, Affine], step: float) -> Array:
+    """Of products of integers, in multiples of ``step``."""
     integers = [values.astype("int64") - affine.zero for values, affine in (first, second)]
-    total = np.einsum(equation, *integers).astype("float32")
     scale = np.float32(first[1].scale) * np.float32(second[1].scale)
-    if to is None:
-        return total * scale
-    return rounded(total * (scale / np.float32(to.affine.scale)), replace(to.affine, scale=1.0))
+    return np.einsum(equation, *integers).astype("float32") * (scale / np.float32(step))
+
+
+def in_steps(found: Array, to: Rounding) -> Array:
+    return rounded(found, replace(to.affine, scale=1.0))
 
 
 def exact(q: Array, k: Array, v: Array, how: QuantisedAttention) -> Array:
     """As numpy computes it, step by step."""
-    scores = sums("bihd,bjhd->bhij", (q, how.query), (k, how.key), how.product)
-    scores = scores if how.product is None else numbers(scores, how.product.affine)
+    scores = sums("bihd,bjhd->bhij", (q, how.query), (k, how.key), how.product_step)
+    scores = numbers(in_steps(scores, how.product), how.product.affine) if how.product else scores
     for step in how.steps:
         if isinstance(step, Rounding):
             scores = numbers(rounded(scores, step.affine), step.affine)
@@ -95,7 +97,9 @@ def exact(q: Array, k: Array, v: Array, how: QuantisedAttention) -> Array:
             scores = scores / np.float32(step.number)
     powers = np.exp((scores - scores.max(-1, keepdims=True)).astype("float64"))
     weights = rounded(powers / powers.sum(-1, keepdims=True), how.weight)
-    return sums("bhij,bjhd->bhid", (weights, how.weight), (v, how.value), how.result)
+    unit = how.result.affine.scale if how.result else 1.0
+    result = sums("bhij,bjhd->bhid", (weights, how.weight), (v, how.value), unit)
+    return in_steps(result, how.result) if how.result else result
 
 
 def run(function: Any, target: Any, arrays: list[Array], how: QuantisedAttention) -> Array:
@@ -127,7 +131,9 @@ def test_what_the_kernel_says_is_attention(how: QuantisedAttention, size: tuple[
         (USUAL, (9, 33), (13, 16)),
         (replace(USUAL, weight=Affine(scale=1 / 255, zero=3)), (24, 70), (6, 32)),
         (SYMMETRIC, (24, 20), (8, 16)),
-        (replace(USUAL, product=None, result=None, steps=()), (20, 64), (10, 16)),
+        (replace(USUAL, product=Rounding(Affine(scale=0.04, zero=125), "uint8"), steps=()), (24, 20), (8, 16)),
+        (replace(USUAL, product=Rounding(Affine(scale=0.5, zero=125), "uint8"), steps=()), (24, 20), (8, 16)),
+        (replace(USUAL, product=None, product_step=1.0, result=None, steps=()), (20, 64), (10, 16)),
     ],
 )
 def test_scheduled_it_is_the_same(how: QuantisedAttention, size: tuple[int, int], scores: tuple[int, int]) -> None:

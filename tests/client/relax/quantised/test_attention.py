@@ -9,6 +9,9 @@ import pytest
 from onnx import helper
 
 import tunehub
+from tunehub.relax.layout.attention.kernel import Rounding, Step
+from tunehub.relax.quantised.attention import scores_at_once
+from tunehub.relax.quantised.scales import Affine
 from tunehub.templates import dot_product
 from tunehub_builder.networks import in_precision
 from tunehub_builder.networks.bert import Bert, BertConfig
@@ -90,6 +93,18 @@ def test_attention_is_that_of_onnxruntime(dtype: str, masked: bool, tmp_path: An
     assert notes == ["int8: 2 of 2 convolutions and products with quantised operands compute in integers"]
     np.testing.assert_array_equal(found, computed(made, x, optimised=False))
     assert np.abs(found - expected).max() < 1.01 * RESULT
+
+
+def test_a_second_rounding_that_moves_nothing_is_left_out() -> None:
+    first, half = Rounding(Affine(scale=0.32, zero=125), "uint8"), Step("relax.divide", 8.0, None, False)
+    same, other = (Rounding(Affine(scale=scale, zero=125), "uint8") for scale in (0.04, 0.06))
+    elsewhere, more = Rounding(Affine(scale=0.04, zero=100), "uint8"), Step("relax.add", None, 0, False)
+    one = Rounding(Affine(scale=0.04, zero=125), "uint8")
+    assert scores_at_once((first, half, same)) == (one, 0.32, ())
+    assert scores_at_once((first, half, same, more, other)) == (one, 0.32, (more, other))
+    for steps in ((half, other), (half, elsewhere), (more, same), (half,), ()):  # the third adds a tensor
+        assert scores_at_once((first, *steps)) == (first, 0.32, steps)
+    assert scores_at_once((half, same)) == (None, 1.0, (half, same))
 
 
 def test_scores_in_float32_are_no_hindrance(tmp_path: Any) -> None:

@@ -8,8 +8,9 @@ Zero points come off the sums, ``sum (a - x)(b - y) = sum (a - 128) b + (128 - x
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tvm import te, tirx
 from tunehub.relax.fast_math import exp
 from tunehub.relax.layout.attention.kernel import (
     KEYS,
+    MASKED,
     MOST,
     RESULT,
     ROUNDED,
@@ -35,7 +37,7 @@ from tunehub.relax.layout.attention.kernel import (
     along_groups,
     element_at,
     joined_sides,
-    masked_scores,
+    masked_score,
     reduced,
 )
 from tunehub.relax.layout.grouped import ATTENTION_WORDS, WIDE, WORDS, position
@@ -47,21 +49,23 @@ INVERSE = "tunehub_attention_inverse"
 INSIDE = (WEIGHT_SUMS, WEIGHT_SUMS + SIDE, ROUNDED_WEIGHTS, INVERSE)  # blocks behind the softmax, from the last on
 BEFORE = (QUERY_SUMS, QUERY_SUMS + SIDE, ROUNDED)  # those before the scores
 LANES = 16  # numbers of a query that are summed up side by side
+_WIDEST = 64.0  # between scores: exp(-64) is 1e-28, and the least of float32 1e-38
 _HALF = 128  # that signed bytes have less than unsigned ones
 _BY = WORDS[4]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisedAttention:
-    """``query``, ``key``, ``weight`` and ``value``: what their bytes, uint8, stand for. ``product``: how the scores are
-    quantised at once, if they are, ``result``: how the result is. The rest as for
-    :func:`tunehub.relax.layout.attention.kernel.attention`."""
+    """``query``, ``key``, ``weight`` and ``value``: what their bytes, uint8, stand for. ``product``: what the integers
+    of scores stand for that are quantised at once, if they are, in steps of ``product_step``. ``result``: how the
+    result is quantised. The rest as for :func:`tunehub.relax.layout.attention.kernel.attention`."""
 
     query: Affine
     key: Affine
     weight: Affine
     value: Affine
     product: Rounding | None
+    product_step: float
     result: Rounding | None
     steps: tuple[Step | Rounding, ...]
     axes: tuple[tuple[int, ...], ...]
@@ -73,43 +77,41 @@ def quantised_attention(query: Any, keys: Any, values: Any, operands: Sequence[A
     float32 unless the result is quantised. 16 divides D and N."""
     sizes = AttentionSizes.of((query, keys, values), how.axes, how.scores)
     q, k, v = (Reordered(tensor, each) for tensor, each in zip((query, keys, values), how.axes, strict=True))
-    masked = masked_scores(sizes, _products(sizes, q, k, how), how.steps, operands)
-    most = joined_sides(sizes, masked, te.max, MOST)
-    powers = te.compute(sizes.tile, lambda *i: exp(masked[i] - most[i[:-2]]), name=WEIGHTS)
-    weights = _bytes(sizes, powers, how.weight)
+    score = masked_score(sizes, _products(sizes, q, k, how), how.steps, operands)
+    weights = _bytes(sizes, _powers(sizes, score, how), how.weight)
     sums = _weighted(sizes, weights, v)
     rows = (*sizes.lead, sizes.tasks, sizes.rows)
     totals = along_groups(rows, sizes.tile[-2:], lambda *i: _wide(weights[i]), te.sum, WEIGHT_SUMS)
-    number = _Number(how.weight, how.value, how.result)
+    number = _Number(how.weight, how.value, 1.0 if how.result is None else how.result.affine.scale)
 
     def result(*i: Any) -> Any:
         *outer, row, output = i
         task, row = row // sizes.rows, row % sizes.rows
         total = element_at(totals, *outer, task, row) + _i32(number.left * sizes.keys)
         of_ones = element_at(sums, *outer, task, sizes.rows, output)
-        return number.of(element_at(sums, *outer, task, row, output), of_ones, total)
+        found = number.of(element_at(sums, *outer, task, row, output), of_ones, total)
+        if how.result is None:
+            return found
+        return quantised(found, replace(how.result.affine, scale=1.0), how.result.dtype)
 
     return te.compute((*sizes.lead, sizes.length, sizes.outputs), result, name=RESULT)
 
 
 class _Number:
-    """What sums of products of bytes stand for: those of ``first``, 128 less, with ``second``."""
+    """How many steps sums of products of bytes stand for: those of ``first``, 128 less, with ``second``."""
 
-    def __init__(self, first: Affine, second: Affine, rounding: Rounding | None) -> None:
-        self.left, self._zero, self._rounding = _HALF - first.zero, second.zero, rounding
-        self._scale = np.float32(first.scale) * np.float32(second.scale)
+    def __init__(self, first: Affine, second: Affine, step: float) -> None:
+        self.left, self._zero = _HALF - first.zero, second.zero
+        self._scale = np.float32(first.scale) * np.float32(second.scale) / np.float32(step)
 
     def of(self, total: Any, of_ones: Any, of_first: Any) -> Any:
         """``total``: of the products, ``of_ones``: of the second's bytes; ``of_first``: of the first's less their zero
-        point. An integer where there is a rounding: one factor, as in onnxruntime."""
+        point. One factor, as in onnxruntime."""
         if self.left:
             total = total + _i32(self.left) * of_ones
         if self._zero:
             total = total - _i32(self._zero) * of_first
-        if self._rounding is None:
-            return total.astype(WIDE) * _f32(self._scale)
-        steps = total.astype(WIDE) * _f32(self._scale / np.float32(self._rounding.affine.scale))
-        return quantised(steps, Affine(scale=1.0, zero=self._rounding.affine.zero), self._rounding.dtype)
+        return total.astype(WIDE) * _f32(self._scale)
 
 
 def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: QuantisedAttention) -> Any:
@@ -143,7 +145,7 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
         return _wide(element_at(queries, *row, part * LANES + lane))
 
     totals = along_groups(rows, vectors, of_query, te.sum, QUERY_SUMS)
-    number = _Number(how.query, how.key, how.product)
+    number = _Number(how.query, how.key, 1.0 if how.product is None else how.product_step)
 
     def score(*i: Any) -> Any:
         *row, group, place = i
@@ -152,6 +154,18 @@ def _products(sizes: AttentionSizes, query: Reordered, keys: Reordered, how: Qua
         return found if how.product is None else how.product.number(found)
 
     return score
+
+
+def _powers(sizes: AttentionSizes, score: Callable[..., Any], how: QuantisedAttention) -> Any:
+    """The powers of scores less a maximum: the largest number that they can be where they are rounded and none comes
+    near to what float32 has not."""
+    last = how.steps[-1] if how.steps else how.product
+    least, most = last.reach if isinstance(last, Rounding) else (-math.inf, math.inf)
+    if most - least < _WIDEST:
+        return te.compute(sizes.tile, lambda *i: exp(score(*i) - _f32(most)), name=MASKED)
+    masked = te.compute(sizes.tile, score, name=MASKED)
+    largest = joined_sides(sizes, masked, te.max, MOST)
+    return te.compute(sizes.tile, lambda *i: exp(masked[i] - largest[i[:-2]]), name=WEIGHTS)
 
 
 def _bytes(sizes: AttentionSizes, powers: Any, affine: Affine) -> Any:

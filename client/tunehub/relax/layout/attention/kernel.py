@@ -31,8 +31,7 @@ from tunehub.relax.layout.grouped import (
     position,
 )
 from tunehub.relax.nodes import integer, plain_extent, shape_of
-from tunehub.relax.quantised.rounding import dequantised, quantised
-from tunehub.relax.quantised.scales import Affine
+from tunehub.relax.quantised.scales import LIMITS, Affine
 
 KEYS, VALUES = "tunehub_attention_keys", "tunehub_attention_values"
 SCORES, MASKED = "tunehub_attention_scores", "tunehub_attention_masked"
@@ -61,6 +60,10 @@ class Step:
     operand: int | None
     swapped: bool
 
+    def of(self, score: Any, other: Any) -> Any:
+        """What becomes of ``score``: TVM's expressions, or arrays of numpy."""
+        return _OPERATIONS[self.name](*((other, score) if self.swapped else (score, other)))
+
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
@@ -70,12 +73,19 @@ class Rounding:
     dtype: str
 
     def rounded(self, score: Any) -> Any:
-        """The number that is nearest to ``score``."""
-        return self.number(quantised(score, self.affine, self.dtype))
+        """The number that the integer stands for."""
+        return self.number(score / tirx.const(self.affine.scale, WIDE))
 
-    def number(self, integer: Any) -> Any:
-        """What ``integer`` stands for."""
-        return dequantised(integer, self.affine)
+    def number(self, steps: Any) -> Any:
+        """The same of so many steps. In floating point, which has all integers of 8 bits, it is fewer instructions."""
+        least, most = (tirx.const(each - self.affine.zero, WIDE) for each in LIMITS[self.dtype])
+        nearest = tirx.call_llvm_pure_intrin(WIDE, "llvm.rint", steps)
+        return te.max(te.min(nearest, most), least) * tirx.const(self.affine.scale, WIDE)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The least and the largest number."""
+        return self.affine.reals(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ def attention(
     q, k, v = (Reordered(tensor, tuple(each)) for tensor, each in zip((query, keys, values), axes, strict=True))
     by = scores.groups
     products = _scores(sizes, q, k) if by is None else _narrow_scores(sizes, q, k, by)
-    masked = masked_scores(sizes, lambda *i: products[i], steps, operands)
+    masked = te.compute(sizes.tile, masked_score(sizes, lambda *i: products[i], steps, operands), name=MASKED)
     most = joined_sides(sizes, masked, te.max, MOST)
 
     def power(*i: Any) -> Any:
@@ -240,10 +250,10 @@ def _narrow_scores(sizes: AttentionSizes, query: Reordered, keys: Reordered, by:
     return te.compute(sizes.tile, product, name=NARROW_SCORES[by])
 
 
-def masked_scores(
+def masked_score(
     sizes: AttentionSizes, score_at: Callable[..., Any], steps: Sequence[Step | Rounding], operands: Sequence[Any]
-) -> Any:
-    """Scores as the softmax takes them; those behind the last key count nothing."""
+) -> Callable[..., Any]:
+    """A function that returns a score as the softmax takes it; those behind the last key count nothing."""
     whole = [_padded(operand, sizes, at) for at, operand in enumerate(operands)]
 
     def masked(*i: Any) -> Any:
@@ -257,10 +267,10 @@ def masked_scores(
                 other = tirx.const(step.number, WIDE)
             else:
                 other = _broadcast(whole[step.operand], (*outer, sizes.row(task, row), key))
-            score = _OPERATIONS[step.name](*((other, score) if step.swapped else (score, other)))
+            score = step.of(score, other)
         return tirx.Select(key < sizes.keys, score, tirx.const(-math.inf, WIDE))
 
-    return te.compute(sizes.tile, masked, name=MASKED)
+    return masked
 
 
 def joined_sides(sizes: AttentionSizes, scores: Any, reducer: Callable[..., Any], name: str) -> Any:
