@@ -1,6 +1,5 @@
-"""``python -m benchmarks.precision NETWORK… [--precision bf16] [--inputs N] [--extra NAME]``: networks on this CPU in
-float32, in a lower precision, and in OpenVINO in that precision where it is installed. Each has its own process; they
-take turns. ``--extra`` (several): beside these with what AMX computes only where it is asked for (ADR 45).
+"""``python -m benchmarks.precision NETWORK… [--precision bf16] [--inputs N]``: networks on this CPU in float32, in a
+lower precision, and in OpenVINO in that precision where it is installed. Each has its own process; they take turns.
 
 A line of JSON for each network: milliseconds (medians and least), ratios, and of N random inputs how far the outputs
 are from float32's and for how many the largest output is the same (for encoders of tokens: of all tokens).
@@ -12,7 +11,6 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -21,11 +19,10 @@ import numpy as np
 import tunehub
 from tunehub.measure.difference import difference
 from tunehub.measure.protocol import MeasuringPlan
-from tunehub.relax.layout.extras import EXTRAS, Extra, with_extras
 from tunehub.target.host import physical_cores
 from tunehub_builder import networks
 from tunehub_builder.bench.comparison import PLAN, NetworkComparison, compare, runtime_processes
-from tunehub_builder.bench.runtimes import OpenVino, Prepared, Runtime, Tunehub
+from tunehub_builder.bench.runtimes import OpenVino, Runtime, Tunehub
 from tunehub_builder.gate.accuracy import classes_of
 from tunehub_builder.networks.network import Network
 
@@ -38,41 +35,18 @@ Runner = Callable[[Sequence[Array]], Array]
 @click.argument("names", nargs=-1, required=True)
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--inputs", default=64, show_default=True)
-@click.option("--extra", "extras", type=click.Choice(EXTRAS), multiple=True)
-def main(names: tuple[str, ...], precision: str, inputs: int, extras: tuple[Extra, ...]) -> None:
+def main(names: tuple[str, ...], precision: str, inputs: int) -> None:
     os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))  # before TVM's first use, which makes its pool
     for name in names:
         network = networks.get(name)
-        timed = times(measured_in(network, precision, extras=extras), precision)
-        click.echo(json.dumps({**timed, **(agreement(network, precision, inputs, extras) if inputs else {})}))
+        timed = times(measured_in(network, precision), precision)
+        click.echo(json.dumps({**timed, **(agreement(network, precision, inputs) if inputs else {})}))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WithExtras:
-    """``runtime`` with what AMX computes only where it is asked for."""
-
-    runtime: Tunehub
-    extras: tuple[Extra, ...]
-
-    @property
-    def name(self) -> str:
-        """See :class:`Runtime`."""
-        return f"{self.runtime.name}+{'+'.join(self.extras)}"
-
-    def prepare(self, network: Network, threads: int) -> Prepared:
-        """See :class:`Runtime`."""
-        with with_extras(*self.extras):
-            return self.runtime.prepare(network, threads)
-
-
-def measured_in(
-    network: Network, precision: str, plan: MeasuringPlan = PLAN, extras: tuple[Extra, ...] = ()
-) -> NetworkComparison:
-    """``network`` in float32, in ``precision``, also with ``extras``, and in OpenVINO, if it is installed, side by
-    side. Raises OSError."""
+def measured_in(network: Network, precision: str, plan: MeasuringPlan = PLAN) -> NetworkComparison:
+    """``network`` in float32, in ``precision``, and in OpenVINO, if it is installed, side by side. Raises OSError."""
     narrow = Tunehub(name=precision, options={"precision": precision})
     runtimes: list[Runtime] = [Tunehub(name="float32"), narrow]
-    runtimes += [WithExtras(runtime=narrow, extras=extras)] if extras else []
     if importlib.util.find_spec("openvino"):
         runtimes.append(OpenVino(precision=precision))
     with runtime_processes(runtimes, threads=physical_cores()) as workers:
@@ -92,12 +66,10 @@ def times(found: NetworkComparison, precision: str) -> dict[str, Any]:
     }
 
 
-def agreement(network: Network, precision: str, inputs: int, extras: tuple[Extra, ...] = ()) -> dict[str, Any]:
+def agreement(network: Network, precision: str, inputs: int) -> dict[str, Any]:
     """How far the outputs in ``precision`` are from float32's, relative to the largest, at most, on ``inputs`` random
     inputs, and for how many the largest output is the same."""
-    wide = _compiled(network, "float32")
-    with with_extras(*extras):
-        narrow = _compiled(network, precision)
+    wide, narrow = _compiled(network, "float32"), _compiled(network, precision)
     samples = [np.asarray(array) for array in network.sample_inputs().values()]
     apart, same = 0.0, 0
     for seed in range(inputs):

@@ -182,7 +182,6 @@ def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowin
     """What has operands in bfloat16 on ``target``; None where that is not wanted or would not be faster."""
     if precision not in NARROW_PRECISIONS:
         return None
-    from tunehub.relax.layout.extras import asked_extras
     from tunehub.relax.layout.narrowing import Narrowing, doubt
     from tunehub.templates import amx
 
@@ -190,4 +189,4 @@ def _narrowing(target: Any, precision: Precision, *, winograd: bool) -> Narrowin
     if doubt(target, machine, asked=precision == "bf16"):
         return None
     tiles = amx.doubt(target, "bfloat16") is None
-    return Narrowing(machine=machine, winograd=winograd, tiles=tiles, extras=asked_extras())
+    return Narrowing(machine=machine, winograd=winograd, tiles=tiles)

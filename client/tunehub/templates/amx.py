@@ -85,12 +85,11 @@ class Matrices:
 
     ``rows``: of data and sums; ``blocks`` of ``lanes`` sums in each. ``weights_stay``: those of a pair of vectors of
     sums, for all rows, else the data of a pair of tiles, for all sums. ``tall``: tiles of rows in registers together,
-    of ``together`` rows of the image.
-    ``reduction``: extents of loops over steps, the last over what lies side by side; ``parts`` of the first of them are
-    computed one after the other for all rows, so that the weights of one stay in the first cache. The rest says where
-    neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they are apart;
-    ``data_steps``: the same for the loops of the reduction but the last. ``data_block``: the block of channels that a
-    block of sums reads at a step of the first loop, where that differs (groups of channels). ``sums_row``,
+    one or two. ``reduction``: extents of loops over steps, the last over what lies side by side; ``parts`` of the first
+    of them are computed one after the other for all rows, so that the weights of one stay in the first cache. The rest
+    says where neighbours are. ``data_row``, ``data_image``: the axis of data and how many of its elements they are
+    apart; ``data_steps``: the same for the loops of the reduction but the last. ``data_block``: the block of channels
+    that a block of sums reads at a step of the first loop, where that differs (groups of channels). ``sums_row``,
     ``sums_image``, ``sums_block``: axes of the sums.
     """
 
@@ -108,7 +107,6 @@ class Matrices:
     sums_row: int
     sums_image: int
     sums_block: int
-    together: int = 1
     data_block: Callable[[Any, Any], Any] | None = None
 
 
@@ -148,7 +146,7 @@ class _Body:
         self._multiply, self._element = _INSTRUCTIONS[kind], _BYTES[kind]
         self._step = TILES.steps * _SUM_BYTES // self._element  # numbers of data in one step
         self._vectors = matrices.blocks * matrices.lanes // TILE
-        self._columns = 2 if self._vectors % 2 == 0 and matrices.tall <= 2 else 1  # vectors in registers together
+        self._columns = 2 if self._vectors % 2 == 0 else 1  # vectors in registers together
 
     def statement(self) -> Any:
         from tvm import tirx
@@ -156,8 +154,8 @@ class _Body:
         begun: list[Any] = []
         parts: list[Any] = []
         known = None
-        for piece in pieces_of(self._of.rows, self._of.images, self._of.tall, self._of.together):
-            rows = self._configuration(piece.tiles)
+        for piece in pieces_of(self._of.rows, self._of.tall):
+            rows = self._configuration(piece.sizes)
             if rows != known:
                 known, begin = rows, tirx.call_extern("int32", _BEGIN, tirx.const(rows, "int64"))
                 parts += [tirx.Evaluate(begin)] if begun else []
@@ -172,13 +170,8 @@ class _Body:
         counts = [sizes[0]] * (_REGISTERS - len(weights)) + weights
         for row, size in enumerate(sizes):
             counts[self._columns * row : self._columns * (row + 1)] = [size] * self._columns
-            counts[self._data_register(len(sizes), row)] = size
+            counts[self._columns * len(sizes) + row] = size
         return sum(count << 8 * register for register, count in enumerate(counts))
-
-    def _data_register(self, tiles: int, row: int) -> int:
-        """The register for the data of one of so many tiles: they take turns in those that sums and weights leave."""
-        taken = self._columns * tiles
-        return taken + row % (_REGISTERS - self._columns - taken)
 
     def _plain(self) -> Any:
         """The same without tiles: a vector of sums at a time."""
@@ -261,7 +254,7 @@ class _Body:
         from tvm import tirx
 
         of, vectors = self._of, ("vectors", self._vectors // self._columns)
-        around = [("image", piece.images.count), ("rows", piece.count)]
+        around = [("image", of.images), ("rows", piece.count)]
         outer, inner = ([vectors], around) if of.weights_stay else ([], [*around, vectors])
 
         def part(chunk: Any, stay: Sequence[Any], zeros: bool) -> Any:
@@ -283,11 +276,8 @@ class _Body:
         """A group of tiles in registers: sums that begin with ``zeros``, or go on, for a part of the reduction."""
         from tvm import tirx
 
-        places = [
-            (piece.images.at(group[0], image), piece.row(group[1], tile))
-            for image in range(piece.images.each)
-            for tile in range(len(piece.sizes))
-        ]
+        image, rows = group
+        places = [(image, piece.row(rows, tile)) for tile in range(len(piece.sizes))]
         vectors = [vector * self._columns + column for column in range(self._columns)]
         sums = [
             (_register(self._columns * row + column), *self._sums_at(*place, each))
@@ -304,7 +294,7 @@ class _Body:
         return tirx.SeqStmt([*begin, _loops(extents, step), *(_call("llvm.x86.tilestored64", *each) for each in sums)])
 
     def _multiplied(self, places: Sequence[tuple[Any, Any]], vectors: Sequence[Any], at: Sequence[Any]) -> Any:
-        """One step: the weights of ``vectors`` stay in registers, data of ``places`` take turns in those left."""
+        """One step: weights of ``vectors`` and data of ``places`` are loaded, and each multiplied with each."""
         from tvm import tirx
 
         columns, block = len(vectors), self._lane(vectors[0])[0]
@@ -313,17 +303,14 @@ class _Body:
             _call(_LOAD, register, *self._weights_at(vector, at))
             for register, vector in zip(weights, vectors, strict=True)
         ]
-        free = _REGISTERS - columns * (len(places) + 1)
-        for first in range(0, len(places), free):  # as many as there are registers for
-            rows = range(first, min(first + free, len(places)))
-            data = [_register(self._data_register(len(places), row)) for row in rows]
-            loaded = zip(data, rows, strict=True)
-            statements += [_call(_LOAD, into, *self._data_at(*places[row], block, at)) for into, row in loaded]
-            statements += [
-                _call(self._multiply, _register(columns * row + column), read, register)
-                for read, row in zip(data, rows, strict=True)
-                for column, register in enumerate(weights)
-            ]
+        data = [_register(columns * len(places) + row) for row in range(len(places))]
+        loaded = zip(data, places, strict=True)
+        statements += [_call(_LOAD, register, *self._data_at(*place, block, at)) for register, place in loaded]
+        statements += [
+            _call(self._multiply, _register(columns * row + column), read, register)
+            for row, read in enumerate(data)
+            for column, register in enumerate(weights)
+        ]
         return tirx.SeqStmt(statements)
 
     def _sums_at(self, image: Any, row: Any, vector: Any) -> tuple[Any, Any]:

@@ -28,9 +28,8 @@ _TASKS_A_CORE = 4  # so that cores that begin late do not keep others waiting
 _IMAGE_AXES, _REDUCTIONS = 5, 6  # of the data of a convolution, and loops of its reduction
 _FEW_WEIGHTS = 2  # bytes of them for each byte of data, up to which cores rather share weights than data
 _MEASURED = 16
-_TALL = ((2, 1), (2, 2), (4, 4), (6, 6))  # tiles of rows in registers together, and of how many rows of the image
 _STEPS_OF_PART = (8, 16, 32)  # of the reduction: their weights stay in the first cache
-_BEST = 4  # choices of rows and blocks that are measured in every shape
+_BEST = 4  # choices of rows and blocks that are measured with all parts and tiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,16 +60,14 @@ class TileWorkload:
 class MatrixTileKnobs(Knobs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``rows`` of the result, or of the image, times ``blocks`` of outputs: a task. ``order``: whether the loop over
     blocks is outside that over rows or inside. ``stays``: in the cache inside a task, while all of the other is read.
-    ``tall``: tiles of rows in registers together, of at most ``together`` rows of the image; up to two have two vectors
-    of sums, more have one. ``parts``: of the reduction (its first loop), one after the other for all rows.
-    ``parallel``: use the thread pool."""
+    ``tall``: tiles of rows in registers together. ``parts``: of the reduction (its first loop), one after the other for
+    all rows. ``parallel``: use the thread pool."""
 
     rows: Annotated[int, Meta(ge=1, le=1 << 20)]
     blocks: Annotated[int, Meta(ge=1, le=256)]
     order: Literal["outputs", "rows"] = "outputs"
     stays: Literal["weights", "data"] = "weights"
-    tall: Annotated[int, Meta(ge=1, le=6)] = 2
-    together: Annotated[int, Meta(ge=1, le=6)] = 1
+    tall: Annotated[int, Meta(ge=1, le=2)] = 2
     parts: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
     parallel: bool = True
 
@@ -122,32 +119,33 @@ def knob_space(workload: TileWorkload, machine: Machine) -> list[MatrixTileKnobs
     orders: tuple[Literal["outputs", "rows"], ...] = ("rows", "outputs") if rows_first else ("outputs", "rows")
     operands: tuple[Literal["weights", "data"], ...] = ("data", "weights") if product else ("weights", "data")
     parallel = _parallel(workload, machine)
-    shapes = _shapes(workload)
+    shapes = [(tall, parts) for tall in _tall(workload) for parts in _parts(workload)]
     return [
-        MatrixTileKnobs(
-            rows=rows,
-            blocks=blocks,
-            order=order,
-            stays=stays,
-            parallel=parallel,
-            tall=tall,
-            together=together,
-            parts=parts,
-        )
+        MatrixTileKnobs(rows=rows, blocks=blocks, order=order, stays=stays, tall=tall, parts=parts, parallel=parallel)
         for at, (rows, blocks) in enumerate(_choices(workload, machine)[:_MEASURED])
-        for tall, together, parts in (shapes if at < _BEST else shapes[:1])
+        for tall, parts in (shapes if at < _BEST else shapes[:1])
         for stays in operands
-        for order in (orders if (tall, together, parts) == shapes[0] else orders[:1])
+        for order in (orders if (tall, parts) == shapes[0] else orders[:1])
     ]
 
 
-def _shapes(workload: TileWorkload) -> list[tuple[int, int, int]]:
-    """Tiles of rows in registers, of how many rows of the image, and parts of the reduction, the default's first."""
+def _one_tile(workload: TileWorkload) -> bool:
+    """Whether a row of the image is no longer than a tile."""
+    return not workload.pointwise and workload.columns <= TILE
+
+
+def _tall(workload: TileWorkload) -> tuple[int, ...]:
+    """Tiles of rows in registers together, the default's first."""
+    return (1,) if _one_tile(workload) else (2, 1)
+
+
+def _parts(workload: TileWorkload) -> list[int]:
+    """Parts of the reduction, the default's first. Where a row of the image is one tile, each row would read all
+    weights from the second level of the cache for itself: there parts are short."""
     whole, inner = workload.reduction[0], math.prod(workload.reduction[1:-1])
-    parts = [max(1, whole * inner // steps) for steps in _STEPS_OF_PART]
-    known = dict.fromkeys((1, *(max(each for each in divisors(whole) if each <= part) for part in parts)))
-    tall = dict.fromkeys((tiles, 1 if workload.pointwise else images) for tiles, images in _TALL)
-    return [(*each, part) for each in tall for part in known]
+    most = [max(1, whole * inner // steps) for steps in _STEPS_OF_PART]
+    shorter = [max(each for each in divisors(whole) if each <= part) for part in most]
+    return list(dict.fromkeys((*shorter, 1) if _one_tile(workload) else (1, *shorter)))
 
 
 def default_knobs(workload: TileWorkload, machine: Machine) -> MatrixTileKnobs:
@@ -221,7 +219,6 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
             lanes=lanes,
             weights_stay=knobs.stays == "weights",
             tall=knobs.tall,
-            together=knobs.together,
             parts=knobs.parts,
             reduction=workload.reduction[:-1],
             data_row=(axis, 1),
@@ -240,7 +237,6 @@ def _matrices(schedule: Any, anchor: Any, workload: TileWorkload, knobs: MatrixT
         lanes=lanes,
         weights_stay=knobs.stays == "weights",
         tall=knobs.tall,
-        together=knobs.together,
         parts=knobs.parts,
         reduction=workload.reduction[:-1],
         data_row=(3, right),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ _DOUBT = amx.doubt(SAPPHIRE_RAPIDS, "bfloat16")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_DOUBT is not None, reason=str(_DOUBT))]
 INTEL = Narrowing(
     machine=Machine(vector=16, registers=32, cores=2, rates=Rates(pairs=0.6)), winograd=False, tiles=True,
-    extras=frozenset({"attention"}),
 )  # fmt: skip
 BETWEEN = [Step("relax.multiply", 0.125, None, False), Step("relax.add", None, 0, False)]
 Array = Any
@@ -93,11 +91,6 @@ def test_targets_without_it_never_see_the_instructions() -> None:
     mod = module(40, 64, 32, 32)
     assert "amx" in str(lacks(mod, tvm.target.Target({"kind": "llvm", "mcpu": "cooperlake"})))
     assert lacks(mod, SAPPHIRE_RAPIDS) is None
-
-
-def test_it_is_there_where_it_is_asked_for() -> None:
-    lengths = Lengths(queries=128, keys=128, depth=64, outputs=64)
-    assert chosen(lengths, 16, replace(INTEL, extras=frozenset())) is None
 
 
 def test_rows_are_cut_so_that_few_are_filled_up() -> None:

@@ -47,11 +47,11 @@ def run(mod: Any, target: Any, arrays: tuple[Array, ...]) -> Array:
 
 
 def choices(match: Any) -> list[Any]:
-    """Some of the default shape, and of the others the first of each."""
+    """Some with the tiles and parts of the default, and the first of each of the others."""
     known = match.template.knob_space(match.workload, MACHINE)
-    plain = [each for each in known if (each.tall, each.together, each.parts) == (2, 1, 1)]
-    shapes = {(each.tall, each.together, each.parts, each.stays): each for each in reversed(known)}
-    return list(dict.fromkeys([*plain[::4], *shapes.values()]))
+    plain = [each for each in known if (each.tall, each.parts) == (known[0].tall, known[0].parts)]
+    others = {(each.tall, each.parts, each.stays): each for each in reversed(known)}
+    return list(dict.fromkeys([*plain[::4], *others.values()]))
 
 
 def check_every_choice(make: Any, arrays: tuple[Array, ...], expected: Array) -> None:
@@ -242,6 +242,16 @@ def test_cores_share_weights_or_data_whichever_is_less(size: int, channels: int,
     match = templates.find(mod)
     assert match is not None
     assert match.template.default_knobs(match.workload, MACHINE).order == order
+
+
+@pytest.mark.parametrize(("size", "parts"), [(14, 8), (28, 1)])
+def test_weights_are_read_in_parts_where_a_row_of_the_image_is_one_tile(size: int, parts: int) -> None:
+    data, weights = operands("bfloat16", (1, 256, size, size), (256, 256, 3, 3))
+    packed = np.asarray(constant_array(grouped.pack_conv2d(weights, TILES["bfloat16"], in_block=32, out_block=32)))
+    mod = module(lambda x, w: grouped.conv2d_grouped(x, w, padding=(1, 1, 1, 1)), in_blocks(data, 32), packed)
+    match = templates.find(mod)
+    assert match is not None
+    assert match.template.default_knobs(match.workload, MACHINE).parts == parts
 
 
 def test_data_of_products_stay_in_the_cache() -> None:

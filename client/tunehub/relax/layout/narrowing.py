@@ -18,7 +18,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tunehub.records.never_worse import GUESS_MARGIN
 from tunehub.relax.kernels import rewritten
 from tunehub.relax.layout.costs import ConvWorkload
-from tunehub.relax.layout.extras import Extra
 from tunehub.relax.layout.grouped import NARROW, PAIRS, PIXEL, TILES, WIDE, Groups
 from tunehub.relax.nodes import operator_of, tensor_type, variables_in
 from tunehub.relax.winograd.rule import Conv3x3, chosen_tile
@@ -36,12 +35,11 @@ _ELEMENTWISE = frozenset(
 class Narrowing:
     """Which operators ``machine``, which multiplies pairs, computes with operands in bfloat16. ``winograd``: whether
     others may be computed by that algorithm. ``tiles``: whether it has instructions for matrices
-    (:mod:`tunehub.templates.amx`), ``extras``: for what else."""
+    (:mod:`tunehub.templates.amx`)."""
 
     machine: Machine
     winograd: bool
     tiles: bool = False
-    extras: frozenset[Extra] = frozenset()
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -54,14 +52,13 @@ class Narrowing:
 
     def conv_in_tiles(self, workload: ConvWorkload, source: int, result: int) -> bool:
         """A convolution in these layouts of images of a known size."""
-        one = workload.groups == 1 or (self.also("groups") and not workload.depthwise)
-        return self.tiles and one and source == result == TILES.depth
+        return self.tiles and not workload.depthwise and source == result == TILES.depth
 
     def windows(self, workload: ConvWorkload) -> bool:
         """A convolution of a plain image of a known size, of few channels: neighbours in a row, four channels each, are
         what instructions for matrices add up. There is nothing to add up in rows of one pixel."""
         few = workload.groups == 1 and workload.in_channels <= PIXEL
-        return self.also("images") and few and workload.dilation[1] == 1 and workload.kernel[1] > 1
+        return self.tiles and few and workload.dilation[1] == 1 and workload.kernel[1] > 1
 
     @property
     def depthwise(self) -> bool:
@@ -73,11 +70,7 @@ class Narrowing:
     @property
     def narrow_bytes(self) -> bool:
         """Whether maxima of windows and joined images are of bfloat16: bytes count as for depthwise convolutions."""
-        return self.also("bytes")
-
-    def also(self, extra: Extra) -> bool:
-        """Whether instructions for matrices are there and are used for that, too."""
-        return self.tiles and extra in self.extras
+        return self.tiles
 
     def dense(self, depth: int) -> bool:
         """A product with sums of ``depth``."""
@@ -88,7 +81,7 @@ class Narrowing:
         ``outputs``; None in float32. ``known``: all lengths are."""
         if outputs % LANES:
             return None
-        if self.also("attention") and known and depth % TILES.depth == 0:
+        if self.tiles and known and depth % TILES.depth == 0:
             return TILES
         return PAIRS if self.dense(depth) else None
 

@@ -62,10 +62,8 @@ def plan_layouts(
     sizes += narrowing.blocks if narrowing is not None else ()
     rewriter: Any = None
     mod = as_images(mod, ELEMENTWISE)
-    if narrowing is not None and narrowing.also("groups"):
-        mod = fold_shuffles(mod)
-    if narrowing is not None and narrowing.also("sums"):
-        mod = sum_channels_by_tiles(mod)
+    if narrowing is not None and narrowing.tiles:
+        mod = sum_channels_by_tiles(fold_shuffles(mod))
     for variable, function in mod.functions.items():
         if not isinstance(function, relax.Function):
             continue

@@ -14,7 +14,6 @@ relax = pytest.importorskip("tvm.relax")
 
 import tunehub  # noqa: E402
 from tunehub.relax.layout.costs import ConvWorkload  # noqa: E402
-from tunehub.relax.layout.extras import EXTRAS, with_extras  # noqa: E402
 from tunehub.relax.layout.narrowing import Narrowing, doubt  # noqa: E402
 from tunehub.relax.nodes import buffer_kind, parameters  # noqa: E402
 from tunehub.relax.pipeline import compile_module  # noqa: E402
@@ -132,8 +131,7 @@ def beginning(nets: Nets, batch: Any = 1) -> Any:
 
 @needs_tvm
 def test_images_and_groups_are_read_in_tiles(nets: Nets) -> None:
-    with with_extras(*EXTRAS):
-        found = prepare(beginning(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16").functions.items()
+    found = prepare(beginning(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16").functions.items()
     shapes = [
         [(*map(int, buffer_kind(each).shape), str(buffer_kind(each).dtype)) for each in parameters(function)[:2]]
         for variable, function in found
@@ -144,15 +142,6 @@ def test_images_and_groups_are_read_in_tiles(nets: Nets) -> None:
         [(1, 2, 15, 15, 32, "bfloat16"), (3, 2, 1, 1, 1, 16, 32, 2, "bfloat16")],
         [(1, 3, 15, 15, 32, "bfloat16"), (3, 3, 3, 3, 1, 16, 32, 2, "bfloat16")],
     ]
-
-
-@needs_tvm
-def test_what_was_not_timed_by_tiles_is_computed_by_them_only_where_it_is_asked_for(nets: Nets) -> None:
-    for network in (beginning, joined):
-        found = signatures(prepare(network(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16"))
-        assert not any("conv2d_amx" in name for name in found) or network is joined
-        assert not any("max_pool2d_bf16" in name for name in found)
-        assert all(set(types[:-1]) == {"float32"} for name, types in found.items() if "concatenate" in name)
 
 
 @needs_tvm
@@ -308,8 +297,7 @@ def joined(nets: Nets) -> Any:
 
 @needs_tvm
 def test_what_is_joined_or_pooled_for_tiles_is_rounded_before(nets: Nets) -> None:
-    with with_extras(*EXTRAS):
-        found = signatures(prepare(joined(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16"))
+    found = signatures(prepare(joined(nets), SAPPHIRE_RAPIDS, layout="auto", precision="bf16"))
     assert [types for name, types in found.items() if "concatenate" in name] == [["bfloat16"] * 3]
     assert [types for name, types in found.items() if "max_pool" in name] == [["bfloat16"] * 2]
 
