@@ -210,6 +210,16 @@ def test_in_place_of_tvms_own_callback_headers_are_left_out_where_they_can_be(
     assert tvm_ffi.get_global_func(CALLBACK).same_as(nvcc.tvm_callback_cuda_compile)
 
 
+@pytest.fixture
+def _tvms_own() -> Iterator[None]:
+    """TVM's callback, which tests before may have replaced for good."""
+    before = tvm_ffi.get_global_func(CALLBACK)
+    tvm_ffi.register_global_func(CALLBACK, nvcc.tvm_callback_cuda_compile, override=True)
+    yield
+    tvm_ffi.register_global_func(CALLBACK, before, override=True)
+
+
+@pytest.mark.usefixtures("_tvms_own")
 def test_who_wants_to_see_what_nvrtc_gets_sees_tvms_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvrtc.asked_for()
     nvrtc.compile_for_warpgroups()
