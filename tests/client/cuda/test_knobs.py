@@ -118,7 +118,7 @@ def test_large_products_have_tiles_for_the_copy_engine() -> None:
     assert structural_equal(rule[0].mod["main"].body, first, map_free_vars=True)
     own = [choice for choice in space if choice.template == "bulk_copies"]
     check_function(by_knobs(mod, H200, record_of(mod, own[-1])).mod["main"].without_attr("target"), mod["main"], H200)
-    for changes in ({"columns": 48}, {"stages": 99}, {"cluster": 3}, {"warps": [1, 1]}):
+    for changes in ({"columns": 48}, {"stages": 99}, {"cluster": 3}, {"warps": [1]}, {"shared": [0, 0]}, {"shared": 2}):
         with pytest.raises(KnobError):
             by_knobs(mod, H200, without(own[-1], **changes))
     with pytest.raises(KnobError, match="known shapes"):
