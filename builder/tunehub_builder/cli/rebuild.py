@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("package", metavar="PACKAGE.tunepkg", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("directory", metavar="DIR", type=FOLDER)
+@click.argument("directory", metavar="[DIR]", type=FOLDER, required=False)
 @click.option("--measured", type=FILE, help="As it was given to `pack`.")
 @click.option("--with", "base", type=FILE, help="As it was given to `pack`.")
+@click.option("--without", metavar="KEY[=REASON]", multiple=True, help="As it was given to `pack`.")
 @click.option("--profile", type=FILE, help="As it was given to `pack`.")
 @click.option("--license", metavar="SPDX", help=f"As it was given to `pack`.  [the package's; {DEFAULT_LICENSE} with "
               "--with]")  # fmt: skip
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 def rebuild(
     package: Path,
-    directory: Path,
+    directory: Path | None,
     measured: Path | None,
     base: Path | None,
+    without: tuple[str, ...],
     profile: Path | None,
     license: str | None,
     base_license: str | None,
@@ -43,6 +46,7 @@ def rebuild(
 
     Exits with 0 for the same bytes, or the same content compressed by another zlib, and with 1 for another content.
     """
+    from tunehub_builder.packing.left_out import read_left_out
     from tunehub_builder.packing.network_evidence import read_network_evidence
     from tunehub_builder.packing.pack import pack_directory
     from tunehub_builder.packing.rebuild import compare_packages
@@ -50,13 +54,13 @@ def rebuild(
     from tunehub_registry.package import open_package
 
     data = package.read_bytes()
-    with errors(), WorkDirectory(directory).locked() as work:
+    with errors(), WorkDirectory(directory).locked() if directory else nullcontext() as work:
         with open_package(data, source=str(package)) as opened:
             manifest = opened.manifest
         built = pack_directory(
             work, manifest.version, measured=read_network_evidence(measured) if measured else (), base=base,
             profile=profile, license=license or (DEFAULT_LICENSE if base else manifest.license),
-            base_license=base_license,
+            base_license=base_license, without=read_left_out(without),
         )  # fmt: skip
         differences = compare_packages(data, built.data, str(package))
     same = data == built.data

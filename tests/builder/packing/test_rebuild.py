@@ -21,10 +21,10 @@ from tunehub_builder.tuning.work_directory import WorkDirectory
 from tunehub_registry.manifest import Manifest
 from tunehub_registry.package import MANIFEST, open_package, pack
 
-from .test_pack import directory, with_templates
+from .test_pack import directory, two, with_templates
 
 pytestmark = pytest.mark.fast
-__all__ = ["directory"]
+__all__ = ["directory", "two"]
 
 
 def rebuild(*args: Any, code: int) -> Result:
@@ -52,6 +52,18 @@ def test_a_package_on_top_of_another_is_rebuilt_with_it(directory: WorkDirectory
     assert "same bytes" in rebuild(path, work.path, "--with", base, code=0).output
     without = rebuild(path, work.path, code=1).output
     assert "records/meta_schedule.jsonl: published present, rebuilt absent" in without
+
+
+def test_a_package_without_some_records_is_rebuilt_with_the_same_options(
+    directory: WorkDirectory, task: Any, two: Path, tmp_path: Path
+) -> None:
+    work = with_templates(directory, task, tmp_path / "templates")
+    path = publish_locally(pack_directory(work, "0.2.0", base=two, without={"000000": "slower"}), tmp_path, None)
+    options = ("--with", two, "--without", "00000000=slower")
+    assert "same bytes" in rebuild(path, work.path, *options, code=0).output
+    assert "evidence.jsonl" in rebuild(path, work.path, "--with", two, code=1).output
+    alone = publish_locally(pack_directory(None, "0.3.0", base=two, without={"000000": "slower"}), tmp_path, None)
+    assert "same bytes" in rebuild(alone, *options, code=0).output
 
 
 def test_a_changed_journal_is_named_by_member_line_and_field(directory: WorkDirectory, tmp_path: Path) -> None:
